@@ -1,0 +1,1 @@
+"""Canonical JSON, digests, encodings, clock, secrets, atomic files: what every layer stands on."""

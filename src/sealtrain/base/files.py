@@ -1,0 +1,122 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from sealtrain.errors import AlreadyExists
+
+__all__ = ["atomic_folder", "atomic_write", "atomic_writer", "read_bounded"]
+
+
+@contextmanager
+def atomic_writer(path: Path, *, mode: int = 0o644, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """Open a binary file that takes its name only once complete and on disk.
+
+    Args:
+        path: Final name. Its folder must exist.
+        mode: Permission bits of the new file.
+        overwrite: Replace an existing file instead of refusing.
+
+    Raises:
+        AlreadyExists: ``path`` exists and ``overwrite`` is false.
+    """
+    _refuse_existing(path, overwrite)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            temporary.replace(path)
+        else:
+            _claim(temporary, path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, data: bytes, *, mode: int = 0o644, overwrite: bool = False) -> None:
+    """Write ``data`` to ``path`` at once. Raises as ``atomic_writer``."""
+    with atomic_writer(path, mode=mode, overwrite=overwrite) as file:
+        file.write(data)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Fill a hidden sibling folder and rename it to ``path`` when the block ends well.
+
+    Raises:
+        AlreadyExists: ``path`` exists and ``overwrite`` is false.
+    """
+    _refuse_existing(path, overwrite)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary.mkdir(mode=0o755)
+    try:
+        yield temporary
+        _sync_folder(temporary)
+        if overwrite and path.exists():
+            discarded = path.with_name(f".{path.name}.{secrets.token_hex(8)}.old")
+            path.rename(discarded)
+            temporary.rename(path)
+            shutil.rmtree(discarded)
+        else:
+            temporary.rename(path)
+        _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a whole small file.
+
+    Raises:
+        LimitExceeded: The file is longer than ``max_bytes``.
+        DataInvalid: There is no such file.
+    """
+    from sealtrain.errors import DataInvalid, LimitExceeded
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+    if len(data) > max_bytes:
+        raise LimitExceeded(
+            f"{path} is too large", got=f"over {max_bytes} bytes", expected=f"at most {max_bytes}"
+        )
+    return data
+
+
+def _refuse_existing(path: Path, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise AlreadyExists(
+            f"{path} already exists", hint="choose another output or remove it first"
+        )
+
+
+def _claim(temporary: Path, path: Path) -> None:
+    try:
+        os.link(
+            temporary, path
+        )  # unlike rename, link never replaces a file that appeared meanwhile
+    except FileExistsError as error:
+        raise AlreadyExists(
+            f"{path} already exists", hint="choose another output or remove it first"
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,629 @@
+"""Every error sealtrain raises on purpose: one tree, each leaf with a code, an exit code and a page.
+
+::
+
+    SealtrainError
+    ├── ConfigError                exit 2   what you typed or wrote cannot be used
+    │   ├── UsageError             usage
+    │   ├── RecipeInvalid          recipe-invalid
+    │   ├── LockInvalid            lock-invalid
+    │   ├── TrustInvalid           trust-invalid
+    │   ├── KeyFileInvalid         key-file-invalid
+    │   ├── AlreadyExists          already-exists
+    │   └── ExtraMissing           extra-missing
+    ├── Refused                    exit 3   policy, evidence, approvals or a signature says no
+    │   ├── SealRefused            a sealed file does not open
+    │   │   ├── HeaderDamaged      header-damaged
+    │   │   ├── ChunkDamaged       chunk-damaged
+    │   │   ├── FileTruncated      file-truncated
+    │   │   ├── WrongKey           wrong-key
+    │   │   ├── WrongContext       wrong-context
+    │   │   ├── NoStanza           no-stanza
+    │   │   └── RootMismatch       root-mismatch
+    │   ├── SignatureInvalid       signature-invalid
+    │   ├── EvidenceRefused        the guest did not prove what it must prove
+    │   │   ├── EvidenceMalformed  evidence-malformed
+    │   │   ├── QuoteInvalid       quote-invalid
+    │   │   ├── QuoteRootUntrusted quote-root-untrusted
+    │   │   ├── CollateralExpired  collateral-expired
+    │   │   ├── CollateralMismatch collateral-mismatch
+    │   │   ├── TcbStatusRefused   tcb-status-refused
+    │   │   ├── DebugGuest         debug-guest
+    │   │   ├── EventLogMismatch   event-log-mismatch
+    │   │   ├── ComposeHashMismatch compose-hash-mismatch
+    │   │   ├── AppIdMismatch      app-id-mismatch
+    │   │   ├── KeyProviderMismatch key-provider-mismatch
+    │   │   ├── MeasurementMismatch measurement-mismatch
+    │   │   ├── ReportDataMismatch report-data-mismatch
+    │   │   ├── PlatformMismatch   platform-mismatch
+    │   │   └── SimulatedEvidence  simulated-evidence
+    │   ├── ReleaseRefused         the broker keeps the keys
+    │   │   ├── ApprovalsMissing   approvals-missing
+    │   │   ├── ApprovalExpired    approval-expired
+    │   │   ├── ApprovalRevoked    approval-revoked
+    │   │   ├── ApprovalUnknown    approval-unknown
+    │   │   ├── RecipeChanged      recipe-changed
+    │   │   ├── ChallengeUnknown   challenge-unknown
+    │   │   ├── ChallengeReplayed  challenge-replayed
+    │   │   ├── ChallengeExpired   challenge-expired
+    │   │   ├── DatasetUnknown     dataset-unknown
+    │   │   ├── DatasetMismatch    dataset-mismatch
+    │   │   ├── LeaseStale         lease-stale
+    │   │   └── LeaseUnknown       lease-unknown
+    │   ├── LedgerInconsistent     ledger-inconsistent
+    │   ├── ProofInvalid           proof-invalid
+    │   ├── RunLogBroken           run-log-broken
+    │   ├── CheckpointRefused      checkpoint-refused
+    │   ├── EgressRefused          egress-refused
+    │   ├── EnvironmentChanged     environment-changed
+    │   └── ManifestRefused        a manifest does not hold what it claims
+    │       ├── ManifestMalformed  manifest-malformed
+    │       ├── SubjectMismatch    subject-mismatch
+    │       ├── TrustMismatch      trust-mismatch
+    │       └── ClaimContradicted  claim-contradicted
+    ├── Unreachable                exit 4   another side did not answer in time
+    │   ├── BrokerUnreachable      broker-unreachable
+    │   └── GuestApiUnreachable    guest-api-unreachable
+    └── DataInvalid                exit 5   the data is not what it must be
+        ├── NotSealed              not-sealed
+        ├── FormatUnknown          format-unknown
+        ├── SchemaMismatch         schema-mismatch
+        ├── RecordInvalid          record-invalid
+        ├── ModelInvalid           model-invalid
+        └── LimitExceeded          limit-exceeded
+
+Anything else that escapes is a bug and exits 1. A message never holds a key, a row or a sample.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "AlreadyExists",
+    "AppIdMismatch",
+    "ApprovalExpired",
+    "ApprovalRevoked",
+    "ApprovalUnknown",
+    "ApprovalsMissing",
+    "BrokerUnreachable",
+    "ChallengeExpired",
+    "ChallengeReplayed",
+    "ChallengeUnknown",
+    "CheckpointRefused",
+    "ChunkDamaged",
+    "ClaimContradicted",
+    "CollateralExpired",
+    "CollateralMismatch",
+    "ComposeHashMismatch",
+    "ConfigError",
+    "DataInvalid",
+    "DatasetMismatch",
+    "DatasetUnknown",
+    "DebugGuest",
+    "EgressRefused",
+    "EnvironmentChanged",
+    "EventLogMismatch",
+    "EvidenceMalformed",
+    "EvidenceRefused",
+    "ExtraMissing",
+    "FileTruncated",
+    "FormatUnknown",
+    "GuestApiUnreachable",
+    "HeaderDamaged",
+    "KeyFileInvalid",
+    "KeyProviderMismatch",
+    "LeaseStale",
+    "LeaseUnknown",
+    "LedgerInconsistent",
+    "LimitExceeded",
+    "LockInvalid",
+    "ManifestMalformed",
+    "ManifestRefused",
+    "MeasurementMismatch",
+    "ModelInvalid",
+    "NoStanza",
+    "NotSealed",
+    "PlatformMismatch",
+    "ProofInvalid",
+    "QuoteInvalid",
+    "QuoteRootUntrusted",
+    "RecipeChanged",
+    "RecipeInvalid",
+    "RecordInvalid",
+    "Refused",
+    "ReleaseRefused",
+    "ReportDataMismatch",
+    "RootMismatch",
+    "RunLogBroken",
+    "SchemaMismatch",
+    "SealRefused",
+    "SealtrainError",
+    "SignatureInvalid",
+    "SimulatedEvidence",
+    "SubjectMismatch",
+    "TcbStatusRefused",
+    "TrustInvalid",
+    "TrustMismatch",
+    "Unreachable",
+    "UsageError",
+    "WrongContext",
+    "WrongKey",
+    "error_by_code",
+]
+
+
+class SealtrainError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: One sentence, what happened.
+        check: Name of the check that failed (``"compose hash"``).
+        owner: Owner concerned, where one is.
+        got: What was found, printable and free of secrets and samples.
+        expected: What would have been accepted.
+        hint: What to do now.
+    """
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        check: str | None = None,
+        owner: str | None = None,
+        got: object = None,
+        expected: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.check = check
+        self.owner = owner
+        self.got = None if got is None else str(got)
+        self.expected = None if expected is None else str(expected)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Message with got and expected behind it, on one line."""
+        if self.got is None and self.expected is None:
+            return self.message
+        return f"{self.message} (got {self.got}, expected {self.expected})"
+
+    def to_dict(self) -> dict[str, str]:
+        """Fields that are set, for ``--json`` and for a broker's refusal."""
+        fields = {
+            "code": self.code,
+            "message": self.message,
+            "check": self.check,
+            "owner": self.owner,
+            "got": self.got,
+            "expected": self.expected,
+            "hint": self.hint,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class ConfigError(SealtrainError):
+    """What was typed or written cannot be used."""
+
+    code = "config"
+    exit_code = 2
+
+
+class UsageError(ConfigError):
+    """A command line that makes no sense."""
+
+    code = "usage"
+
+
+class RecipeInvalid(ConfigError):
+    """A recipe breaks its schema."""
+
+    code = "recipe-invalid"
+
+
+class LockInvalid(ConfigError):
+    """A lock or deployment document is malformed or does not fit its recipe."""
+
+    code = "lock-invalid"
+
+
+class TrustInvalid(ConfigError):
+    """A trust file or appraisal policy lacks a field or has one too many."""
+
+    code = "trust-invalid"
+
+
+class KeyFileInvalid(ConfigError):
+    """A key file is malformed or readable by others."""
+
+    code = "key-file-invalid"
+
+
+class AlreadyExists(ConfigError):
+    """The output is already there and is never overwritten silently."""
+
+    code = "already-exists"
+
+
+class ExtraMissing(ConfigError):
+    """An optional dependency is not installed."""
+
+    code = "extra-missing"
+
+
+class Refused(SealtrainError):
+    """Policy, evidence, approvals or a signature says no."""
+
+    code = "refused"
+    exit_code = 3
+
+
+class SealRefused(Refused):
+    """A sealed file does not open."""
+
+    code = "seal-refused"
+
+
+class HeaderDamaged(SealRefused):
+    """The header of a sealed file fails authentication or is malformed."""
+
+    code = "header-damaged"
+
+
+class ChunkDamaged(SealRefused):
+    """A chunk of ciphertext fails authentication; none of its plaintext was released."""
+
+    code = "chunk-damaged"
+
+
+class FileTruncated(SealRefused):
+    """A sealed file ends before its final chunk."""
+
+    code = "file-truncated"
+
+
+class WrongKey(SealRefused):
+    """The key does not open this file."""
+
+    code = "wrong-key"
+
+
+class WrongContext(SealRefused):
+    """The file is genuine but not the one that was asked for."""
+
+    code = "wrong-context"
+
+
+class NoStanza(SealRefused):
+    """No stanza of the header is for this recipient."""
+
+    code = "no-stanza"
+
+
+class RootMismatch(SealRefused):
+    """Ciphertext differs from the hash tree root that was signed."""
+
+    code = "root-mismatch"
+
+
+class SignatureInvalid(Refused):
+    """A signature does not verify under the expected key."""
+
+    code = "signature-invalid"
+
+
+class EvidenceRefused(Refused):
+    """The guest did not prove what it must prove."""
+
+    code = "evidence-refused"
+
+
+class EvidenceMalformed(EvidenceRefused):
+    """Evidence cannot be parsed."""
+
+    code = "evidence-malformed"
+
+
+class QuoteInvalid(EvidenceRefused):
+    """A quote's signature or structure does not verify."""
+
+    code = "quote-invalid"
+
+
+class QuoteRootUntrusted(EvidenceRefused):
+    """A quote chains to a root that the policy does not trust."""
+
+    code = "quote-root-untrusted"
+
+
+class CollateralExpired(EvidenceRefused):
+    """Collateral is not valid at the verification time."""
+
+    code = "collateral-expired"
+
+
+class CollateralMismatch(EvidenceRefused):
+    """Collateral belongs to another platform or is not authentic."""
+
+    code = "collateral-mismatch"
+
+
+class TcbStatusRefused(EvidenceRefused):
+    """The platform's TCB status or an advisory is not allowed by the policy."""
+
+    code = "tcb-status-refused"
+
+
+class DebugGuest(EvidenceRefused):
+    """The guest runs in debug mode; its memory is readable from outside."""
+
+    code = "debug-guest"
+
+
+class EventLogMismatch(EvidenceRefused):
+    """The event log does not replay to the quoted registers, or breaks its rules."""
+
+    code = "event-log-mismatch"
+
+
+class ComposeHashMismatch(EvidenceRefused):
+    """The guest measured another deployment document."""
+
+    code = "compose-hash-mismatch"
+
+
+class AppIdMismatch(EvidenceRefused):
+    """The guest measured another app id."""
+
+    code = "app-id-mismatch"
+
+
+class KeyProviderMismatch(EvidenceRefused):
+    """The guest got its keys from another key provider than the pinned one."""
+
+    code = "key-provider-mismatch"
+
+
+class MeasurementMismatch(EvidenceRefused):
+    """A measured register differs from every reference value."""
+
+    code = "measurement-mismatch"
+
+
+class ReportDataMismatch(EvidenceRefused):
+    """The quote does not commit to this conversation."""
+
+    code = "report-data-mismatch"
+
+
+class PlatformMismatch(EvidenceRefused):
+    """Evidence comes from another kind of platform than the policy names."""
+
+    code = "platform-mismatch"
+
+
+class SimulatedEvidence(EvidenceRefused):
+    """Simulated evidence met a policy that asks for hardware."""
+
+    code = "simulated-evidence"
+
+
+class ReleaseRefused(Refused):
+    """The broker keeps the keys."""
+
+    code = "release-refused"
+
+
+class ApprovalsMissing(ReleaseRefused):
+    """Fewer owners approved than the threshold asks for."""
+
+    code = "approvals-missing"
+
+
+class ApprovalExpired(ReleaseRefused):
+    """The approvals that would complete the threshold have expired."""
+
+    code = "approval-expired"
+
+
+class ApprovalRevoked(ReleaseRefused):
+    """An owner revoked the recipe."""
+
+    code = "approval-revoked"
+
+
+class ApprovalUnknown(ReleaseRefused):
+    """An approval is signed by nobody in this consortium or names another one."""
+
+    code = "approval-unknown"
+
+
+class RecipeChanged(ReleaseRefused):
+    """The recipe that runs is not the recipe that was approved."""
+
+    code = "recipe-changed"
+
+
+class ChallengeUnknown(ReleaseRefused):
+    """The broker never issued this challenge."""
+
+    code = "challenge-unknown"
+
+
+class ChallengeReplayed(ReleaseRefused):
+    """The challenge was used before."""
+
+    code = "challenge-replayed"
+
+
+class ChallengeExpired(ReleaseRefused):
+    """The challenge is too old."""
+
+    code = "challenge-expired"
+
+
+class DatasetUnknown(ReleaseRefused):
+    """No owner registered this dataset for this recipe."""
+
+    code = "dataset-unknown"
+
+
+class DatasetMismatch(ReleaseRefused):
+    """The dataset offered is not the dataset its owner signed."""
+
+    code = "dataset-mismatch"
+
+
+class LeaseStale(ReleaseRefused):
+    """The lease has ended; keys must not be used any longer."""
+
+    code = "lease-stale"
+
+
+class LeaseUnknown(ReleaseRefused):
+    """The broker never granted this lease."""
+
+    code = "lease-unknown"
+
+
+class LedgerInconsistent(Refused):
+    """A ledger was rewritten or forked."""
+
+    code = "ledger-inconsistent"
+
+
+class ProofInvalid(Refused):
+    """A Merkle proof does not lead to the signed root."""
+
+    code = "proof-invalid"
+
+
+class RunLogBroken(Refused):
+    """A run log's hash chain does not hold."""
+
+    code = "run-log-broken"
+
+
+class CheckpointRefused(Refused):
+    """A checkpoint belongs to another run, was rolled back or was altered."""
+
+    code = "checkpoint-refused"
+
+
+class EgressRefused(Refused):
+    """Something wanted to leave the guest that the release policy does not name."""
+
+    code = "egress-refused"
+
+
+class EnvironmentChanged(Refused):
+    """Code, packages, base model or tokenizer differ from the lock."""
+
+    code = "environment-changed"
+
+
+class ManifestRefused(Refused):
+    """A manifest does not hold what it claims."""
+
+    code = "manifest-refused"
+
+
+class ManifestMalformed(ManifestRefused):
+    """A manifest cannot be parsed or is not in its canonical form."""
+
+    code = "manifest-malformed"
+
+
+class SubjectMismatch(ManifestRefused):
+    """An artefact differs from the digest in the manifest, or is absent."""
+
+    code = "subject-mismatch"
+
+
+class TrustMismatch(ManifestRefused):
+    """The manifest is about another consortium, recipe or broker than the trust file names."""
+
+    code = "trust-mismatch"
+
+
+class ClaimContradicted(ManifestRefused):
+    """Two statements inside a manifest contradict each other."""
+
+    code = "claim-contradicted"
+
+
+class Unreachable(SealtrainError):
+    """Another side did not answer in time."""
+
+    code = "unreachable"
+    exit_code = 4
+
+
+class BrokerUnreachable(Unreachable):
+    """The broker did not answer."""
+
+    code = "broker-unreachable"
+
+
+class GuestApiUnreachable(Unreachable):
+    """The guest's attestation API did not answer."""
+
+    code = "guest-api-unreachable"
+
+
+class DataInvalid(SealtrainError):
+    """The data is not what it must be."""
+
+    code = "data-invalid"
+    exit_code = 5
+
+
+class NotSealed(DataInvalid):
+    """The file or folder is not in sealtrain's format."""
+
+    code = "not-sealed"
+
+
+class FormatUnknown(DataInvalid):
+    """No reader knows this file format."""
+
+    code = "format-unknown"
+
+
+class SchemaMismatch(DataInvalid):
+    """Columns are missing or have other types than the recipe asks for."""
+
+    code = "schema-mismatch"
+
+
+class RecordInvalid(DataInvalid):
+    """A record cannot be read; its position is named, never its content."""
+
+    code = "record-invalid"
+
+
+class ModelInvalid(DataInvalid):
+    """A base model or tokenizer cannot be loaded."""
+
+    code = "model-invalid"
+
+
+class LimitExceeded(DataInvalid):
+    """Input is larger, deeper or longer than the limit that protects this step."""
+
+    code = "limit-exceeded"
+
+
+def error_by_code(code: str) -> type[SealtrainError]:
+    """Class of an error code received from a peer; ``Refused`` for an unknown one."""
+    pending: list[type[SealtrainError]] = [SealtrainError]
+    while pending:
+        cls = pending.pop()
+        if cls.code == code:
+            return cls
+        pending.extend(cls.__subclasses__())
+    return Refused
