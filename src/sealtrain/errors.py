@@ -1,4 +1,4 @@
-"""Every error sealtrain raises on purpose: one tree, each leaf with a code, an exit code and a page.
+"""Every error sealtrain raises on purpose: one tree; each leaf has a code and an exit code.
 
 ::
 

@@ -16,7 +16,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 __all__ = ["JsonValue", "canonical_json", "parse_canonical", "parse_json"]
 
 JsonValue = Any
-"""A value that JSON can hold: ``None | bool | int | float | str | list | dict`` with string keys."""
+"""A value JSON can hold: ``None``, bool, int, float, str, list, dict with string keys."""
 
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_DEPTH = 64

@@ -1,4 +1,4 @@
-"""Time as an argument: functions take ``now`` (seconds since the epoch), programs pass a ``Clock``."""
+"""Time as an argument: functions take ``now`` (seconds since 1970), programs pass a ``Clock``."""
 
 from __future__ import annotations
 

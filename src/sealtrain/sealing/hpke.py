@@ -21,7 +21,7 @@ _SUITE = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AE
 
 
 class HpkePublicKey:
-    """Public half: ML-KEM-768 encapsulation key (1184 bytes) followed by an X25519 key (32 bytes)."""
+    """Public half: ML-KEM-768 key (1184 bytes) followed by an X25519 key (32 bytes)."""
 
     __slots__ = ("_key", "raw")
 
@@ -48,7 +48,7 @@ class HpkePublicKey:
         self.raw = bytes(raw)
 
     def seal(self, plaintext: bytes, *, info: bytes) -> bytes:
-        """Encrypt to this key. Only the same ``info`` opens it again. Output is 1136 bytes longer."""
+        """Encrypt to this key; only the same ``info`` opens it. Output is 1136 bytes longer."""
         return _SUITE.encrypt(plaintext, self._key, info=info)
 
 

@@ -1,0 +1,111 @@
+"""Strict documents: what arrives from outside is a frozen pydantic model that knows every field."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.errors import SealtrainError
+
+__all__ = [
+    "Base64",
+    "Hex32",
+    "Hex40",
+    "Hex64",
+    "OwnerName",
+    "StrictModel",
+    "Timestamp",
+    "load_model",
+]
+
+Hex32 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+"""16 bytes in lower-case hex."""
+Hex40 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+"""20 bytes in lower-case hex."""
+Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""32 bytes in lower-case hex."""
+OwnerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+"""Name of an owner or dataset: lower-case letters, digits and hyphens."""
+Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
+"""Padded standard base64; decode with ``base.encoding.from_base64``."""
+Timestamp = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+"""RFC 3339 in UTC, whole seconds."""
+
+
+class StrictModel(BaseModel):
+    """Base of every document: immutable, no unknown field, no silent conversion."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, every field present."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], what: str) -> Model:
+    """Validate parsed JSON or YAML against ``cls``.
+
+    Args:
+        cls: The document's model.
+        data: Parsed value.
+        error: Error class to raise.
+        what: Name of the document for the message (``"recipe"``).
+
+    Raises:
+        SealtrainError: An instance of ``error`` naming the first offending field, never its value.
+    """
+    try:
+        # JSON mode lets arrays become tuples while strict mode still refuses "1" for 1.
+        return cls.model_validate_json(_json(data, error, what))
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        hint = f"see the schema of {what}"
+        if first["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(
+                str(first["loc"][-1]), _field_names(cls), n=1, cutoff=0.6
+            )
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            message = f"{what} has an unknown field {where!r}"
+        elif first["type"] == "missing":
+            message = f"{what} lacks the field {where!r}"
+            hint = "every field must be written; nothing is assumed"
+        else:
+            message = f"{what}: {where}: {first['msg']}"
+        raise error(message, check=what, hint=hint) from None
+
+
+def _json(data: JsonValue, error: type[SealtrainError], what: str) -> bytes:
+    import json
+
+    try:
+        return json.dumps(data, allow_nan=False).encode()
+    except (TypeError, ValueError) as problem:
+        raise error(f"{what} holds a value that JSON cannot carry", check=what) from problem
+
+
+def _field_names(cls: type[BaseModel]) -> list[str]:
+    """Names of all fields of a model and of the models inside it."""
+    names: list[str] = []
+    pending: list[Any] = [cls]
+    seen: set[Any] = set()
+    while pending:
+        kind = pending.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names.extend(kind.model_fields)
+            pending.extend(field.annotation for field in kind.model_fields.values())
+        else:
+            pending.extend(
+                part for part in getattr(kind, "__args__", ()) if not isinstance(part, str)
+            )
+    return names
