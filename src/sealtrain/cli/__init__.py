@@ -1,0 +1,74 @@
+"""The command line: the only code that prints.
+
+stdout is data, stderr is talk. Every command takes ``--json``. Exit codes: 0 ok, 1 internal bug,
+2 usage or configuration, 3 refused, 4 unreachable, 5 data invalid. Nothing heavy is imported
+until a command needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli import (
+    approvals,
+    broker,
+    consortium,
+    data,
+    keys,
+    manifest,
+    recipe,
+    simulator,
+    train,
+    trust,
+)
+from sealtrain.cli.output import report_bug, report_error
+from sealtrain.errors import SealtrainError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="sealtrain",
+    help="Train on data you are not allowed to see: sealed data, approved recipes, attested runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Train on data you are not allowed to see."""
+    if version:
+        from sealtrain import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+for noun in (keys, consortium, recipe, data, approvals, train, manifest):
+    noun.register(app)
+app.add_typer(trust.app, name="trust")
+app.add_typer(broker.app, name="broker")
+app.add_typer(simulator.app, name="simulator")
+
+
+def main() -> None:
+    """Entry point: run a command and turn what it raises into a message and an exit code."""
+    try:
+        app()
+    except SealtrainError as error:
+        sys.exit(report_error(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as bug:  # the last resort: a bug never shows a traceback with data in it
+        sys.exit(report_bug(bug))

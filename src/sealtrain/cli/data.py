@@ -1,0 +1,263 @@
+"""``seal``, ``open``, ``rewrap``, ``inspect``: an owner's data, at home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, progress_bytes, say
+
+if TYPE_CHECKING:
+    from sealtrain.keys.identity import Identity
+    from sealtrain.sealing.datakey import DataKey
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(seal)
+    app.command("open")(open_sealed)
+    app.command()(rewrap)
+    app.command()(inspect)
+
+
+def seal(
+    source: Annotated[Path, typer.Argument(help="File or folder with the data.")],
+    name: Annotated[str, typer.Option(help="Name of the dataset, as the recipe calls it.")],
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")],
+    broker: Annotated[str, typer.Option(help="URL of the broker that will hold the keys.")],
+    policy: Annotated[Path, typer.Option(help="Appraisal policy for the broker's evidence.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
+    layout: Annotated[
+        str, typer.Option(help="auto, arrow (tables, fast to train on) or raw (bytes as they are).")
+    ] = "auto",
+    padding: Annotated[
+        str, typer.Option(help="none, bucket or fixed:BYTES: what sizes may tell.")
+    ] = "none",
+    publish_counts: Annotated[
+        bool, typer.Option(help="Write record and token counts into the signed manifest.")
+    ] = True,
+    commitments: Annotated[
+        bool, typer.Option(help="Keep per-record commitments ('was my record in?').")
+    ] = False,
+    register_: Annotated[
+        bool, typer.Option("--register/--no-register", help="Tell the broker of the dataset.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Seal data for one locked recipe. Only ciphertext is written."""
+    from sealtrain.base.clock import system_clock, to_rfc3339
+    from sealtrain.base.files import read_bounded
+    from sealtrain.consortium.datasets import sign_dataset
+    from sealtrain.keys.identity import Identity
+    from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
+    from sealtrain.sealing.hpke import HpkePublicKey
+    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner, wrap_for_recipe
+
+    owner = Identity.load(identity)
+    target = out or Path(f"{name}.sealed")
+    compose = read_bounded(deployment, _MAX_COMPOSE)
+    pinned, client = _attested_broker(broker, policy, compose)
+    me = owner.public
+    binding = RecipeBinding(pinned.app_id, pinned.compose_hash, me.owner_id)
+    recipe_key = HpkePublicKey(pinned.key_of(me.name))
+    owner_key = HpkePublicKey(me.sealing_bytes)
+
+    def stanzas(data_key: DataKey, dataset_id: str) -> tuple[object, ...]:
+        return (
+            wrap_for_owner(
+                data_key, dataset_id=dataset_id, owner_id=me.owner_id, public=owner_key
+            ),
+            wrap_for_recipe(data_key, dataset_id=dataset_id, binding=binding, public=recipe_key),
+        )
+
+    def sign(description: DatasetDescription) -> bytes:
+        envelope = sign_dataset(
+            description,
+            owner.signer,
+            sealed_at=to_rfc3339(system_clock()),
+            publish_counts=publish_counts,
+        )
+        return envelope.to_bytes()
+
+    with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
+        description = seal_dataset(
+            source,
+            target,
+            name=name,
+            owner_id=me.owner_id,
+            owner_name=me.name,
+            binding=binding,
+            stanzas=stanzas,
+            sign=sign,
+            layout=layout,
+            padding=padding,
+            commitments=commitments,
+            progress=advance,
+        )
+    if register_:
+        client.register_dataset(read_bounded(target / "dataset.json", _MAX_COMPOSE))
+    emit(
+        as_json,
+        {
+            "dataset_id": description.dataset_id,
+            "name": name,
+            "owner": me.name,
+            "root": description.root,
+            "records": description.records,
+            "shards": len(description.shards),
+            "simulated": pinned.simulated,
+            "folder": str(target),
+        },
+        [
+            f"sealed   {target}",
+            f"dataset  {description.dataset_id}",
+            f"root     {description.root}",
+            f"records  {description.records}",
+        ],
+    )
+    if pinned.simulated:
+        say("SIMULATED — NOT ATTESTED: the broker's evidence comes from a simulator")
+
+
+def open_sealed(
+    sealed: Annotated[Path, typer.Argument(help="Sealed dataset folder, model folder or file.")],
+    identity: Annotated[Path, typer.Option(help="Private identity of a recipient.")],
+    out: Annotated[Path, typer.Option(help="File or folder to write the plaintext to.")],
+    to: Annotated[
+        str, typer.Option(help="jsonl, csv, parquet, arrow or raw (datasets only).")
+    ] = "jsonl",
+    as_json: Json = False,
+) -> None:
+    """Open what was sealed to you: your own dataset, or a model trained for you."""
+    from sealtrain.keys.identity import Identity
+    from sealtrain.sealing.dataset import export
+
+    me = Identity.load(identity)
+    if (sealed / "dataset.json").exists():
+        from sealtrain.consortium.datasets import load_dataset_manifest
+
+        manifest = load_dataset_manifest(sealed, me.public)
+        key = _own_key(sealed, me)
+        export(sealed, out, key=key, root=manifest.root, to=to)
+        names = [out.name]
+    else:
+        names = _open_files(sealed, me, out)
+    emit(as_json, {"out": str(out), "files": names}, [f"opened   {out}", *names])
+
+
+def rewrap(
+    sealed: Annotated[Path, typer.Argument(help="Your sealed dataset folder.")],
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Drop stanzas of this kind: recipe.")
+    ] = None,
+    deployment: Annotated[
+        Path | None, typer.Option(help="app-compose.json of another recipe to add.")
+    ] = None,
+    broker: Annotated[str | None, typer.Option(help="URL of its broker.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Policy for the broker's evidence.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Change who may unwrap the data key; the sealed records stay as they are.
+
+    Whoever already got the key keeps it: real revocation means sealing again under a new key.
+    """
+    from sealtrain.base.files import read_bounded
+    from sealtrain.errors import UsageError
+    from sealtrain.keys.identity import Identity
+    from sealtrain.sealing.dataset import read_stanzas
+    from sealtrain.sealing.dataset import rewrap as rewrap_dataset
+    from sealtrain.sealing.hpke import HpkePublicKey
+    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_recipe
+
+    if set(drop or ()) - {"recipe"}:
+        raise UsageError(
+            "only recipe stanzas can be dropped", got=drop, expected="recipe",
+            hint="without your own stanza nobody could open the data again",
+        )  # fmt: skip
+    me = Identity.load(identity)
+    key = _own_key(sealed, me)
+    dataset_id, stanzas = read_stanzas(sealed)
+    dropped = [stanza for stanza in stanzas if stanza.kind in (drop or ())]
+    added = []
+    if deployment is not None:
+        if broker is None or policy is None:
+            raise UsageError("--deployment needs --broker and --policy")
+        pinned, _client = _attested_broker(broker, policy, read_bounded(deployment, _MAX_COMPOSE))
+        binding = RecipeBinding(pinned.app_id, pinned.compose_hash, me.public.owner_id)
+        public = HpkePublicKey(pinned.key_of(me.public.name))
+        added.append(wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=public))
+    rewrap_dataset(sealed, data_key=key, add=added, drop=dropped)
+    say("note: keys already released stay released; seal again under a new key to revoke them")
+    emit(
+        as_json,
+        {"dataset_id": dataset_id, "added": len(added), "dropped": len(dropped)},
+        [f"dataset  {dataset_id}", f"stanzas  +{len(added)} -{len(dropped)}"],
+    )
+
+
+def inspect(
+    sealed: Annotated[Path, typer.Argument(help="Sealed dataset folder or sealed file.")],
+    as_json: Json = False,
+) -> None:
+    """Show what a sealed dataset or file tells without any key. Nothing here is verified."""
+    from sealtrain.base.canonical import parse_json
+    from sealtrain.base.files import read_bounded
+    from sealtrain.records.dsse import Envelope
+    from sealtrain.sealing.dataset import read_stanzas
+    from sealtrain.sealing.file import read_header
+
+    if sealed.is_dir():
+        dataset_id, stanzas = read_stanzas(sealed)
+        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", _MAX_COMPOSE))
+        claimed = parse_json(envelope.payload)
+    else:
+        header = read_header(sealed)
+        dataset_id, stanzas, claimed = header.dataset_id, header.stanzas, None
+    emit(
+        as_json,
+        {
+            "dataset_id": dataset_id,
+            "stanzas": [{"kind": s.kind, "recipient": s.recipient} for s in stanzas],
+            "claimed": claimed,
+        },
+        [f"id       {dataset_id}", *(f"stanza   {s.kind}  {s.recipient}" for s in stanzas)],
+    )
+
+
+_MAX_COMPOSE = 4 << 20
+
+
+def _attested_broker(url: str, policy_path: Path, compose: bytes):  # type: ignore[no-untyped-def]
+    raise NotImplementedError
+
+
+def _own_key(folder: Path, me: Identity) -> DataKey:
+    """Unwrap a dataset's data key with the owner's own stanza."""
+    from sealtrain.errors import NoStanza
+    from sealtrain.sealing.dataset import read_stanzas
+    from sealtrain.sealing.stanza import unwrap_for_owner
+
+    dataset_id, stanzas = read_stanzas(folder)
+    for stanza in stanzas:
+        if stanza.kind == "owner" and stanza.recipient == me.public.owner_id:
+            return unwrap_for_owner(
+                stanza, dataset_id=dataset_id, owner_id=me.public.owner_id, private=me.sealing
+            )
+    raise NoStanza(
+        "this dataset is not sealed to you",
+        got=", ".join(stanza.recipient[:16] for stanza in stanzas) or "no stanza",
+        expected=me.public.owner_id[:16],
+        hint="use the identity of the owner who sealed it",
+    )
+
+
+def _size_of(source: Path) -> int:
+    if source.is_dir():
+        return sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
+    return source.stat().st_size if source.exists() else 0

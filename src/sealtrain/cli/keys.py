@@ -1,0 +1,44 @@
+"""``keygen``: an owner's identity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(keygen)
+
+
+def keygen(
+    name: Annotated[str, typer.Argument(help="Name of the owner: a-z, 0-9 and hyphens.")],
+    out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path("."),
+    as_json: Json = False,
+) -> None:
+    """Make an owner's identity: a private file (0600) and a public one to share."""
+    from sealtrain.base.files import atomic_write
+    from sealtrain.keys.identity import Identity
+
+    out.mkdir(parents=True, exist_ok=True)
+    identity = Identity.generate(name)
+    private, public = out / f"{name}.identity.json", out / f"{name}.public.json"
+    identity.save(private)
+    atomic_write(public, identity.public.to_bytes())
+    say(f"keep {private} secret and backed up: it opens what {name} seals")
+    emit(
+        as_json,
+        {
+            "name": name,
+            "owner_id": identity.public.owner_id,
+            "identity": str(private),
+            "public": str(public),
+        },
+        [f"owner    {name}", f"owner id {identity.public.owner_id}", f"public   {public}"],
+    )

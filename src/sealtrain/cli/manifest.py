@@ -1,0 +1,95 @@
+"""``verify`` and ``report``: decide from one file, offline, what was trained on what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.manifest.verify import Report
+
+__all__ = ["register"]
+
+ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]
+TrustFile = Annotated[Path, typer.Option(help="What you trust (YAML).")]
+Artefacts = Annotated[
+    Path | None, typer.Option(help="Folder with the sealed outputs [the manifest's].")
+]
+WithoutArtefacts = Annotated[
+    bool, typer.Option("--without-artefacts", help="Do not look at the sealed outputs.")
+]
+
+_MAX_MANIFEST = 64 << 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(verify)
+    app.command()(report)
+
+
+def verify(
+    manifest: ManifestFile,
+    trust: TrustFile,
+    artefacts: Artefacts = None,
+    without_artefacts: WithoutArtefacts = False,
+    as_json: Json = False,
+) -> None:
+    """Verify a run manifest offline. Exits 3 when anything in it does not hold."""
+    examined = _examine(manifest, trust, artefacts, without_artefacts)
+    marks = {"passed": "✓", "failed": "✗", "not-done": "·"}
+    lines = []
+    for check in examined.checks:
+        lines.append(f"{marks[check.outcome]} {check.title}: {check.detail}")
+    lines.append("")
+    lines.extend(f"limit: {limit}" for limit in examined.limits)
+    if examined.simulated:
+        lines.append("SIMULATED — NOT ATTESTED")
+    if examined.refusal is not None and not as_json:
+        emit(False, {}, lines)
+    if examined.refusal is not None:
+        raise examined.refusal
+    emit(as_json, examined.to_dict(), [*lines, "verified"])
+
+
+def report(
+    manifest: ManifestFile,
+    trust: TrustFile,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
+    artefacts: Artefacts = None,
+    without_artefacts: WithoutArtefacts = False,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained HTML page about a run, its checks and its limits."""
+    from sealtrain.base.files import atomic_write
+    from sealtrain.manifest.report import render
+
+    examined = _examine(manifest, trust, artefacts, without_artefacts)
+    atomic_write(out, render(examined).encode(), overwrite=True)
+    say("open it in a browser; it loads nothing from anywhere")
+    emit(
+        as_json,
+        {"report": str(out), "verified": examined.refusal is None},
+        [f"report   {out}"],
+    )
+    if examined.refusal is not None:
+        raise examined.refusal
+
+
+def _examine(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
+    from sealtrain.base.clock import system_clock
+    from sealtrain.base.files import read_bounded
+    from sealtrain.manifest.trust import load_trust
+    from sealtrain.manifest.verify import examine
+
+    folder = None if skip else artefacts or manifest.parent
+    return examine(
+        read_bounded(manifest, _MAX_MANIFEST),
+        load_trust(trust),
+        artefacts=folder,
+        now=system_clock(),
+    )

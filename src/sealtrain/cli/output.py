@@ -1,0 +1,115 @@
+"""How the command line speaks: one JSON object or plain text on stdout, talk on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sealtrain.errors import SealtrainError
+
+__all__ = [
+    "Json",
+    "emit",
+    "progress_bytes",
+    "report_bug",
+    "report_error",
+    "say",
+    "table",
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+def emit(as_json: bool, data: dict[str, Any], lines: Iterable[str] = ()) -> None:
+    """Print a command's result: ``data`` as JSON, or ``lines`` for people."""
+    if as_json:
+        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    else:
+        for line in lines:
+            typer.echo(line)
+
+
+def say(text: str) -> None:
+    """Talk to the person at the terminal (stderr)."""
+    typer.echo(text, err=True)
+
+
+def table(rows: Sequence[Sequence[str]], *, header: Sequence[str]) -> list[str]:
+    """Columns aligned by spaces: readable without colour and easy to cut."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [header, *rows]
+    ]
+
+
+def report_error(error: SealtrainError) -> int:
+    """Show a typed error and return its exit code."""
+    if "--json" in sys.argv:
+        typer.echo(json.dumps({"error": error.to_dict()}, indent=2, ensure_ascii=False))
+    kind = {2: "error", 3: "refused", 4: "unreachable", 5: "data invalid"}.get(
+        error.exit_code, "error"
+    )
+    say(f"{kind} [{error.code}]: {error.message}")
+    for name in ("owner", "check", "got", "expected", "hint"):
+        value = getattr(error, name)
+        if value is not None:
+            say(f"  {name}: {value}")
+    return error.exit_code
+
+
+def report_bug(bug: Exception) -> int:
+    """Say that sealtrain itself failed: kind and place, never a value that could be data."""
+    place = bug.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = (
+        f"{Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno}" if place else "unknown"
+    )
+    if "--json" in sys.argv:
+        typer.echo(json.dumps({"error": {"code": "internal", "message": type(bug).__name__}}))
+    say(f"internal error: {type(bug).__name__} at {where}. This is a bug in sealtrain.")
+    say("  hint: repeat it with PYTHONFAULTHANDLER=1 on data you may show, and report it")
+    if os.environ.get("SEALTRAIN_DEBUG_TRACEBACK") == "may-show-data":
+        import traceback
+
+        traceback.print_exception(bug)
+    return 1
+
+
+@contextmanager
+def progress_bytes(label: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr for work measured in bytes; yields the function that advances it."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,123 @@
+"""``lock`` and ``recipe``: from what is wanted to what is approved, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sealtrain.recipe.diff import Change
+
+__all__ = ["change_lines", "register"]
+
+recipe_app = typer.Typer(help="Read recipes: their schema, content and differences.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(lock)
+    app.add_typer(recipe_app, name="recipe")
+
+
+def lock(
+    recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
+        "consortium.json"
+    ),
+    out: Annotated[Path, typer.Option(help="Folder for the lock and the deployment.")] = Path("."),
+    as_json: Json = False,
+) -> None:
+    """Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json."""
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.lock import lock_recipe
+
+    locked = lock_recipe(recipe, consortium_id=Consortium.load(consortium).consortium_id)
+    out.mkdir(parents=True, exist_ok=True)
+    locked.write(out)
+    emit(
+        as_json,
+        {
+            "recipe_hash": locked.recipe_hash,
+            "compose_hash": locked.compose_hash,
+            "app_id": locked.app_id,
+            "lock": str(out / "recipe.lock.json"),
+            "deployment": str(out / "app-compose.json"),
+        },
+        [
+            f"recipe hash  {locked.recipe_hash}",
+            f"compose hash {locked.compose_hash}",
+            f"app id       {locked.app_id}",
+        ],
+    )
+
+
+@recipe_app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of recipes."""
+    from sealtrain.recipe.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+@recipe_app.command("show")
+def show(
+    lock_file: Annotated[Path, typer.Argument(metavar="LOCK", help="recipe.lock.json")],
+    as_json: Json = False,
+) -> None:
+    """Show all that a lock fixes, as an owner reviews it."""
+    from sealtrain.recipe.diff import diff
+    from sealtrain.recipe.lock import load_lock
+
+    locked = load_lock(lock_file)
+    changes = diff(None, locked)
+    emit(
+        as_json,
+        {"recipe_hash": locked.recipe_hash, "changes": [change.to_dict() for change in changes]},
+        [f"recipe hash {locked.recipe_hash}", *change_lines(changes)],
+    )
+
+
+@recipe_app.command("diff")
+def show_diff(
+    before: Annotated[Path, typer.Argument(help="Lock that was approved.")],
+    after: Annotated[Path, typer.Argument(help="Lock that is proposed.")],
+    as_json: Json = False,
+) -> None:
+    """Show what changed between two locks: what an owner reads before approving."""
+    from sealtrain.recipe.diff import diff
+    from sealtrain.recipe.lock import load_lock
+
+    old, new = load_lock(before), load_lock(after)
+    changes = diff(old, new)
+    emit(
+        as_json,
+        {
+            "before": old.recipe_hash,
+            "after": new.recipe_hash,
+            "changes": [change.to_dict() for change in changes],
+        },
+        change_lines(changes) or ["no difference"],
+    )
+
+
+def change_lines(changes: Sequence[Change]) -> list[str]:
+    """Changes as aligned text."""
+    if not changes:
+        return []
+    rows = [
+        (change.severity, change.path, _short(change.before), _short(change.after))
+        for change in changes
+    ]
+    return table(rows, header=("weight", "what", "before", "after"))
+
+
+def _short(value: object) -> str:
+    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 72 else f"{text[:69]}..."
