@@ -1,0 +1,142 @@
+"""What a broker signs when it releases keys, and how anyone checks it later (spec/run-manifest.md §4).
+
+A receipt says: at this time this broker gave the keys of these datasets to this run, because this
+evidence appraised well and these owners had approved. It holds no key. The broker writes the
+receipt's digest into its ledger (``ledger_body``), so a receipt that is shown to an auditor but
+missing from the ledger, or the reverse, is noticed.
+
+``verify_receipt`` checks, in order:
+
+1. the envelope is signed by the broker's key and by nobody else;
+2. its payload is canonical JSON and a ``ReleaseReceipt`` without unknown fields;
+3. the lease ends after the release.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
+from sealtrain.errors import DataInvalid, Refused, SignatureInvalid
+from sealtrain.records import dsse
+
+__all__ = [
+    "RECEIPT_PAYLOAD_TYPE",
+    "Anchor",
+    "Lease",
+    "ReleaseReceipt",
+    "ReleasedDataset",
+    "ledger_body",
+    "sign_receipt",
+    "verify_receipt",
+]
+
+RECEIPT_PAYLOAD_TYPE = "application/vnd.sealtrain.release-receipt+json"
+MAX_DATASETS = 1024
+
+
+class ReleasedDataset(StrictModel):
+    """One dataset whose key was released."""
+
+    dataset_id: Hex32
+    owner_id: Hex64
+    root: Hex64
+
+
+class Lease(StrictModel):
+    """How long the guest may keep using the keys."""
+
+    lease_id: Hex64
+    not_after: Timestamp
+
+
+class Anchor(StrictModel):
+    """Latest sealed checkpoint the broker knows of this run; its counter never goes back."""
+
+    counter: int = Field(ge=0)
+    digest: Hex64
+
+
+class ReleaseReceipt(StrictModel):
+    """Payload of a receipt.
+
+    Attributes:
+        kind: ``release`` for the first answer to a run or its resumption, ``renewal`` for a
+            longer lease without new keys.
+        resume: The guest asked to continue a run that had begun before.
+        datasets: In the order of the request; empty for a renewal.
+        approved_by: Names of the owners whose approvals were valid at ``released_at``.
+        evidence_digest: SHA-256 of the evidence the broker appraised.
+        transcript_digest: SHA-256 of the canonical request transcript the evidence commits to.
+        verdict: The appraisal claim by claim, ``attest.appraise.Verdict.to_dict()``.
+        simulated: The evidence came from the simulator and proves nothing about hardware.
+        checkpoint: Anchor after this decision, ``None`` before the first checkpoint.
+    """
+
+    version: Literal[1] = 1
+    kind: Literal["release", "renewal"]
+    run_id: Hex32
+    resume: bool
+    consortium_id: Hex64
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    datasets: tuple[ReleasedDataset, ...] = Field(max_length=MAX_DATASETS)
+    approved_by: tuple[OwnerName, ...]
+    evidence_digest: Hex64
+    transcript_digest: Hex64
+    verdict: dict[str, Any]
+    simulated: bool
+    released_at: Timestamp
+    lease: Lease
+    checkpoint: Anchor | None
+
+
+def sign_receipt(receipt: ReleaseReceipt, signer: dsse.Ed25519Signer) -> dsse.Envelope:
+    """Envelope of ``receipt`` under the broker's signing key."""
+    return dsse.sign(canonical_json(receipt.to_dict()), RECEIPT_PAYLOAD_TYPE, signer)
+
+
+def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> ReleaseReceipt:
+    """Receipt inside ``envelope``, once the module's checks 1 to 3 hold.
+
+    Args:
+        envelope: As read from a broker's answer or from a manifest.
+        broker_public_key: Raw Ed25519 public key, 32 bytes.
+
+    Raises:
+        SignatureInvalid: Not signed by this broker.
+        Refused: Signed, but not a receipt this version understands.
+    """
+    payload = dsse.verify(envelope, [broker_public_key], payload_type=RECEIPT_PAYLOAD_TYPE)
+    try:
+        document = parse_canonical(payload)
+    except DataInvalid as error:
+        raise SignatureInvalid(f"release receipt: {error.message}", check="receipt") from error
+    receipt = load_model(ReleaseReceipt, document, SignatureInvalid, "release receipt")
+    try:
+        released = from_rfc3339(receipt.released_at)
+        ends = from_rfc3339(receipt.lease.not_after)
+    except DataInvalid as error:
+        raise SignatureInvalid("release receipt names no real time", check="receipt") from error
+    if ends <= released:
+        raise Refused(
+            "release receipt has a lease that ends before it begins",
+            check="receipt lease",
+            got=receipt.lease.not_after,
+            expected=f"after {receipt.released_at}",
+        )
+    return receipt
+
+
+def ledger_body(envelope: dsse.Envelope) -> dict[str, str]:
+    """Body of the ledger entry (kind = the receipt's kind) that records ``envelope``.
+
+    Holds the SHA-256 of the envelope's canonical bytes and nothing that is not public anyway.
+    """
+    return {"receipt": sha256_hex(envelope.to_bytes())}
