@@ -1,0 +1,47 @@
+# `make` alone lists the targets. Everything happens inside .venv; nothing else on the machine changes.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TEST_WORKERS ?= 2
+TEST_FLAGS ?= -q -n $(TEST_WORKERS) --dist loadfile
+
+# The first interpreter that really runs and is new enough; override with PYTHON=/path/to/python.
+PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
+	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$candidate && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+demo: $(STAMP) ## three hospitals train one model on records none of them shows (about 3 minutes)
+	@$(BIN)/python examples/three_hospitals/demo.py
+
+test: $(STAMP) ## run the tests; TEST_FLAGS="tests/unit -x" narrows them
+	$(BIN)/python -m pytest $(TEST_FLAGS)
+
+check: $(STAMP) ## formatting, lint, types, layers: what must hold before a change is looked at
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## format the code and the generated reference pages
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+	$(BIN)/python tools/error_reference.py
+	$(BIN)/python tools/cli_reference.py
+
+clean: ## remove the environment, caches and the demo's output
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "sealtrain needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "Installing into $(VENV), once; this takes some minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
