@@ -1,0 +1,260 @@
+"""What guest, owners and broker say to each other (spec/key-release.md §2-§5): strict documents.
+
+Every message that arrives is one of these models: frozen, no unknown field, no field left out,
+every list and text bounded. ``load_message`` is the one door for bytes from the network.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, StringConstraints, model_validator
+
+from sealtrain.attest.evidence import Evidence
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.models import (
+    Base64,
+    Hex32,
+    Hex40,
+    Hex64,
+    OwnerName,
+    StrictModel,
+    Timestamp,
+    load_model,
+)
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import DataInvalid, SealtrainError
+
+__all__ = [
+    "MAX_DATASETS",
+    "MAX_MANIFEST_BYTES",
+    "MAX_REQUEST_BYTES",
+    "Accepted",
+    "BrokerKey",
+    "BrokerKeys",
+    "Challenge",
+    "ChallengePurpose",
+    "ChallengeRequest",
+    "DatasetRequest",
+    "EnvelopeDocument",
+    "ErrorBody",
+    "ErrorFields",
+    "ReleaseAnswer",
+    "ReleaseRequest",
+    "RenewalAnswer",
+    "RenewalRequest",
+    "SealedKeys",
+    "StanzaDocument",
+    "TallyAnswer",
+    "load_message",
+]
+
+MAX_REQUEST_BYTES = 2 << 20
+MAX_MANIFEST_BYTES = 8 << 20
+MAX_DATASETS = 64
+_HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
+_SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
+_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
+
+ChallengePurpose = Literal["release", "renewal"]
+
+
+class ChallengeRequest(StrictModel):
+    """Ask for a challenge for one purpose (§3)."""
+
+    version: Literal[1]
+    consortium_id: Hex64
+    purpose: ChallengePurpose
+
+
+class Challenge(StrictModel):
+    """A single-use number; ``expires_at`` is by the broker's clock (§3)."""
+
+    version: Literal[1]
+    consortium_id: Hex64
+    purpose: ChallengePurpose
+    challenge: Hex64
+    expires_at: Timestamp
+
+
+class StanzaDocument(StrictModel):
+    """A recipe stanza as it travels; ``sealing.stanza`` knows what is inside."""
+
+    kind: Literal["recipe"]
+    recipient: Hex64
+    body: Annotated[Base64, StringConstraints(min_length=4, max_length=8192)]
+
+
+class DatasetRequest(StrictModel):
+    """One dataset whose key is asked for, with the stanza that wraps it."""
+
+    dataset_id: Hex32
+    root: Hex64
+    stanza: StanzaDocument
+
+
+class _Attested(StrictModel):
+    """Fields that release and renewal share; evidence commits to all the others."""
+
+    version: Literal[1]
+    challenge: Hex64
+    run_id: Hex32
+    consortium_id: Hex64
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    evidence: Evidence
+
+    def transcript(self) -> dict[str, Any]:
+        """Every field but the evidence: what report data commits to."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"evidence"})
+
+
+class ReleaseRequest(_Attested):
+    """A guest asks for keys (§4.1)."""
+
+    hpke_public_key: _HPKE_KEY
+    datasets: tuple[DatasetRequest, ...] = Field(min_length=1, max_length=MAX_DATASETS)
+    resume: bool
+    gpu_evidence_digest: Literal[None]
+
+    @model_validator(mode="after")
+    def _each_dataset_once(self) -> ReleaseRequest:
+        if len({dataset.dataset_id for dataset in self.datasets}) != len(self.datasets):
+            raise ValueError("a dataset is asked for twice")
+        return self
+
+
+class RenewalRequest(_Attested):
+    """A guest asks to keep using its keys (§5)."""
+
+    lease_id: Hex64
+    checkpoint: Anchor | None
+
+
+class EnvelopeSignature(StrictModel):
+    """One signature of a DSSE envelope."""
+
+    keyid: Annotated[str, StringConstraints(max_length=128)]
+    sig: Annotated[Base64, StringConstraints(max_length=8192)]
+
+
+class EnvelopeDocument(StrictModel):
+    """A DSSE envelope as it travels; ``records.dsse`` verifies it."""
+
+    payload: Annotated[Base64, StringConstraints(max_length=4 << 20)]
+    payloadType: Annotated[str, StringConstraints(max_length=256)]  # noqa: N815  # DSSE's own name
+    signatures: tuple[EnvelopeSignature, ...] = Field(min_length=1, max_length=64)
+
+
+class ReleaseAnswer(StrictModel):
+    """Sealed keys, the receipt of the decision and its place in the ledger (§4.4)."""
+
+    version: Literal[1]
+    run_id: Hex32
+    enc: Annotated[Base64, StringConstraints(max_length=1 << 20)]
+    receipt: EnvelopeDocument
+    proof: dict[str, Any]
+
+
+class RenewalAnswer(StrictModel):
+    """The receipt of a renewal and its place in the ledger (§5). No key."""
+
+    version: Literal[1]
+    run_id: Hex32
+    receipt: EnvelopeDocument
+    proof: dict[str, Any]
+
+
+class SealedKeys(StrictModel):
+    """Plaintext of ``ReleaseAnswer.enc``. Holds keys: never logged, never stored."""
+
+    keys: dict[Hex32, _KEY] = Field(min_length=1, max_length=MAX_DATASETS, repr=False)
+    run_key: _KEY = Field(repr=False)
+    latest_checkpoint: Anchor | None
+
+
+class BrokerKey(StrictModel):
+    """Public key an owner seals to, for one recipe (§2)."""
+
+    owner: OwnerName
+    owner_id: Hex64
+    public_key: _HPKE_KEY
+
+
+class BrokerKeys(StrictModel):
+    """Who the broker is and which keys it holds for one recipe (§2)."""
+
+    version: Literal[1]
+    consortium_id: Hex64
+    app_id: Hex40
+    compose_hash: Hex64
+    keys: tuple[BrokerKey, ...] = Field(min_length=1, max_length=1024)
+    signing_key: _SIGNING_KEY
+    nonce: Hex64
+    evidence: Evidence
+
+    def transcript(self) -> dict[str, Any]:
+        """What the broker's report data commits to."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"evidence", "version"})
+
+
+class TallyAnswer(StrictModel):
+    """Where the approval of one target stands, with the signed decisions behind it (§6)."""
+
+    version: Literal[1]
+    tally: dict[str, Any]
+    decisions: tuple[EnvelopeDocument, ...]
+
+
+class Accepted(StrictModel):
+    """An owner's submission was accepted; ``index`` is its entry in the ledger (§6)."""
+
+    version: Literal[1]
+    index: int = Field(ge=0)
+    digest: Hex64
+    proof: dict[str, Any]
+
+
+class ErrorFields(StrictModel):
+    """``SealtrainError.to_dict()`` (§8)."""
+
+    code: str
+    message: str
+    check: str | None = None
+    owner: str | None = None
+    got: str | None = None
+    expected: str | None = None
+    hint: str | None = None
+
+
+class ErrorBody(StrictModel):
+    """Body of every answer that is not 200 (§8)."""
+
+    error: ErrorFields
+
+
+Message = TypeVar("Message", bound=StrictModel)
+
+
+def load_message(
+    cls: type[Message],
+    body: bytes,
+    *,
+    max_bytes: int = MAX_REQUEST_BYTES,
+    error: type[SealtrainError] = DataInvalid,
+) -> Message:
+    """Parse a message from the network.
+
+    Args:
+        cls: Which message.
+        body: Bytes received.
+        max_bytes: Largest accepted length.
+        error: Class to raise when the fields are not those of ``cls``.
+
+    Raises:
+        LimitExceeded: Longer or deeper than allowed.
+        DataInvalid: Not JSON.
+        SealtrainError: An ``error`` naming the first wrong field, never its value.
+    """
+    return load_model(cls, parse_json(body, max_bytes=max_bytes), error, cls.__name__)

@@ -1,0 +1,23 @@
+"""What both sides compute from a request: transcript bytes, digest and HPKE info (§4.1, §4.4)."""
+
+from __future__ import annotations
+
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.digests import sha256_hex
+
+__all__ = ["KEYS_PURPOSE", "RELEASE_PURPOSE", "RENEWAL_PURPOSE", "answer_info", "transcript_digest"]
+
+RELEASE_PURPOSE = "release"
+RENEWAL_PURPOSE = "renewal"
+KEYS_PURPOSE = "broker-keys"
+"""Purposes of ``attest.report_data``: evidence for one cannot serve another."""
+
+
+def transcript_digest(transcript: JsonValue) -> str:
+    """SHA-256 of the canonical transcript, 64 hex digits."""
+    return sha256_hex(canonical_json(transcript))
+
+
+def answer_info(digest: str) -> bytes:
+    """HPKE ``info`` of the answer to the request with this transcript digest."""
+    return canonical_json({"purpose": "sealtrain/release/v1", "transcript_digest": digest})
