@@ -9,6 +9,7 @@
     │   ├── LockInvalid            lock-invalid
     │   ├── TrustInvalid           trust-invalid
     │   ├── KeyFileInvalid         key-file-invalid
+    │   ├── ConsortiumInvalid      consortium-invalid
     │   ├── AlreadyExists          already-exists
     │   └── ExtraMissing           extra-missing
     ├── Refused                    exit 3   policy, evidence, approvals or a signature says no
@@ -21,6 +22,7 @@
     │   │   ├── NoStanza           no-stanza
     │   │   └── RootMismatch       root-mismatch
     │   ├── SignatureInvalid       signature-invalid
+    │   ├── StatementInvalid       statement-invalid
     │   ├── EvidenceRefused        the guest did not prove what it must prove
     │   │   ├── EvidenceMalformed  evidence-malformed
     │   │   ├── QuoteInvalid       quote-invalid
@@ -49,7 +51,10 @@
     │   │   ├── DatasetUnknown     dataset-unknown
     │   │   ├── DatasetMismatch    dataset-mismatch
     │   │   ├── LeaseStale         lease-stale
-    │   │   └── LeaseUnknown       lease-unknown
+    │   │   ├── LeaseUnknown       lease-unknown
+    │   │   ├── RunMismatch        run-mismatch
+    │   │   ├── ConsortiumMismatch consortium-mismatch
+    │   │   └── AnswerInvalid      answer-invalid
     │   ├── LedgerInconsistent     ledger-inconsistent
     │   ├── ProofInvalid           proof-invalid
     │   ├── RunLogBroken           run-log-broken
@@ -81,6 +86,7 @@ from typing import ClassVar
 
 __all__ = [
     "AlreadyExists",
+    "AnswerInvalid",
     "AppIdMismatch",
     "ApprovalExpired",
     "ApprovalRevoked",
@@ -97,6 +103,8 @@ __all__ = [
     "CollateralMismatch",
     "ComposeHashMismatch",
     "ConfigError",
+    "ConsortiumMismatch",
+    "ConsortiumInvalid",
     "DataInvalid",
     "DatasetMismatch",
     "DatasetUnknown",
@@ -136,11 +144,13 @@ __all__ = [
     "ReportDataMismatch",
     "RootMismatch",
     "RunLogBroken",
+    "RunMismatch",
     "SchemaMismatch",
     "SealRefused",
     "SealtrainError",
     "SignatureInvalid",
     "SimulatedEvidence",
+    "StatementInvalid",
     "SubjectMismatch",
     "TcbStatusRefused",
     "TrustInvalid",
@@ -243,6 +253,12 @@ class KeyFileInvalid(ConfigError):
     code = "key-file-invalid"
 
 
+class ConsortiumInvalid(ConfigError):
+    """A consortium document breaks its rules or lacks the owner that is asked for."""
+
+    code = "consortium-invalid"
+
+
 class AlreadyExists(ConfigError):
     """The output is already there and is never overwritten silently."""
 
@@ -314,6 +330,12 @@ class SignatureInvalid(Refused):
     """A signature does not verify under the expected key."""
 
     code = "signature-invalid"
+
+
+class StatementInvalid(Refused):
+    """A signed document is genuine but not in its format or outside its time."""
+
+    code = "statement-invalid"
 
 
 class EvidenceRefused(Refused):
@@ -488,6 +510,24 @@ class LeaseUnknown(ReleaseRefused):
     """The broker never granted this lease."""
 
     code = "lease-unknown"
+
+
+class RunMismatch(ReleaseRefused):
+    """A run id is unknown, taken, or belongs to another recipe."""
+
+    code = "run-mismatch"
+
+
+class ConsortiumMismatch(ReleaseRefused):
+    """The request or its recipe is about another consortium than the broker's."""
+
+    code = "consortium-mismatch"
+
+
+class AnswerInvalid(ReleaseRefused):
+    """A broker's answer belongs to another conversation or breaks the protocol."""
+
+    code = "answer-invalid"
 
 
 class LedgerInconsistent(Refused):

@@ -1,0 +1,180 @@
+"""The run log: a hash chain over a run's events. See ``spec/run-log.md``.
+
+``head_0 = SHA-256("sealtrain/run-log/v1:" ‖ run_id)`` and
+``head_n = SHA-256(head_{n-1} ‖ canonical JSON of entry n)``. An entry is
+``{"seq": n, "at": time, "event": name, "fields": {…}}``. The head goes into a quote: no entry can be
+changed, dropped, swapped or moved into another run's log afterwards. A log verifies when
+
+1. every entry has exactly these four fields, in their types,
+2. ``seq`` counts 1, 2, 3 …, and
+3. the head is the expected one, where one is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterable
+from typing import Self
+
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.errors import DataInvalid, LimitExceeded, RunLogBroken
+
+__all__ = ["MAX_ENTRIES", "MAX_ENTRY_BYTES", "RunLog", "verify"]
+
+MAX_ENTRIES = 1_000_000
+MAX_ENTRY_BYTES = 64 << 10
+_EVENT = re.compile(r"[a-z][a-z0-9._-]{0,63}")
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class RunLog:
+    """An append-only log of one run; safe to append to from several threads."""
+
+    def __init__(self, run_id: str) -> None:
+        """Start an empty log.
+
+        Args:
+            run_id: 32 hex digits.
+        """
+        self.run_id = run_id
+        self._head = _first_head(run_id)
+        self._entries: list[dict[str, JsonValue]] = []
+        self._lock = threading.Lock()
+
+    @classmethod
+    def restore(cls, run_id: str, entries: Iterable[JsonValue], *, head: str | None = None) -> Self:
+        """Continue a log from entries that were kept elsewhere.
+
+        Args:
+            run_id: The run the entries must belong to.
+            entries: All entries so far.
+            head: Their expected head, where it is known from a trusted place.
+
+        Raises:
+            RunLogBroken: As ``verify``, or the head differs.
+        """
+        kept = list(entries)
+        log = cls(run_id)
+        log._head = bytes.fromhex(verify(run_id, kept, head=head))
+        log._entries = [_copy(entry) for entry in kept]
+        return log
+
+    def append(self, event: str, fields: dict[str, JsonValue], at: int) -> str:
+        """Add one event and return the new head.
+
+        Args:
+            event: ``[a-z][a-z0-9._-]{0,63}``, such as ``"keys.released"``.
+            fields: JSON object; never a key, a row or a sample.
+            at: The guest's time, seconds since the epoch.
+
+        Raises:
+            DataInvalid: The event's name or a field cannot be written.
+            LimitExceeded: The entry or the log is too long.
+        """
+        if not _EVENT.fullmatch(event):
+            raise DataInvalid("run log event has no valid name", expected=_EVENT.pattern)
+        with self._lock:
+            if len(self._entries) >= MAX_ENTRIES:
+                raise LimitExceeded("run log is full", expected=f"at most {MAX_ENTRIES} entries")
+            entry = {
+                "seq": len(self._entries) + 1,
+                "at": to_rfc3339(at),
+                "event": event,
+                "fields": fields,
+            }
+            data = _entry_bytes(entry)
+            self._head = hashlib.sha256(self._head + data).digest()
+            self._entries.append(parse_json(data))
+            return self._head.hex()
+
+    @property
+    def entries(self) -> list[dict[str, JsonValue]]:
+        """A copy of all entries, oldest first."""
+        with self._lock:
+            return [_copy(entry) for entry in self._entries]
+
+    @property
+    def head(self) -> str:
+        """Head of the chain, 64 hex digits."""
+        with self._lock:
+            return self._head.hex()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._entries)
+
+
+def verify(run_id: str, entries: Iterable[JsonValue], *, head: str | None = None) -> str:
+    """Recompute the chain and return its head, 64 hex digits.
+
+    Args:
+        run_id: The run the log must belong to.
+        entries: All entries, oldest first.
+        head: The head the log must have, where one is known.
+
+    Raises:
+        RunLogBroken: A check of the module's list fails.
+    """
+    try:
+        current = _first_head(run_id)
+    except DataInvalid as error:
+        raise RunLogBroken(str(error), check="run id") from error
+    for number, entry in enumerate(entries, start=1):
+        if number > MAX_ENTRIES:
+            raise RunLogBroken("run log is too long", expected=f"at most {MAX_ENTRIES} entries")
+        current = hashlib.sha256(current + _checked(entry, number)).digest()
+    if head is not None and current.hex() != head:
+        raise RunLogBroken(
+            "run log does not lead to the signed head",
+            check="run log head",
+            got=current.hex(),
+            expected=head,
+            hint="entries were changed, dropped, swapped or taken from another run",
+        )
+    return current.hex()
+
+
+def _first_head(run_id: str) -> bytes:
+    if not _RUN_ID.fullmatch(run_id):
+        raise DataInvalid("run id is not 32 hex digits")
+    return hashlib.sha256(b"sealtrain/run-log/v1:" + run_id.encode("ascii")).digest()
+
+
+def _checked(entry: JsonValue, number: int) -> bytes:
+    match entry:
+        case {"seq": int(seq), "at": str(at), "event": str(event), "fields": dict(), **rest}:
+            if rest or isinstance(seq, bool) or seq != number or not _EVENT.fullmatch(event):
+                raise _broken(number)
+            try:
+                from_rfc3339(at)
+                return _entry_bytes(entry)
+            except DataInvalid as error:
+                raise _broken(number) from error
+    raise _broken(number)
+
+
+def _entry_bytes(entry: dict[str, JsonValue]) -> bytes:
+    data = canonical_json(entry)
+    if len(data) > MAX_ENTRY_BYTES:
+        raise LimitExceeded(
+            "run log entry is too long",
+            got=f"{len(data)} bytes",
+            expected=f"at most {MAX_ENTRY_BYTES}",
+        )
+    return data
+
+
+def _copy(entry: JsonValue) -> dict[str, JsonValue]:
+    copied: dict[str, JsonValue] = parse_json(canonical_json(entry))
+    return copied
+
+
+def _broken(number: int) -> RunLogBroken:
+    return RunLogBroken(
+        f"run log entry {number} is malformed or out of sequence",
+        check="run log entry",
+        expected=f"seq {number}, at, event and fields, nothing else",
+    )
