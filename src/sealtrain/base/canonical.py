@@ -7,6 +7,8 @@ no NaN or Infinity, no deeper and no longer than the caller's limit.
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any, NoReturn
 
 import rfc8785
@@ -20,6 +22,9 @@ JsonValue = Any
 
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_DEPTH = 64
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def canonical_json(value: JsonValue) -> bytes:
@@ -59,9 +64,12 @@ def parse_json(
     _refuse_depth(data, max_depth)
     try:
         return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+            data.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
         )
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # undecodable, malformed, thousands of digits
         where = f" at position {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataInvalid(f"not a JSON document{where}") from error
 
@@ -80,25 +88,16 @@ def parse_canonical(data: bytes, *, max_bytes: int = MAX_JSON_BYTES) -> JsonValu
 
 
 def _refuse_depth(data: bytes, max_depth: int) -> None:
+    """Count brackets outside strings, before the recursive parser meets them."""
     depth = 0
-    in_string = escaped = False
-    for byte in data:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in (0x5B, 0x7B):
+    for byte in _STRING.sub(b"", data).translate(None, _NO_BRACKETS):
+        if byte in b"[{":
             depth += 1
             if depth > max_depth:
                 raise LimitExceeded(
                     "JSON document is nested too deeply", got=depth, expected=f"at most {max_depth}"
                 )
-        elif byte in (0x5D, 0x7D):
+        else:
             depth -= 1
 
 
@@ -111,3 +110,10 @@ def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
 
 def _no_constant(name: str) -> NoReturn:
     raise DataInvalid(f"JSON has no {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise DataInvalid("JSON number is beyond the range of a double")
+    return value

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sealtrain.errors import AlreadyExists
+from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
 
 __all__ = ["atomic_folder", "atomic_write", "atomic_writer", "read_bounded"]
 
@@ -82,8 +82,6 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
         LimitExceeded: The file is longer than ``max_bytes``.
         DataInvalid: There is no such file.
     """
-    from sealtrain.errors import DataInvalid, LimitExceeded
-
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
@@ -105,9 +103,8 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
 
 def _claim(temporary: Path, path: Path) -> None:
     try:
-        os.link(
-            temporary, path
-        )  # unlike rename, link never replaces a file that appeared meanwhile
+        # Unlike rename, link never replaces a file that appeared meanwhile.
+        os.link(temporary, path)
     except FileExistsError as error:
         raise AlreadyExists(
             f"{path} already exists", hint="choose another output or remove it first"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.errors import SealtrainError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = [
     "Base64",
@@ -64,22 +67,32 @@ def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], w
         # JSON mode lets arrays become tuples while strict mode still refuses "1" for 1.
         return cls.model_validate_json(_json(data, error, what))
     except ValidationError as invalid:
-        first = invalid.errors(include_url=False, include_input=False)[0]
+        first, near = _most_telling(invalid, _field_names(cls))
         where = ".".join(str(part) for part in first["loc"]) or "(top level)"
         hint = f"see the schema of {what}"
         if first["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(
-                str(first["loc"][-1]), _field_names(cls), n=1, cutoff=0.6
-            )
-            if near:
-                hint = f"did you mean {near[0]!r}?"
             message = f"{what} has an unknown field {where!r}"
+            hint = f"did you mean {near!r}?" if near else hint
         elif first["type"] == "missing":
             message = f"{what} lacks the field {where!r}"
             hint = "every field must be written; nothing is assumed"
         else:
             message = f"{what}: {where}: {first['msg']}"
         raise error(message, check=what, hint=hint) from None
+
+
+def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDetails, str | None]:
+    """A misspelt field with the one that was meant, else the first problem.
+
+    A misspelling also makes the right field missing; naming the cause beats naming the effect.
+    """
+    problems = invalid.errors(include_url=False, include_input=False)
+    for problem in problems:
+        if problem["type"] == "extra_forbidden" and str(problem["loc"][-1]) not in fields:
+            near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1, cutoff=0.6)
+            if near:
+                return problem, near[0]
+    return problems[0], None
 
 
 def _json(data: JsonValue, error: type[SealtrainError], what: str) -> bytes:

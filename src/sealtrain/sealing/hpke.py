@@ -48,8 +48,15 @@ class HpkePublicKey:
         self.raw = bytes(raw)
 
     def seal(self, plaintext: bytes, *, info: bytes) -> bytes:
-        """Encrypt to this key; only the same ``info`` opens it. Output is 1136 bytes longer."""
-        return _SUITE.encrypt(plaintext, self._key, info=info)
+        """Encrypt to this key; only the same ``info`` opens it. Output is 1136 bytes longer.
+
+        Raises:
+            DataInvalid: The X25519 half is a point of low order: nobody holds such a key.
+        """
+        try:
+            return _SUITE.encrypt(plaintext, self._key, info=info)
+        except ValueError as error:
+            raise DataInvalid("HPKE public key agrees on no secret") from error
 
 
 class HpkePrivateKey:

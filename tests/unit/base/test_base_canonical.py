@@ -1,0 +1,146 @@
+"""Canonical JSON out, strict JSON in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sealtrain.base.canonical import canonical_json, parse_canonical, parse_json
+from sealtrain.errors import DataInvalid, LimitExceeded
+
+JCS_NAMES = ["arrays", "french", "structures", "unicode", "values", "weird"]
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(-1e15, 1e15)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("name", JCS_NAMES)
+def test_canonical_form_equals_the_published_vector(shared: Path, name: str) -> None:
+    folder = shared / "vectors/jcs/testdata"
+    value = json.loads((folder / f"input/{name}.json").read_bytes())
+    expected = (folder / f"output/{name}.json").read_bytes()
+    assert canonical_json(value) == expected
+    hexadecimal = "".join((folder / f"outhex/{name}.txt").read_text().split())
+    assert canonical_json(value).hex() == hexadecimal
+
+
+@settings(max_examples=50, deadline=None)
+@given(JSON_VALUES)
+def test_canonical_bytes_parse_back_to_an_equal_value_and_are_a_fixed_point(value: object) -> None:
+    data = canonical_json(value)
+    assert parse_canonical(data) == value
+    assert canonical_json(parse_json(data)) == data
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(TEXT, st.integers(0, 9), min_size=2, max_size=6))
+def test_the_order_of_keys_makes_no_difference(value: dict[str, int]) -> None:
+    assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(float("nan"), id="nan"),
+        pytest.param(float("inf"), id="infinity"),
+        pytest.param(2**53, id="integer-beyond-double"),
+        pytest.param({1: "a"}, id="key-not-text"),
+        pytest.param("\ud800", id="lone-surrogate"),
+        pytest.param({"\ud800": 1}, id="lone-surrogate-key"),
+        pytest.param(b"bytes", id="bytes"),
+        pytest.param({"a": {1, 2}}, id="set"),
+    ],
+)
+def test_a_value_json_cannot_carry_exactly_is_refused(value: object) -> None:
+    with pytest.raises(DataInvalid, match="canonical"):
+        canonical_json(value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'{"a":1,"a":2}', id="duplicate-key"),
+        pytest.param(b'[{"a":1,"a":1}]', id="duplicate-key-inside"),
+        pytest.param(b"NaN", id="nan"),
+        pytest.param(b"-Infinity", id="infinity"),
+        pytest.param(b"\xff\xfe", id="not-utf8"),
+        pytest.param(b"\xef\xbb\xbf1", id="byte-order-mark"),
+        pytest.param(b"{'a':1}", id="not-json"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"1 2", id="two-documents"),
+        pytest.param(b'"open', id="string-without-end"),
+    ],
+)
+def test_loose_json_is_refused(data: bytes) -> None:
+    with pytest.raises(DataInvalid):
+        parse_json(data)
+
+
+def test_the_length_limit_is_exact() -> None:
+    data = b"[1,2,3]"
+    assert parse_json(data, max_bytes=len(data)) == [1, 2, 3]
+    with pytest.raises(LimitExceeded):
+        parse_json(data, max_bytes=len(data) - 1)
+
+
+def test_the_depth_limit_is_exact() -> None:
+    assert parse_json(b"[" * 5 + b"]" * 5, max_depth=5) == [[[[[]]]]]
+    with pytest.raises(LimitExceeded):
+        parse_json(b"[" * 6 + b"]" * 6, max_depth=5)
+
+
+def test_brackets_inside_a_string_are_not_depth() -> None:
+    data = b'"' + b"[" * 100 + b'\\"' + b"{" * 100 + b'"'
+    assert parse_json(data, max_depth=1) == "[" * 100 + '"' + "{" * 100
+
+
+def test_a_megabyte_of_opening_brackets_ends_in_a_refusal_and_not_in_a_crash() -> None:
+    with pytest.raises(LimitExceeded):
+        parse_json(b"[" * (1 << 20))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'{"b":1,"a":2}', id="key-order"),
+        pytest.param(b'{"a": 1}', id="space"),
+        pytest.param(b"1.0", id="number-form"),
+        pytest.param(b'"\\u0041"', id="needless-escape"),
+        pytest.param(b"1\n", id="newline"),
+    ],
+)
+def test_a_document_in_another_form_than_the_canonical_one_is_refused(data: bytes) -> None:
+    parse_json(data)
+    with pytest.raises(DataInvalid, match="canonical"):
+        parse_canonical(data)
+
+
+@pytest.mark.parametrize("data", [b"1e999", b"[-1e400]"])
+def test_a_number_that_overflows_to_infinity_is_refused(data: bytes) -> None:
+    with pytest.raises(DataInvalid, match="range"):
+        parse_json(data)
+
+
+def test_an_integer_with_thousands_of_digits_is_refused_with_a_typed_error() -> None:
+    with pytest.raises(DataInvalid):
+        parse_json(b"9" * 5000)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=40))
+def test_arbitrary_bytes_parse_or_are_refused_with_a_typed_error(data: bytes) -> None:
+    with contextlib.suppress(DataInvalid):
+        parse_json(data)

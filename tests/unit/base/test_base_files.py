@@ -1,0 +1,144 @@
+"""Files and folders appear whole or not at all."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from sealtrain.base.files import atomic_folder, atomic_write, atomic_writer, read_bounded
+from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
+
+
+class Interrupted(Exception):
+    """Stands for whatever may go wrong in the middle."""
+
+
+def write_half(path: Path, *, overwrite: bool = False) -> None:
+    with atomic_writer(path, overwrite=overwrite) as file:
+        file.write(b"half")
+        raise Interrupted
+
+
+def fill_half(path: Path, *, overwrite: bool = False) -> None:
+    with atomic_folder(path, overwrite=overwrite) as folder:
+        (folder / "new").write_bytes(b"new")
+        raise Interrupted
+
+
+def write_while_another_takes_the_name(path: Path) -> None:
+    with atomic_writer(path) as file:
+        file.write(b"ours")
+        path.write_bytes(b"theirs")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_written_file_is_whole_and_alone(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "out", b"content")
+    assert (tmp_path / "out").read_bytes() == b"content"
+    assert names(tmp_path) == ["out"]
+
+
+def test_the_mode_asked_for_is_the_mode_of_the_file(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "key", b"k", mode=0o600)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_the_name_is_not_taken_before_the_block_ends(tmp_path: Path) -> None:
+    with atomic_writer(tmp_path / "out") as file:
+        file.write(b"half")
+        assert not (tmp_path / "out").exists()
+    assert (tmp_path / "out").read_bytes() == b"half"
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        write_half(tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_an_interrupted_overwrite_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+    with pytest.raises(Interrupted):
+        write_half(tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out").read_bytes() == b"old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_an_existing_file_is_never_replaced_silently(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+    with pytest.raises(AlreadyExists):
+        atomic_write(tmp_path / "out", b"new")
+    assert (tmp_path / "out").read_bytes() == b"old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(AlreadyExists):
+        write_while_another_takes_the_name(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"theirs"
+    assert names(tmp_path) == ["out"]
+
+
+def test_overwrite_replaces_the_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"a longer old content")
+    atomic_write(tmp_path / "out", b"new", overwrite=True)
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_folder_takes_its_name_when_it_is_full(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "out") as folder:
+        (folder / "inside").write_bytes(b"1")
+        assert not (tmp_path / "out").exists()
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out/inside").read_bytes() == b"1"
+
+
+def test_an_interrupted_folder_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        fill_half(tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_an_existing_folder_is_never_replaced_silently(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(AlreadyExists), atomic_folder(tmp_path / "out"):
+        pytest.fail("the block must not be entered")
+    assert names(tmp_path) == ["out"]
+
+
+def test_overwriting_a_folder_replaces_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/old").write_bytes(b"old")
+    with atomic_folder(tmp_path / "out", overwrite=True) as folder:
+        (folder / "new").write_bytes(b"new")
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["new"]
+
+
+def test_an_interrupted_overwrite_leaves_the_old_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/old").write_bytes(b"old")
+    with pytest.raises(Interrupted):
+        fill_half(tmp_path / "out", overwrite=True)
+    assert names(tmp_path / "out") == ["old"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_small_file_is_read_whole_and_a_large_one_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_bounded(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(LimitExceeded):
+        read_bounded(tmp_path / "file", 4)
+
+
+def test_an_absent_file_and_a_folder_are_typed_refusals(tmp_path: Path) -> None:
+    with pytest.raises(DataInvalid, match="cannot read"):
+        read_bounded(tmp_path / "absent", 5)
+    with pytest.raises(DataInvalid, match="cannot read"):
+        read_bounded(tmp_path, 5)
