@@ -1,0 +1,1 @@
+"""The owners together: members and thresholds, approvals, dataset manifests, receipts, ledger."""

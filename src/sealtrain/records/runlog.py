@@ -2,8 +2,8 @@
 
 ``head_0 = SHA-256("sealtrain/run-log/v1:" ‖ run_id)`` and
 ``head_n = SHA-256(head_{n-1} ‖ canonical JSON of entry n)``. An entry is
-``{"seq": n, "at": time, "event": name, "fields": {…}}``. The head goes into a quote: no entry can be
-changed, dropped, swapped or moved into another run's log afterwards. A log verifies when
+``{"seq": n, "at": time, "event": name, "fields": {…}}``. The head goes into a quote: no entry can
+be changed, dropped, swapped or moved into another run's log afterwards. A log verifies when
 
 1. every entry has exactly these four fields, in their types,
 2. ``seq`` counts 1, 2, 3 …, and

@@ -1,0 +1,173 @@
+"""What an owner signs about a sealed dataset: its id, its root and what it is sealed for.
+
+The manifest is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE`` and lies in the dataset's
+folder as ``dataset.json``. ``verify_dataset`` checks
+
+1. the envelope carries exactly one signature,
+2. by the signing key of a trusted owner,
+3. that verifies,
+4. over a canonical document that follows the format, and
+5. that names the signer, by id and by name, as the dataset's owner.
+
+Record and token counts are ``None`` when their owner keeps them private.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.files import read_bounded
+from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
+from sealtrain.records import dsse
+from sealtrain.records.identity import PublicIdentity
+
+if TYPE_CHECKING:
+    from sealtrain.sealing.dataset import DatasetDescription
+
+__all__ = [
+    "FILE_NAME",
+    "PAYLOAD_TYPE",
+    "DatasetManifest",
+    "load_dataset_manifest",
+    "read_dataset_envelope",
+    "sign_dataset",
+    "verify_dataset",
+]
+
+PAYLOAD_TYPE = "application/vnd.sealtrain.dataset+json"
+FILE_NAME = "dataset.json"
+MAX_MANIFEST_BYTES = 64 << 10
+_MAX_COUNT = 2**53 - 1
+
+
+class DatasetManifest(StrictModel):
+    """The signed document."""
+
+    version: Literal[1]
+    dataset_id: Hex32
+    name: OwnerName
+    owner: OwnerName
+    owner_id: Hex64
+    root: Hex64
+    """Root of the hash tree over the ciphertext."""
+    shards: int = Field(ge=1, le=_MAX_COUNT)
+    records: int | None = Field(ge=0, le=_MAX_COUNT)
+    tokens: int | None = Field(ge=0, le=_MAX_COUNT)
+    schema_digest: Hex64
+    app_id: Hex40
+    compose_hash: Hex64
+    sealed_at: Timestamp
+    previous: Hex64 | None
+    """SHA-256 of the envelope of the manifest this one continues."""
+
+    @model_validator(mode="after")
+    def _time_exists(self) -> Self:
+        try:
+            from_rfc3339(self.sealed_at)
+        except DataInvalid as error:
+            raise ValueError("sealed_at names no real time") from error
+        return self
+
+
+def sign_dataset(
+    description: DatasetDescription,
+    signer: dsse.Ed25519Signer,
+    *,
+    sealed_at: str,
+    publish_counts: bool = True,
+    previous: str | None = None,
+) -> dsse.Envelope:
+    """Sign the manifest of a dataset that was just sealed.
+
+    Args:
+        description: What ``sealing.dataset.seal_dataset`` made.
+        signer: The owner's signing key.
+        sealed_at: RFC 3339 time.
+        publish_counts: ``False`` leaves the numbers of records and tokens out.
+        previous: Digest of the preceding manifest's envelope when shards were appended.
+
+    Raises:
+        StatementInvalid: The description does not make a valid manifest.
+    """
+    document = {
+        "version": 1,
+        "dataset_id": description.dataset_id,
+        "name": description.name,
+        "owner": description.owner_name,
+        "owner_id": description.owner_id,
+        "root": description.root,
+        "shards": len(description.shards),
+        "records": description.records if publish_counts else None,
+        "tokens": description.tokens if publish_counts else None,
+        "schema_digest": description.schema_digest,
+        "app_id": description.binding.app_id,
+        "compose_hash": description.binding.compose_hash,
+        "sealed_at": sealed_at,
+        "previous": previous,
+    }
+    load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
+    return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)
+
+
+def verify_dataset(
+    envelope: dsse.Envelope, trusted: Consortium | PublicIdentity
+) -> DatasetManifest:
+    """Return the manifest inside ``envelope``, once the module's checks hold.
+
+    Args:
+        envelope: As received or read.
+        trusted: The consortium whose owners may sign, or the one owner who must have.
+
+    Raises:
+        SignatureInvalid: Not one signature, not by a trusted owner, or it does not verify.
+        StatementInvalid: Signed but malformed.
+        DatasetMismatch: An owner signed for another owner's dataset.
+    """
+    if len(envelope.signatures) != 1:
+        raise SignatureInvalid(
+            "a dataset manifest carries exactly one signature",
+            check="signatures",
+            got=len(envelope.signatures),
+            expected=1,
+        )
+    owners = trusted.owners if isinstance(trusted, Consortium) else (trusted,)
+    keys = [owner.signing_bytes for owner in owners]
+    payload = dsse.verify(envelope, keys, payload_type=PAYLOAD_TYPE)
+    signer = next(one for one in owners if one.key_id == envelope.signatures[0].keyid)
+    try:
+        document = parse_canonical(payload, max_bytes=MAX_MANIFEST_BYTES)
+    except DataInvalid as error:
+        raise StatementInvalid(f"dataset manifest: {error}", owner=signer.name) from error
+    manifest = load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
+    if (manifest.owner, manifest.owner_id) != (signer.name, signer.owner_id):
+        raise DatasetMismatch(
+            "the dataset manifest names another owner than the one who signed it",
+            check="dataset owner",
+            owner=signer.name,
+            got=f"{manifest.owner} {manifest.owner_id}",
+            expected=f"{signer.name} {signer.owner_id}",
+            hint="each owner signs and registers only their own datasets",
+        )
+    return manifest
+
+
+def read_dataset_envelope(folder: Path) -> dsse.Envelope:
+    """Read ``dataset.json`` of a sealed dataset; nothing is verified yet.
+
+    Raises:
+        DataInvalid: There is no such file, or it is too long.
+        SignatureInvalid: It is no envelope.
+    """
+    return dsse.Envelope.from_bytes(read_bounded(folder / FILE_NAME, 2 * MAX_MANIFEST_BYTES))
+
+
+def load_dataset_manifest(folder: Path, trusted: Consortium | PublicIdentity) -> DatasetManifest:
+    """Read and verify the manifest of a sealed dataset. Raises as its two steps."""
+    return verify_dataset(read_dataset_envelope(folder), trusted)

@@ -1,0 +1,270 @@
+"""What one owner signs about one recipe: approve or revoke. See ``spec/approvals.md``.
+
+A decision is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``. ``verify_decision`` checks
+
+1. the envelope carries exactly one signature,
+2. by the signing key of an owner of this consortium,
+3. that verifies,
+4. over a canonical document that follows the format, and
+5. that names this consortium,
+6. and, where the time is given, that an approval is not dated in the future.
+
+A revocation is never refused for its date: a wrong clock must not keep an owner from stopping.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.models import Hex32, Hex40, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import ApprovalUnknown, DataInvalid, SignatureInvalid, StatementInvalid
+from sealtrain.records import dsse
+from sealtrain.records.identity import PublicIdentity
+
+__all__ = [
+    "CLOCK_SKEW",
+    "MAX_PINS",
+    "PAYLOAD_TYPE",
+    "DatasetPin",
+    "Decision",
+    "SignedDecision",
+    "Target",
+    "sign_decision",
+    "verify_decision",
+]
+
+PAYLOAD_TYPE = "application/vnd.sealtrain.decision+json"
+CLOCK_SKEW = 300
+"""Seconds by which an owner's clock may be ahead of the reader's."""
+MAX_PINS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is decided on: the deployment and the recipe inside it."""
+
+    app_id: str
+    """40 hex digits."""
+    compose_hash: str
+    """64 hex digits."""
+    recipe_hash: str
+    """64 hex digits."""
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON-ready form."""
+        return {
+            "app_id": self.app_id,
+            "compose_hash": self.compose_hash,
+            "recipe_hash": self.recipe_hash,
+        }
+
+
+class DatasetPin(StrictModel):
+    """A dataset as the owner knows it: its id and the root of its ciphertext."""
+
+    dataset_id: Hex32
+    root: Hex64
+
+
+class Decision(StrictModel):
+    """The signed document. Build it with ``approve`` or ``revoke``."""
+
+    version: Literal[1]
+    consortium_id: Hex64
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    datasets: tuple[DatasetPin, ...] = Field(max_length=MAX_PINS)
+    """Datasets the owner pins; may be empty. In the order of their ids, none twice."""
+    decision: Literal["approve", "revoke"]
+    nonce: Hex32
+    """16 random bytes: two decisions of one owner never share it."""
+    signed_at: Timestamp
+    not_after: Timestamp | None
+    """Last second of an approval; ``None`` in a revocation, which never ends."""
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        ids = [pin.dataset_id for pin in self.datasets]
+        if ids != sorted(set(ids)):
+            raise ValueError("datasets must stand in the order of their ids, none twice")
+        try:
+            signed = from_rfc3339(self.signed_at)
+            ends = None if self.not_after is None else from_rfc3339(self.not_after)
+        except DataInvalid as error:
+            raise ValueError("names no real time") from error
+        if self.decision == "revoke" and (ends is not None or ids):
+            raise ValueError("a revocation has no end and pins no dataset")
+        if self.decision == "approve" and (ends is None or ends <= signed):
+            raise ValueError("an approval must end after it was signed")
+        return self
+
+    @classmethod
+    def approve(
+        cls,
+        *,
+        consortium_id: str,
+        target: Target,
+        datasets: Iterable[DatasetPin] = (),
+        signed_at: int,
+        not_after: int,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> Self:
+        """Write an approval.
+
+        Args:
+            consortium_id: The owner's consortium.
+            target: What is approved.
+            datasets: Datasets to pin, in any order.
+            signed_at: Now, seconds since the epoch.
+            not_after: Last second it is valid, after ``signed_at``.
+            random: Source of the nonce.
+
+        Raises:
+            StatementInvalid: The document would break its format.
+        """
+        pins = sorted((pin.to_dict() for pin in datasets), key=lambda pin: str(pin["dataset_id"]))
+        return cls._write("approve", consortium_id, target, pins, signed_at, not_after, random)
+
+    @classmethod
+    def revoke(
+        cls,
+        *,
+        consortium_id: str,
+        target: Target,
+        signed_at: int,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> Self:
+        """Write a revocation; arguments and errors as ``approve``."""
+        return cls._write("revoke", consortium_id, target, [], signed_at, None, random)
+
+    @classmethod
+    def _write(
+        cls,
+        decision: str,
+        consortium_id: str,
+        target: Target,
+        pins: list[dict[str, object]],
+        signed_at: int,
+        not_after: int | None,
+        random: Callable[[int], bytes],
+    ) -> Self:
+        document = {
+            "version": 1,
+            "consortium_id": consortium_id,
+            **target.to_dict(),
+            "datasets": pins,
+            "decision": decision,
+            "nonce": random(16).hex(),
+            "signed_at": to_rfc3339(signed_at),
+            "not_after": None if not_after is None else to_rfc3339(not_after),
+        }
+        return load_model(cls, document, StatementInvalid, "decision")
+
+    @property
+    def target(self) -> Target:
+        """What is decided on."""
+        return Target(
+            app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
+        )
+
+    @property
+    def signed(self) -> int:
+        """``signed_at`` in seconds since the epoch."""
+        return from_rfc3339(self.signed_at)
+
+    @property
+    def ends(self) -> int | None:
+        """``not_after`` in seconds since the epoch."""
+        return None if self.not_after is None else from_rfc3339(self.not_after)
+
+    def pins(self) -> dict[str, str]:
+        """Dataset id → root."""
+        return {pin.dataset_id: pin.root for pin in self.datasets}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedDecision:
+    """A decision whose signature was verified, and who signed it."""
+
+    owner: PublicIdentity
+    decision: Decision
+    envelope: dsse.Envelope
+    digest: str
+    """SHA-256 of the envelope's bytes, 64 hex digits."""
+
+
+def sign_decision(decision: Decision, signer: dsse.Ed25519Signer) -> dsse.Envelope:
+    """Envelope of ``decision`` under an owner's signing key."""
+    return dsse.sign(canonical_json(decision.to_dict()), PAYLOAD_TYPE, signer)
+
+
+def verify_decision(
+    envelope: dsse.Envelope,
+    consortium: Consortium,
+    *,
+    now: int | None = None,
+    skew: int = CLOCK_SKEW,
+) -> SignedDecision:
+    """Return what an owner of ``consortium`` decided, once the module's checks hold.
+
+    Args:
+        envelope: As received.
+        consortium: The consortium that must be named and whose owners may sign.
+        now: The reader's time; ``None`` leaves check 6 to the tally.
+        skew: Seconds an owner's clock may be ahead.
+
+    Raises:
+        SignatureInvalid: Not one signature, another payload type, or it does not verify.
+        ApprovalUnknown: Signed by nobody here, or about another consortium.
+        StatementInvalid: Signed by an owner but malformed, or dated in the future.
+    """
+    if len(envelope.signatures) != 1:
+        raise SignatureInvalid(
+            "a decision carries exactly one signature",
+            check="signatures",
+            got=len(envelope.signatures),
+            expected=1,
+        )
+    owner = consortium.owner_by_key_id(envelope.signatures[0].keyid)
+    if owner is None:
+        raise ApprovalUnknown(
+            "the decision is signed by nobody in this consortium",
+            check="signer",
+            got=envelope.signatures[0].keyid,
+            expected="the key of " + ", ".join(member.name for member in consortium.owners),
+            hint="sign with the identity that the consortium file lists",
+        )
+    payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=PAYLOAD_TYPE)
+    try:
+        document = parse_canonical(payload)
+    except DataInvalid as error:
+        raise StatementInvalid(f"decision: {error}", check="decision", owner=owner.name) from error
+    decision = load_model(Decision, document, StatementInvalid, "decision")
+    if decision.consortium_id != consortium.consortium_id:
+        raise ApprovalUnknown(
+            "the decision is about another consortium",
+            check="consortium",
+            owner=owner.name,
+            got=decision.consortium_id,
+            expected=consortium.consortium_id,
+            hint="decide again with the present consortium file",
+        )
+    if now is not None and decision.decision == "approve" and decision.signed > now + skew:
+        raise StatementInvalid(
+            "the approval is dated in the future",
+            check="signed at",
+            owner=owner.name,
+            got=decision.signed_at,
+            expected=f"at most {to_rfc3339(now + skew)}",
+            hint="set the owner's clock and approve again",
+        )
+    return SignedDecision(owner=owner, decision=decision, envelope=envelope, digest=envelope.digest)

@@ -1,0 +1,149 @@
+"""The consortium document: who the owners are and how many must agree. See ``spec/consortium.md``.
+
+A document is accepted when
+
+1. it has between 1 and 64 owners, each a valid ``PublicIdentity`` whose sealing key is an HPKE key,
+2. the owners stand in the order of their names and no name is used twice,
+3. no two owners share a signing key or a sealing key,
+4. ``1 ≤ approve ≤ n`` and ``1 ≤ revoke ≤ n``.
+
+Its identity is the SHA-256 of its canonical JSON, so whoever pins a ``consortium_id`` pins every
+key and both thresholds. Changing any of them founds another consortium.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import read_bounded
+from sealtrain.base.models import OwnerName, StrictModel, load_model
+from sealtrain.errors import ConsortiumInvalid, DataInvalid
+from sealtrain.records.identity import PublicIdentity
+from sealtrain.sealing.hpke import HpkePublicKey
+
+__all__ = ["MAX_CONSORTIUM_BYTES", "MAX_OWNERS", "Consortium"]
+
+MAX_OWNERS = 64
+MAX_CONSORTIUM_BYTES = 256 << 10
+
+
+class Consortium(StrictModel):
+    """Owners, their public keys and the thresholds."""
+
+    version: Literal[1]
+    name: OwnerName
+    owners: tuple[PublicIdentity, ...] = Field(min_length=1, max_length=MAX_OWNERS)
+    approve: int = Field(ge=1)
+    """Owners that must approve a recipe before keys are released (k of n)."""
+    revoke: int = Field(ge=1)
+    """Owners that suffice to stop it again."""
+
+    @model_validator(mode="after")
+    def _members_and_thresholds_fit(self) -> Self:
+        names = [owner.name for owner in self.owners]
+        if len(set(names)) != len(names):
+            raise ValueError("two owners have the same name")
+        if names != sorted(names):
+            raise ValueError("owners must stand in the order of their names")
+        for kind in ("signing_key", "sealing_key"):
+            if len({getattr(owner, kind) for owner in self.owners}) != len(names):
+                raise ValueError(f"two owners have the same {kind}: one person is one owner")
+        for owner in self.owners:
+            try:
+                HpkePublicKey(owner.sealing_bytes)
+            except DataInvalid as error:
+                raise ValueError(f"sealing_key of {owner.name}: {error}") from error
+        for threshold in ("approve", "revoke"):
+            if getattr(self, threshold) > len(names):
+                raise ValueError(f"{threshold} asks for more owners than there are")
+        return self
+
+    @classmethod
+    def found(
+        cls, *, name: str, owners: Iterable[PublicIdentity], approve: int, revoke: int = 1
+    ) -> Self:
+        """Write a consortium down; owners may come in any order.
+
+        Args:
+            name: Name of the consortium, as an owner's name.
+            owners: Its members.
+            approve: Owners that must approve a recipe, 1 to n.
+            revoke: Owners that suffice to revoke it, 1 to n.
+
+        Raises:
+            ConsortiumInvalid: A check of the module's list fails.
+        """
+        members = sorted(owners, key=lambda owner: owner.name)
+        return cls.from_dict(
+            {
+                "version": 1,
+                "name": name,
+                "owners": [owner.to_dict() for owner in members],
+                "approve": approve,
+                "revoke": revoke,
+            }
+        )
+
+    @classmethod
+    def from_dict(cls, data: JsonValue) -> Self:
+        """Parse a JSON value. Raises ``ConsortiumInvalid``."""
+        return load_model(cls, data, ConsortiumInvalid, "consortium")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Parse a document in any JSON spelling; its id is over the canonical one.
+
+        Raises:
+            ConsortiumInvalid: Not such a document, or a check of the module's list fails.
+        """
+        try:
+            value = parse_json(data, max_bytes=MAX_CONSORTIUM_BYTES, max_depth=8)
+        except DataInvalid as error:
+            raise ConsortiumInvalid(f"consortium: {error}", check="consortium") from error
+        return cls.from_dict(value)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a ``consortium.json``.
+
+        Raises:
+            DataInvalid: The file cannot be read or is too long.
+            ConsortiumInvalid: As ``from_bytes``.
+        """
+        return cls.from_bytes(read_bounded(path, MAX_CONSORTIUM_BYTES))
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return canonical_json(self.to_dict())
+
+    @cached_property
+    def consortium_id(self) -> str:
+        """SHA-256 of ``to_bytes()``, 64 hex digits."""
+        return sha256_hex(self.to_bytes())
+
+    def owner(self, name: str) -> PublicIdentity:
+        """The owner of that name.
+
+        Raises:
+            ConsortiumInvalid: There is none.
+        """
+        for owner in self.owners:
+            if owner.name == name:
+                return owner
+        raise ConsortiumInvalid(
+            "no owner of this name in the consortium",
+            got=name,
+            expected=", ".join(owner.name for owner in self.owners),
+            hint="use a name from the consortium file",
+        )
+
+    def owner_by_key_id(self, key_id: str) -> PublicIdentity | None:
+        """The owner with that signing key, ``None`` when it is nobody's here."""
+        return next((owner for owner in self.owners if owner.key_id == key_id), None)
