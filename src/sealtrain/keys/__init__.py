@@ -1,0 +1,1 @@
+"""Keys at rest and keys derived: identities, root secrets, derivations. Format: spec/keys.md."""

@@ -1,0 +1,1 @@
+"""What a run does: schema, lock, deployment document, diff, measurement. Format: spec/recipe.md."""

@@ -1,0 +1,107 @@
+"""Derivations from a broker's root secret and an identity's seed.
+
+One scheme (spec/keys.md)::
+
+    okm  = HKDF-SHA256(ikm = secret, salt = none, info = lp(purpose) lp(part) …, L = 32)
+    lp(s) = u32 big-endian length of UTF-8(s), then UTF-8(s)
+
+Length prefixes make the list of parts unambiguous; the purpose keeps uses apart.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from sealtrain.base.secret import Secret
+from sealtrain.errors import UsageError
+from sealtrain.records.dsse import Ed25519Signer
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.hpke import HpkePrivateKey
+
+__all__ = ["derive", "recipe_key", "run_key", "signing_key"]
+
+KEY_BYTES = 32
+_HEX40 = re.compile(r"[0-9a-f]{40}")
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+_HEX32 = re.compile(r"[0-9a-f]{32}")
+_PURPOSE = re.compile(r"sealtrain/[a-z0-9]+(-[a-z0-9]+)*/v[0-9]+")
+
+
+def derive(secret: Secret, purpose: str, *parts: str) -> Secret:
+    """32 bytes for one purpose and its parts.
+
+    Args:
+        secret: 32 uniformly random bytes.
+        purpose: ``sealtrain/<words>/v<number>``.
+        parts: What the key is bound to, in order.
+
+    Raises:
+        UsageError: The purpose is not of that form, or the secret is not 32 bytes.
+    """
+    if not _PURPOSE.fullmatch(purpose):
+        raise UsageError("not a purpose", got=purpose, expected="sealtrain/<purpose>/v1")
+    if len(secret) != KEY_BYTES:
+        raise UsageError("secret has the wrong length", got=len(secret), expected=KEY_BYTES)
+    info = b"".join(_prefixed(text) for text in (purpose, *parts))
+    return Secret(HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(secret.reveal()))
+
+
+def recipe_key(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -> HpkePrivateKey:
+    """The broker's key pair that one owner seals to for one deployed recipe.
+
+    Args:
+        root: The broker's root secret.
+        app_id: 40 hex digits.
+        compose_hash: 64 hex digits; another recipe has another, so old data does not open for it.
+        owner_id: 64 hex digits.
+
+    Raises:
+        UsageError: An argument has another form.
+    """
+    _check(app_id=(app_id, _HEX40), compose_hash=(compose_hash, _HEX64))
+    _check(owner_id=(owner_id, _HEX64))
+    return HpkePrivateKey(derive(root, "sealtrain/recipe-key/v1", app_id, compose_hash, owner_id))
+
+
+def run_key(root: Secret, *, app_id: str, compose_hash: str, run_id: str) -> DataKey:
+    """The key of one run's sealed checkpoints; released with the data keys.
+
+    Args:
+        root: The broker's root secret.
+        app_id: 40 hex digits.
+        compose_hash: 64 hex digits.
+        run_id: 32 hex digits.
+
+    Raises:
+        UsageError: An argument has another form.
+    """
+    _check(app_id=(app_id, _HEX40), compose_hash=(compose_hash, _HEX64), run_id=(run_id, _HEX32))
+    derived = derive(root, "sealtrain/run-key/v1", app_id, compose_hash, run_id)
+    return DataKey(derived.reveal())
+
+
+def signing_key(root: Secret, purpose: str) -> Ed25519Signer:
+    """An Ed25519 signer for one purpose, such as ``sealtrain/broker-receipts/v1``.
+
+    Raises:
+        UsageError: The purpose is not of the form ``sealtrain/<purpose>/v1``.
+    """
+    if not _PURPOSE.fullmatch(purpose):
+        raise UsageError("not a purpose", got=purpose, expected="sealtrain/<purpose>/v1")
+    seed = derive(root, "sealtrain/signing-key/v1", purpose)
+    return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed.reveal()))
+
+
+def _prefixed(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return len(data).to_bytes(4, "big") + data
+
+
+def _check(**arguments: tuple[str, re.Pattern[str]]) -> None:
+    for name, (text, pattern) in arguments.items():
+        if not pattern.fullmatch(text):
+            raise UsageError(f"{name} has the wrong form", got=text[:80], expected=pattern.pattern)

@@ -1,0 +1,105 @@
+"""An owner's identity file: one seed that gives the key that signs and the key one seals to.
+
+``{"name": …, "seed": base64 of 32 bytes, "type": "sealtrain/identity/v1"}``, canonical JSON, mode
+0600. Format: spec/keys.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
+from sealtrain.base.secret import Secret
+from sealtrain.errors import DataInvalid, KeyFileInvalid
+from sealtrain.keys.derive import KEY_BYTES, derive
+from sealtrain.keys.keyfile import read_secret_file, write_secret_file
+from sealtrain.records.dsse import Ed25519Signer
+from sealtrain.records.identity import PublicIdentity
+from sealtrain.sealing.hpke import HpkePrivateKey
+
+__all__ = ["Identity"]
+
+MAX_IDENTITY_BYTES = 4096
+TYPE = "sealtrain/identity/v1"
+
+
+class _IdentityFile(StrictModel):
+    type: Literal["sealtrain/identity/v1"]
+    name: OwnerName
+    seed: Base64
+
+
+class Identity:
+    """An owner, private half.
+
+    Attributes:
+        name: The owner's name.
+        signer: Signs approvals and dataset manifests.
+        sealing: Opens what was sealed to this owner.
+        public: What the others see.
+    """
+
+    __slots__ = ("_seed", "name", "public", "sealing", "signer")
+
+    def __init__(self, name: str, seed: Secret) -> None:
+        """Derive both keys from a seed.
+
+        Args:
+            name: ``[a-z0-9][a-z0-9-]{0,62}``.
+            seed: 32 secret random bytes.
+
+        Raises:
+            KeyFileInvalid: The name or the seed has another form.
+        """
+        if len(seed) != KEY_BYTES:
+            raise KeyFileInvalid("seed has the wrong length", got=len(seed), expected=KEY_BYTES)
+        signing = derive(seed, "sealtrain/identity-signing/v1")
+        self.name = name
+        self.signer = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(signing.reveal()))
+        self.sealing = HpkePrivateKey(derive(seed, "sealtrain/identity-sealing/v1"))
+        self.public = PublicIdentity.of(
+            name, signing_key=self.signer.public, sealing_key=self.sealing.public.raw
+        )
+        self._seed = seed
+
+    def __repr__(self) -> str:
+        return f"Identity({self.name!r}, <private>)"
+
+    @classmethod
+    def generate(cls, name: str, random: Callable[[int], bytes] = os.urandom) -> Self:
+        """Make a new identity from ``random`` bytes. Raises ``KeyFileInvalid`` for a bad name."""
+        return cls(name, Secret(random(KEY_BYTES)))
+
+    def save(self, path: Path) -> None:
+        """Write the identity file, mode 0600.
+
+        Raises:
+            AlreadyExists: The file exists; a key is never overwritten.
+        """
+        seed = to_base64(self._seed.reveal())
+        document = {"type": TYPE, "name": self.name, "seed": seed}
+        write_secret_file(path, canonical_json(document) + b"\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read an identity file.
+
+        Raises:
+            KeyFileInvalid: No such file, readable by others, or not an identity.
+        """
+        data = read_secret_file(path, max_bytes=MAX_IDENTITY_BYTES)
+        try:
+            value = parse_json(data, max_bytes=MAX_IDENTITY_BYTES, max_depth=2)
+            file = load_model(_IdentityFile, value, KeyFileInvalid, "identity file")
+            seed = from_base64(file.seed, length=KEY_BYTES)
+        except DataInvalid:
+            # Without "from": the cause could quote what the file holds.
+            raise KeyFileInvalid(f"{path} is not an identity file", check="key file") from None
+        return cls(file.name, Secret(seed))

@@ -1,0 +1,76 @@
+"""Files that hold secrets: made once with mode 0600, read only when nobody else can.
+
+Reading refuses 1. a symbolic link or anything but a regular file, 2. another user's file, 3. any
+permission for group or others, 4. more than ``max_bytes``. Writing never replaces a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from sealtrain.base.files import atomic_write
+from sealtrain.errors import AlreadyExists, KeyFileInvalid
+
+__all__ = ["read_secret_file", "write_secret_file"]
+
+
+def read_secret_file(path: Path, *, max_bytes: int) -> bytes:
+    """Read a secret file's bytes.
+
+    Raises:
+        KeyFileInvalid: No such file, or one of the module's checks fails.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise KeyFileInvalid(f"key file is a symbolic link: {path}", check="key file") from None
+        raise KeyFileInvalid(
+            f"cannot read key file {path}: {error.strerror}", check="key file"
+        ) from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise KeyFileInvalid(f"key file is not a regular file: {path}", check="key file")
+        if status.st_uid != os.geteuid():
+            raise KeyFileInvalid(
+                f"key file belongs to another user: {path}",
+                check="key file",
+                got=f"uid {status.st_uid}",
+                expected=f"uid {os.geteuid()}",
+            )
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o077:
+            raise KeyFileInvalid(
+                f"key file is readable by others: {path}",
+                check="key file",
+                got=f"mode {mode:04o}",
+                expected="mode 0600",
+                hint=f"chmod 600 {path}",
+            )
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise KeyFileInvalid(
+            f"key file is too long: {path}", check="key file", expected=f"≤ {max_bytes} bytes"
+        )
+    return data
+
+
+def write_secret_file(path: Path, data: bytes) -> None:
+    """Write a new secret file whole, mode 0600.
+
+    Raises:
+        AlreadyExists: A file (or a dangling link) has that name; it is left as it is.
+        KeyFileInvalid: The folder does not exist or cannot be written.
+    """
+    if path.is_symlink():
+        raise AlreadyExists(f"{path} already exists", hint="choose another name")
+    try:
+        atomic_write(path, data, mode=0o600)
+    except OSError as error:
+        raise KeyFileInvalid(
+            f"cannot write key file {path}: {error.strerror}", check="key file"
+        ) from None

@@ -1,0 +1,138 @@
+"""Field types that recipe documents share: printable text, relative paths, images, JSON values.
+
+Text is printable without exception (no control, zero-width or direction-changing character), so
+what an owner reads in a diff is what the guest runs, and a deployment document means the same to
+every YAML reader.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, StringConstraints
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.errors import ModelInvalid
+
+__all__ = [
+    "ColumnName",
+    "ImageName",
+    "RecipePath",
+    "Text",
+    "by_key",
+    "check_plain_json",
+    "printable",
+    "resolve_inside",
+    "written_optional",
+]
+
+MAX_INTEGER = (1 << 53) - 1
+MAX_JSON_LEVELS = 6
+_PATH = re.compile(r"(\.\./)?[A-Za-z0-9_][A-Za-z0-9._+@=-]*(/[A-Za-z0-9_][A-Za-z0-9._+@=-]*)*")
+
+
+def printable(text: str) -> str:
+    """Return ``text`` if every character can be seen.
+
+    Raises:
+        ValueError: A control, format or unassigned character, or a space other than U+0020.
+    """
+    if not text.isprintable():
+        raise ValueError("text holds a character that cannot be seen")
+    return text
+
+
+def _relative(text: str) -> str:
+    if not _PATH.fullmatch(text):
+        raise ValueError(
+            "a path is relative to the recipe's folder, as in 'models/base' or '../models/base': "
+            "letters, digits and ._+@=- between slashes, at most one leading '../', none inside"
+        )
+    return text
+
+
+Text = Annotated[str, StringConstraints(max_length=1024), AfterValidator(printable)]
+"""Text a person reads."""
+ColumnName = Annotated[
+    str, StringConstraints(min_length=1, max_length=128), AfterValidator(printable)
+]
+"""Name of a column of the owners' records."""
+RecipePath = Annotated[str, StringConstraints(max_length=255), AfterValidator(_relative)]
+"""POSIX path relative to the recipe's folder; leaves it by at most one explicit ``../``."""
+ImageName = Annotated[
+    str,
+    StringConstraints(
+        max_length=400,
+        pattern=r"^[a-z0-9]+([._:/-]+[a-z0-9]+)*(:[A-Za-z0-9_.-]{1,128})?@sha256:[0-9a-f]{64}$",
+    ),
+]
+"""Container image by digest, ``name@sha256:…``; a tag alone names nothing that was measured."""
+
+
+def resolve_inside(base_dir: Path, path: str) -> Path:
+    """Absolute place of a ``RecipePath``, reached without a symbolic link.
+
+    Raises:
+        ModelInvalid: A link on the way, or nothing there.
+    """
+    base = base_dir.resolve()
+    wanted = Path(os.path.normpath(base / path))
+    if not wanted.exists():
+        raise ModelInvalid(f"the recipe's path does not exist: {path}", hint="see spec/recipe.md")
+    if wanted.resolve() != wanted:
+        raise ModelInvalid(
+            f"the recipe's path passes a symbolic link: {path}",
+            hint="copy the folder to where the recipe names it",
+        )
+    return wanted
+
+
+def check_plain_json(value: JsonValue, level: int = 0) -> None:
+    """Refuse what cannot be written canonically or read by an owner.
+
+    Raises:
+        ValueError: Too deep, an integer beyond 2**53, or text that cannot be seen.
+    """
+    if level > MAX_JSON_LEVELS:
+        raise ValueError(f"nested deeper than {MAX_JSON_LEVELS} levels")
+    if isinstance(value, str):
+        printable(value)
+    elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise ValueError("an integer beyond 2**53 - 1; write it as text")
+    elif isinstance(value, list):
+        for item in value:
+            check_plain_json(item, level + 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            printable(key)
+            check_plain_json(item, level + 1)
+
+
+def by_key(default: str, **tags: str) -> Callable[[Any], str]:
+    """Discriminator of a union by which key is present: ``by_key("text", prompt="pair")``.
+
+    Args:
+        default: Tag when none of the keys is there.
+        tags: Key → tag, tried in order.
+    """
+
+    def choose(value: Any) -> str:
+        for key, tag in tags.items():
+            if key in value if isinstance(value, dict) else hasattr(value, key):
+                return tag
+        return default
+
+    return choose
+
+
+def written_optional(*fields: str) -> Callable[[dict[str, Any]], None]:
+    """JSON Schema edit: ``fields`` may be left out because a validator fills them in."""
+
+    def edit(schema: dict[str, Any]) -> None:
+        schema["required"] = [name for name in schema["required"] if name not in fields]
+
+    return edit

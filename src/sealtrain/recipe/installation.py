@@ -1,0 +1,200 @@
+"""Digests of the installed code and of every package it needs to train.
+
+A package is pinned by version and by its *record digest*: SHA-256 of the canonical map from file to
+hash that its wheel's RECORD lists. Rows that an installer writes on its own (launchers outside the
+package folder, INSTALLER, REQUESTED, direct_url.json, compiled caches) are left out, so the same
+wheel has the same digest on every machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import io
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import Distribution
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+import sealtrain
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.digests import file_sha256, sha256_hex, tree_sha256
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.models import Hex64, StrictModel
+from sealtrain.errors import EnvironmentChanged, ExtraMissing
+
+__all__ = [
+    "CodePin",
+    "EnvironmentPin",
+    "PackagePin",
+    "check_package_files",
+    "measure_code",
+    "measure_environment",
+]
+
+_WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
+_INSTALL = "pip install 'sealtrain[train]' (from a checkout: pip install -e '.[train]')"
+
+Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.+!_-]{1,64}$")]
+PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$")]
+
+
+class CodePin(StrictModel):
+    """The installed sealtrain: version and ``tree_sha256`` of its Python files."""
+
+    sealtrain: Version
+    sha256: Hex64
+
+
+class PackagePin(StrictModel):
+    """One installed package."""
+
+    version: Version
+    record_sha256: Hex64
+
+
+class EnvironmentPin(StrictModel):
+    """Python (major.minor) and the packages training needs."""
+
+    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]{1,2}$")]
+    packages: dict[PackageName, PackagePin]
+
+
+def measure_code() -> CodePin:
+    """Measure the sealtrain that runs."""
+    folder = Path(sealtrain.__file__).resolve().parent
+    return CodePin(sealtrain=sealtrain.__version__, sha256=tree_sha256(folder, suffixes=(".py",)))
+
+
+def measure_environment(extra: str = "train") -> EnvironmentPin:
+    """Measure the dependency closure of ``sealtrain[extra]``.
+
+    Raises:
+        ExtraMissing: A package that the extra asks for is absent or too old.
+    """
+    packages = {
+        name: PackagePin(version=dist.version, record_sha256=_record_digest(name, dist))
+        for name, dist in sorted(_closure(extra).items())
+    }
+    return EnvironmentPin(
+        python=f"{sys.version_info.major}.{sys.version_info.minor}", packages=packages
+    )
+
+
+def check_package_files(names: tuple[str, ...]) -> None:
+    """Hash every recorded file of installed packages (about 1 s for each GB).
+
+    Args:
+        names: Normalised package names.
+
+    Raises:
+        EnvironmentChanged: A file is absent or differs from its package's record.
+    """
+    for name in names:
+        dist = importlib.metadata.distribution(name)
+        for file, recorded in _record(name, dist):
+            path = Path(str(dist.locate_file(file)))
+            actual = _as_record(file_sha256(path)) if path.is_file() else "absent"
+            if actual != recorded:
+                raise EnvironmentChanged(
+                    f"a file of package {name} is not the recorded one: {file}",
+                    check="environment",
+                    got=actual,
+                    expected=recorded,
+                    hint=f"reinstall {name}",
+                )
+
+
+def _closure(extra: str) -> dict[str, Distribution]:
+    try:
+        from packaging.requirements import Requirement
+    except ImportError as error:
+        raise ExtraMissing("package 'packaging' is not installed", hint=_INSTALL) from error
+    found: dict[str, Distribution] = {}
+    walked: set[tuple[str, str]] = set()
+    pending = [(Requirement(line), extra, True) for line in _own_requirements()]
+    while pending:
+        requirement, active, direct = pending.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": active}):
+            continue
+        name = _normalised(requirement.name)
+        try:
+            dist = found.get(name) or importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            if direct:
+                raise _missing(name, "absent", str(requirement.specifier)) from None
+            continue  # a wheel may be built without what its index lists; nothing then loads it
+        if direct and not requirement.specifier.contains(dist.version, prereleases=True):
+            raise _missing(name, dist.version, str(requirement.specifier))
+        found[name] = dist
+        for wanted in ("", *sorted(requirement.extras)):
+            if (name, wanted) not in walked:
+                walked.add((name, wanted))
+                pending += [(Requirement(line), wanted, False) for line in dist.requires or ()]
+    return found
+
+
+def _missing(name: str, got: str, expected: str) -> ExtraMissing:
+    return ExtraMissing(
+        f"training needs the package {name}",
+        check="environment",
+        got=got,
+        expected=expected or "any version",
+        hint=_INSTALL,
+    )
+
+
+def _own_requirements() -> list[str]:
+    """Requirement lines of sealtrain, with ``; extra == …`` markers where they have one."""
+    try:
+        return importlib.metadata.requires("sealtrain") or []
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    # Not installed: a source checkout on the path says the same in its pyproject.toml.
+    project_file = Path(sealtrain.__file__).resolve().parents[2] / "pyproject.toml"
+    if not project_file.is_file():
+        raise ExtraMissing("sealtrain is not installed", hint=_INSTALL)
+    project = tomllib.loads(project_file.read_text("utf-8"))["project"]
+    lines = list(project["dependencies"])
+    for extra, wanted in project["optional-dependencies"].items():
+        lines += [f"{line} ; extra == '{extra}'" for line in wanted if ";" not in line]
+    return lines
+
+
+def _record_digest(name: str, dist: Distribution) -> str:
+    return sha256_hex(canonical_json(dict(_record(name, dist))))
+
+
+def _record(name: str, dist: Distribution) -> Iterator[tuple[str, str]]:
+    """Files of a package with their hash as RECORD writes it (``sha256=…``)."""
+    text = dist.read_text("RECORD")
+    if text is None:
+        raise ExtraMissing(
+            f"package {name} has no RECORD, so it cannot be measured",
+            check="environment",
+            hint=f"reinstall {name} from a wheel",
+        )
+    for row in csv.reader(io.StringIO(text)):
+        if len(row) != 3 or not row[1]:
+            continue
+        path = PurePosixPath(row[0])
+        if path.is_absolute() or ".." in path.parts or "__pycache__" in path.parts:
+            continue
+        if path.parent.name.endswith(".dist-info") and path.name in _WRITTEN_BY_INSTALLERS:
+            continue
+        yield path.as_posix(), row[1]
+
+
+def _as_record(digest: str) -> str:
+    return "sha256=" + to_base64(bytes.fromhex(digest)).translate(str.maketrans("+/", "-_")).rstrip(
+        "="
+    )
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

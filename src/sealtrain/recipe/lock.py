@@ -1,0 +1,161 @@
+"""Lock a recipe: resolve what it names by digest and write the lock and the deployment document.
+
+Deterministic: the same recipe, folders and installation give the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import atomic_write
+from sealtrain.errors import AlreadyExists
+from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash
+from sealtrain.recipe.fields import resolve_inside
+from sealtrain.recipe.installation import (
+    CodePin,
+    EnvironmentPin,
+    measure_code,
+    measure_environment,
+)
+from sealtrain.recipe.lockfile import (
+    Lock,
+    ModelPin,
+    TokenizerPin,
+    load_lock,
+    parse_lock,
+    tokenizer_kind,
+)
+from sealtrain.recipe.modelfolder import model_digest, tokenizer_digest
+from sealtrain.recipe.modelspec import FolderTokenizer, ModelFromConfig
+from sealtrain.recipe.schema import Recipe, load_recipe
+
+__all__ = [
+    "COMPOSE_NAME",
+    "LOCK_NAME",
+    "Installation",
+    "Lock",
+    "LockedRecipe",
+    "load_lock",
+    "lock_recipe",
+    "measure_installation",
+    "measure_model",
+    "measure_tokenizer",
+    "parse_lock",
+]
+
+LOCK_NAME = "recipe.lock.json"
+COMPOSE_NAME = "app-compose.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """Digests of the code and packages on this machine."""
+
+    code: CodePin
+    environment: EnvironmentPin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedRecipe:
+    """A lock and its deployment document, with the three names they get."""
+
+    lock: Lock
+    lock_bytes: bytes
+    compose_bytes: bytes
+
+    @property
+    def recipe_hash(self) -> str:
+        """SHA-256 of the lock's bytes."""
+        return sha256_hex(self.lock_bytes)
+
+    @property
+    def compose_hash(self) -> str:
+        """SHA-256 of the deployment document's bytes."""
+        return compose_hash(self.compose_bytes)
+
+    @property
+    def app_id(self) -> str:
+        """Identity of the deployment, 40 hex digits."""
+        return app_id_of(self.compose_bytes, self.lock)
+
+    def write(self, out_dir: Path, *, overwrite: bool = False) -> None:
+        """Write both files; files that already hold these bytes are left alone.
+
+        Raises:
+            AlreadyExists: Another lock or document is there and ``overwrite`` is false.
+        """
+        files = {LOCK_NAME: self.lock_bytes, COMPOSE_NAME: self.compose_bytes}
+        changed = {
+            name: data
+            for name, data in files.items()
+            if not ((out_dir / name).is_file() and (out_dir / name).read_bytes() == data)
+        }
+        for name in changed:
+            if (out_dir / name).exists() and not overwrite:
+                raise AlreadyExists(
+                    f"{out_dir / name} holds another lock",
+                    hint="lock into another folder; approvals of the old one stay with it",
+                )
+        for name, data in changed.items():
+            atomic_write(out_dir / name, data, overwrite=overwrite)
+
+
+def measure_installation() -> Installation:
+    """Measure the running code and its packages.
+
+    Raises:
+        ExtraMissing: A package that training needs is absent.
+    """
+    return Installation(code=measure_code(), environment=measure_environment())
+
+
+def lock_recipe(
+    recipe_path: Path, *, consortium_id: str, installation: Installation | None = None
+) -> LockedRecipe:
+    """Lock the recipe at ``recipe_path``; paths inside it are relative to its folder.
+
+    Args:
+        recipe_path: ``recipe.yaml``.
+        consortium_id: SHA-256 of the consortium document, 64 hex digits.
+        installation: Code and packages to pin; those of this machine when ``None``.
+
+    Raises:
+        RecipeInvalid: The recipe breaks its schema.
+        ModelInvalid: A model or tokenizer folder is absent or breaks the rules of modelfolder.py.
+        ExtraMissing: A package that training needs is absent.
+    """
+    recipe = load_recipe(recipe_path)
+    measured = installation or measure_installation()
+    base_dir = recipe_path.parent
+    unresolved = {
+        "version": 1,
+        "consortium_id": consortium_id,
+        "recipe": recipe,
+        "code": measured.code,
+        "environment": measured.environment,
+        "scripts": {},
+        "model": measure_model(recipe, base_dir),
+        "tokenizer": measure_tokenizer(recipe, base_dir),
+    }
+    # Through bytes and back: what is written is what every reader will accept.
+    lock = parse_lock(Lock.model_validate(unresolved).to_bytes())
+    return LockedRecipe(lock=lock, lock_bytes=lock.to_bytes(), compose_bytes=build_compose(lock))
+
+
+def measure_model(recipe: Recipe, base_dir: Path) -> ModelPin:
+    """Digest of the base model. Raises ``ModelInvalid`` as ``lock_recipe``."""
+    model = recipe.model
+    if isinstance(model, ModelFromConfig):
+        return ModelPin(kind="config", sha256=model.digest)
+    return ModelPin(kind="folder", sha256=model_digest(resolve_inside(base_dir, model.path)))
+
+
+def measure_tokenizer(recipe: Recipe, base_dir: Path) -> TokenizerPin:
+    """Digest of the tokenizer. Raises ``ModelInvalid`` as ``lock_recipe``."""
+    tokenizer = recipe.model.tokenizer
+    if not isinstance(tokenizer, FolderTokenizer):
+        return TokenizerPin(kind=tokenizer_kind(recipe), sha256=None)
+    folder = resolve_inside(base_dir, tokenizer.path)
+    return TokenizerPin(kind="folder", sha256=tokenizer_digest(folder))

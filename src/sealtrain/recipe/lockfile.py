@@ -1,0 +1,125 @@
+"""``recipe.lock.json``: a recipe with everything it names resolved to digests, as canonical JSON.
+
+``recipe_hash`` is SHA-256 of the file's bytes. Reading checks:
+
+1. canonical bytes (RFC 8785), at most ``MAX_LOCK_BYTES``;
+2. every field of the schema, and the recipe by its own schema;
+3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
+4. model and tokenizer entries fit the recipe.
+
+It holds no time, no host name, no absolute path. Format: spec/recipe.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import read_bounded
+from sealtrain.base.models import Hex64, StrictModel, load_model
+from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid
+from sealtrain.recipe.fields import RecipePath
+from sealtrain.recipe.installation import CodePin, EnvironmentPin
+from sealtrain.recipe.modelspec import BytesTokenizer, ModelFromConfig
+from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
+
+__all__ = ["MAX_LOCK_BYTES", "Lock", "ModelPin", "TokenizerPin", "load_lock", "parse_lock"]
+
+MAX_LOCK_BYTES = 192 << 10
+
+
+class ModelPin(StrictModel):
+    """Digest of the base model: its folder, or its configuration and seed."""
+
+    kind: Literal["folder", "config"]
+    sha256: Hex64
+
+
+class TokenizerPin(StrictModel):
+    """Digest of the tokenizer's folder; the built-in one is measured with the code."""
+
+    kind: Literal["folder", "bytes", "none"]
+    sha256: Hex64 | None
+
+
+class Lock(StrictModel):
+    """The resolved recipe."""
+
+    version: Literal[1]
+    consortium_id: Hex64
+    recipe: AnyRecipe
+    code: CodePin
+    environment: EnvironmentPin
+    scripts: dict[RecipePath, Hex64]
+    model: ModelPin
+    tokenizer: TokenizerPin
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes, which the recipe hash is taken over."""
+        return canonical_json(self.to_dict())
+
+    @property
+    def recipe_hash(self) -> str:
+        """SHA-256 of the lock's bytes, 64 hex digits."""
+        return sha256_hex(self.to_bytes())
+
+
+def load_lock(path: Path) -> Lock:
+    """Read ``recipe.lock.json``.
+
+    Raises:
+        LockInvalid: One of the module's checks fails.
+        DataInvalid: No such file.
+    """
+    return parse_lock(read_bounded(path, MAX_LOCK_BYTES))
+
+
+def parse_lock(data: bytes) -> Lock:
+    """Parse a lock's bytes. Raises ``LockInvalid`` as ``load_lock``."""
+    try:
+        value = parse_canonical(data, max_bytes=MAX_LOCK_BYTES)
+    except DataInvalid as error:
+        raise LockInvalid(
+            f"lock: {error.message}",
+            check="lock",
+            got=error.got,
+            expected=error.expected,
+            hint="a lock is never edited: change the recipe and run sealtrain lock",
+        ) from error
+    if not isinstance(value, dict):
+        raise LockInvalid("lock is not a JSON object", check="lock")
+    try:
+        recipe = parse_recipe(value.get("recipe"))
+    except RecipeInvalid as error:
+        raise LockInvalid(f"lock: {error.message}", check="lock", hint=error.hint) from error
+    lock = load_model(Lock, value, LockInvalid, "lock")
+    if lock.to_bytes() != data:
+        raise LockInvalid("lock is not normalised: a default is left out", check="lock")
+    _fits(lock, recipe)
+    return lock
+
+
+def _fits(lock: Lock, recipe: Recipe) -> None:
+    model = recipe.model
+    if lock.model.kind != model.kind:
+        raise LockInvalid("lock pins another kind of model than its recipe names", check="model")
+    if isinstance(model, ModelFromConfig) and lock.model.sha256 != model.digest:
+        raise LockInvalid(
+            "lock pins another model than its recipe describes",
+            check="model",
+            got=lock.model.sha256,
+            expected=model.digest,
+        )
+    kind = tokenizer_kind(recipe)
+    if lock.tokenizer.kind != kind or (lock.tokenizer.sha256 is None) != (kind != "folder"):
+        raise LockInvalid("lock pins another tokenizer than its recipe names", check="tokenizer")
+
+
+def tokenizer_kind(recipe: Recipe) -> Literal["folder", "bytes", "none"]:
+    """Which kind of tokenizer a recipe uses."""
+    tokenizer = recipe.model.tokenizer
+    if tokenizer is None:
+        return "none"
+    return "bytes" if isinstance(tokenizer, BytesTokenizer) else "folder"

@@ -1,0 +1,115 @@
+"""What a recipe says about its base model and tokenizer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.models import StrictModel
+from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, written_optional
+
+__all__ = [
+    "BytesTokenizer",
+    "FolderTokenizer",
+    "Model",
+    "ModelFromConfig",
+    "ModelFromFolder",
+    "Tokenizer",
+    "refuse_foreign_code",
+]
+
+# Each of these makes a library fetch or run code that the lock does not measure.
+_FOREIGN_CODE = ("auto_map", "custom_pipelines", "custom_generate", "trust_remote_code")
+
+
+def refuse_foreign_code(value: JsonValue, *, own: bool = False) -> None:
+    """Refuse settings that load code from elsewhere, at any depth of a model's configuration.
+
+    Args:
+        value: The configuration.
+        own: Also refuse every name that starts with an underscore (a config written by hand has
+            no business there; saved ones carry harmless ones).
+
+    Raises:
+        ValueError: Names the setting.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            # "attn_implementation: org/name" downloads a kernel and runs it.
+            kernel = "implementation" in key and "/" in canonical_json(item).decode()
+            if key in _FOREIGN_CODE or kernel or (own and key.startswith("_")):
+                raise ValueError(f"{key!r} would load code that is not measured")
+            refuse_foreign_code(item, own=own)
+    elif isinstance(value, list):
+        for item in value:
+            refuse_foreign_code(item, own=own)
+
+
+class BytesTokenizer(StrictModel):
+    """The built-in tokenizer: one token for each byte of UTF-8."""
+
+    kind: Literal["bytes"]
+
+
+class FolderTokenizer(StrictModel):
+    """A tokenizer saved by Transformers."""
+
+    path: RecipePath
+
+
+Tokenizer = Annotated[
+    Annotated[BytesTokenizer, Tag("bytes")] | Annotated[FolderTokenizer, Tag("folder")],
+    Discriminator(by_key("folder", kind="bytes")),
+]
+
+
+class ModelFromFolder(StrictModel):
+    """Weights saved by Transformers, as safetensors only."""
+
+    model_config = ConfigDict(json_schema_extra=written_optional("tokenizer"))
+
+    kind: ClassVar[Literal["folder"]] = "folder"
+    path: RecipePath
+    tokenizer: Tokenizer
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tokenizer_of_the_model(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("tokenizer") is None and "path" in data:
+            return {**data, "tokenizer": {"path": data["path"]}}
+        return data
+
+
+class ModelFromConfig(StrictModel):
+    """A model that starts from random weights: architecture and seed."""
+
+    kind: ClassVar[Literal["config"]] = "config"
+    config: dict[str, Any] = Field(min_length=1, max_length=256)
+    init_seed: int = Field(ge=0, lt=1 << 32)
+    tokenizer: Tokenizer | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="after")
+    def _config_is_plain(self) -> Self:
+        check_plain_json(self.config)
+        model_type = self.config.get("model_type")
+        if not isinstance(model_type, str) or not model_type:
+            raise ValueError("config needs model_type, such as 'llama'")
+        refuse_foreign_code(self.config, own=True)
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the starting weights depend on, 64 hex digits."""
+        start = {"config": self.config, "init_seed": self.init_seed, "dtype": self.dtype}
+        return sha256_hex(canonical_json(start))
+
+
+Model = Annotated[
+    Annotated[ModelFromFolder, Tag("folder")] | Annotated[ModelFromConfig, Tag("config")],
+    Discriminator(by_key("folder", path="folder", config="config")),
+]

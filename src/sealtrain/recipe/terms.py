@@ -1,0 +1,103 @@
+"""What owners agree to in a recipe: whose data, what may leave, where it may run."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from sealtrain.base.models import Hex40, OwnerName, StrictModel
+from sealtrain.recipe.fields import ImageName
+
+__all__ = ["Dataset", "Hardware", "ModelRelease", "Privacy", "ReleasePolicy"]
+
+MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+_HEX = re.compile(r"([0-9a-f]{2}){1,1024}")
+
+
+class Dataset(StrictModel):
+    """One sealed dataset, named by owner; its bytes are pinned by the owner's approval."""
+
+    owner: OwnerName
+    name: OwnerName
+    role: Literal["train", "test"]
+    weight: float = Field(
+        default=1.0, gt=0, le=1_000_000, description="Share of the training stream, relative."
+    )
+
+    @model_validator(mode="after")
+    def _only_training_data_has_a_share(self) -> Self:
+        if self.role == "test" and self.weight != 1:
+            raise ValueError("weight belongs to role train; test data is read whole")
+        return self
+
+
+class Privacy(StrictModel):
+    """Differential privacy, or plainly none."""
+
+    dp: Literal["none"] = Field(description="A model trained without it can leak its data.")
+
+
+class ModelRelease(StrictModel):
+    """Who gets the trained model; it is sealed to each of them."""
+
+    recipients: tuple[OwnerName, ...] = Field(min_length=1, max_length=256)
+
+    @model_validator(mode="after")
+    def _recipients_once(self) -> Self:
+        if len(set(self.recipients)) != len(self.recipients):
+            raise ValueError("recipients name an owner twice")
+        return self
+
+
+class ReleasePolicy(StrictModel):
+    """All that may leave the guest in the clear, and the recipients of the sealed model."""
+
+    metrics: tuple[MetricName, ...] = Field(
+        max_length=64, description="Averages over a logging interval that may leave, by name."
+    )
+    round_to: int = Field(ge=0, le=8, description="Decimal places of a released metric.")
+    every_n_steps: int = Field(default=1, ge=1, le=10_000_000)
+    logs: Literal["none", "error-summary", "structured"] = Field(
+        default="none",
+        description="none; the code of an error; or also named events without free text.",
+    )
+    model: ModelRelease
+
+    @model_validator(mode="after")
+    def _metrics_once(self) -> Self:
+        if len(set(self.metrics)) != len(self.metrics):
+            raise ValueError("metrics name one twice")
+        return self
+
+
+class Hardware(StrictModel):
+    """Where the recipe may run, and with which keys."""
+
+    platforms: tuple[Literal["simulator", "dstack"], ...] = Field(min_length=1)
+    image: ImageName | None = Field(description="Container image by digest; dstack needs one.")
+    key_provider: Literal["none", "kms", "local", "tpm"]
+    key_provider_id: str | None = Field(
+        description="Pin of the key provider, hex. Unpinned, a host could bring its own."
+    )
+    app_id: Hex40 | None = Field(
+        default=None,
+        description="Address of the KMS contract; else the compose hash's first 20 bytes.",
+    )
+
+    @model_validator(mode="after")
+    def _pinned(self) -> Self:
+        if len(set(self.platforms)) != len(self.platforms):
+            raise ValueError("platforms name one twice")
+        if "dstack" in self.platforms and self.image is None:
+            raise ValueError("image is required on dstack, as name@sha256:…")
+        if self.key_provider == "kms" and self.key_provider_id is None:
+            raise ValueError("key_provider kms needs key_provider_id: unpinned, the host chooses")
+        if self.key_provider == "none" and self.key_provider_id is not None:
+            raise ValueError("key_provider_id without a key_provider")
+        if self.key_provider_id is not None and not _HEX.fullmatch(self.key_provider_id):
+            raise ValueError("key_provider_id is lower-case hex")
+        if self.app_id is not None and self.key_provider != "kms":
+            raise ValueError("app_id is the address of a KMS contract: key_provider kms")
+        return self
