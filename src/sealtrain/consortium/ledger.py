@@ -1,0 +1,258 @@
+"""The ledger: an append-only Merkle log of what owners and the broker did. See ``spec/ledger.md``.
+
+An entry is canonical JSON ``{"kind", "at", "body"}``. ``append`` returns once it is on disk. The
+tree is RFC 6962's, heads are signed C2SP checkpoints. On opening, everything is recomputed from the
+entries and compared with what is stored (``audit``); what a consistent rewrite of the whole file
+would hide, a checkpoint kept elsewhere reveals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.clock import Clock, system_clock, to_rfc3339
+from sealtrain.consortium.ledger_store import LedgerStore
+from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
+from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded
+from sealtrain.records import merkle
+from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
+from sealtrain.records.ed25519 import Ed25519Signer
+
+__all__ = [
+    "MAX_ENTRY_BYTES",
+    "MAX_PAGE",
+    "Ledger",
+    "LedgerProof",
+    "verify_extension",
+    "verify_proof",
+]
+
+MAX_ENTRY_BYTES = 256 << 10
+MAX_BATCH = 10_000
+MAX_PAGE = 1000
+_KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
+
+
+class Ledger:
+    """One log in one file; any thread of any number of processes may append."""
+
+    def __init__(
+        self, store: LedgerStore, *, origin: str, signer: Ed25519Signer, clock: Clock
+    ) -> None:
+        self._store = store
+        self._signer = signer
+        self._clock = clock
+        self.origin = origin
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        origin: str,
+        signer: Ed25519Signer,
+        clock: Clock = system_clock,
+        audit: bool = True,
+    ) -> Self:
+        """Open a ledger, or start one.
+
+        Args:
+            path: SQLite file; its folder must exist.
+            origin: Name of the log, without spaces or plus signs; fixed for its life.
+            signer: Key that signs its checkpoints; fixed for its life.
+            clock: Time of new entries.
+            audit: Recompute everything first.
+
+        Raises:
+            LedgerInconsistent: Of another origin or key, or changed from outside.
+            Unreachable: The file cannot be opened.
+        """
+        store = LedgerStore(path, {"origin": origin, "key_id": signer.key_id})
+        ledger = cls(store, origin=origin, signer=signer, clock=clock)
+        if audit:
+            try:
+                ledger.audit()
+            except BaseException:
+                store.close()
+                raise
+        return ledger
+
+    def close(self) -> None:
+        """Close the file."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def append(self, kind: str, body: dict[str, JsonValue]) -> int:
+        """Append one entry; it is on disk when this returns.
+
+        Args:
+            kind: ``[a-z][a-z0-9-]{0,31}``, such as ``"approval"``.
+            body: JSON object, without secrets.
+
+        Returns:
+            Its index, from 0.
+
+        Raises:
+            DataInvalid: The kind's spelling, or the body has no canonical form.
+            LimitExceeded: The entry is longer than ``MAX_ENTRY_BYTES``.
+            Unreachable: It could not be written; the ledger is as before.
+        """
+        return self.append_all([(kind, body)])[0]
+
+    def append_all(self, items: Iterable[tuple[str, dict[str, JsonValue]]]) -> range:
+        """Append entries together, all or none; arguments and errors as ``append``.
+
+        Returns:
+            Their indices.
+        """
+        at = to_rfc3339(self._clock())
+        entries = [_entry_bytes(kind, at, body) for kind, body in items]
+        if len(entries) > MAX_BATCH:
+            raise LimitExceeded(
+                "too many entries at once", got=len(entries), expected=f"at most {MAX_BATCH}"
+            )
+        first = self._store.append(entries)
+        return range(first, first + len(entries))
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return self._store.size()
+
+    def entry(self, index: int) -> dict[str, JsonValue]:
+        """The entry at ``index``.
+
+        Raises:
+            DataInvalid: There is none.
+        """
+        found = self._store.read(index, 1) if index >= 0 else []
+        if not found or index >= self.size:
+            raise DataInvalid(
+                "no such ledger entry", got=index, expected=f"below {self.size}", check="index"
+            )
+        return _entry(found[0])
+
+    def entries(self, start: int = 0, limit: int = MAX_PAGE) -> list[dict[str, JsonValue]]:
+        """Up to ``limit`` (at most ``MAX_PAGE``) entries from ``start`` on."""
+        limit = max(0, min(limit, MAX_PAGE))
+        return [_entry(data) for data in self._store.read(max(0, start), limit)]
+
+    def root(self, size: int | None = None) -> str:
+        """Root over the first ``size`` entries (all when ``None``), 64 hex digits.
+
+        Raises:
+            DataInvalid: There are not that many entries.
+        """
+        return self._store.subtree(0, self._within(size)).hex()
+
+    def checkpoint(self) -> str:
+        """The present tree head as a signed note."""
+        return self._sign(self.size)
+
+    def proof(self, index: int) -> LedgerProof:
+        """Entry, inclusion proof and checkpoint; enough for ``verify_proof``.
+
+        Raises:
+            DataInvalid: There is no such entry.
+        """
+        entry, size = self.entry(index), self.size
+        path = merkle.inclusion_path(index, size, self._store.subtree)
+        return LedgerProof(
+            entry=entry,
+            index=index,
+            size=size,
+            path=tuple(one.hex() for one in path),
+            checkpoint=self._sign(size),
+        )
+
+    def consistency(self, first: int, second: int | None = None) -> tuple[str, ...]:
+        """Proof that the log of ``second`` entries extends the one of ``first``, hex hashes.
+
+        Args:
+            first: At least 1.
+            second: At least ``first``; all entries when ``None``.
+
+        Raises:
+            DataInvalid: There are not that many entries.
+            ProofInvalid: The sizes cannot be compared.
+        """
+        path = merkle.consistency_path(first, self._within(second), self._store.subtree)
+        return tuple(one.hex() for one in path)
+
+    def audit(self, checkpoints: Iterable[str] = ()) -> Checkpoint:
+        """Recompute the whole ledger from its entries.
+
+        Args:
+            checkpoints: Signed notes of this ledger that were kept elsewhere.
+
+        Returns:
+            The present tree head.
+
+        Raises:
+            LedgerInconsistent: Stored entries or hashes do not fit together, or a checkpoint does
+                not fit them.
+            SignatureInvalid: A checkpoint is not of this ledger.
+        """
+        size = self._store.recompute()
+        for text in checkpoints:
+            kept = verify_checkpoint(text, self._signer.public, origin=self.origin)
+            got = self.root(kept.size) if kept.size <= size else f"only {size} entries"
+            if got != kept.root:
+                raise LedgerInconsistent(
+                    "the ledger is not the one whose checkpoint was signed before",
+                    check="ledger checkpoint",
+                    got=got,
+                    expected=f"{kept.root} at size {kept.size}",
+                    hint="entries were rewritten or cut off: restore the file from a backup",
+                )
+        return Checkpoint(origin=self.origin, size=size, root=self.root(size))
+
+    def _sign(self, size: int) -> str:
+        head = Checkpoint(origin=self.origin, size=size, root=self.root(size))
+        return sign_checkpoint(head, self._signer)
+
+    def _within(self, size: int | None) -> int:
+        present = self.size
+        if size is None:
+            return present
+        if not 0 <= size <= present:
+            raise DataInvalid(
+                "the ledger has not that many entries",
+                check="ledger size",
+                got=size,
+                expected=f"0 to {present}",
+            )
+        return size
+
+
+def _entry_bytes(kind: str, at: str, body: dict[str, JsonValue]) -> bytes:
+    if not _KIND.fullmatch(kind) or not isinstance(body, dict):
+        raise DataInvalid("ledger entry has no valid kind or body", expected=_KIND.pattern)
+    data = canonical_json({"kind": kind, "at": at, "body": body})
+    if len(data) > MAX_ENTRY_BYTES:
+        raise LimitExceeded(
+            "ledger entry is too long",
+            got=f"{len(data)} bytes",
+            expected=f"at most {MAX_ENTRY_BYTES}",
+        )
+    return data
+
+
+def _entry(data: bytes) -> dict[str, JsonValue]:
+    entry: dict[str, JsonValue] = parse_json(data, max_bytes=MAX_ENTRY_BYTES)
+    return entry

@@ -1,0 +1,271 @@
+"""Where a ledger lives: one SQLite file with the entries and the roots of full subtrees.
+
+- WAL with ``synchronous=FULL``: a commit that returned survives a crash and a power cut.
+- Triggers refuse to update, delete, replace or skip anything. They stop mistakes, not somebody who
+  edits the file; for that there are ``recompute`` and checkpoints kept elsewhere.
+- ``BEGIN IMMEDIATE`` before the size is read: writers in several processes queue up.
+- One connection behind one lock: any thread may call.
+
+Errors of SQLite become ours: a damaged file is ``LedgerInconsistent``, a file that is locked for
+too long, full or not writable is ``Unreachable``.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sealtrain.errors import LedgerInconsistent, Unreachable
+from sealtrain.records import merkle
+
+__all__ = ["LedgerStore"]
+
+_APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
+_VERSION = 1
+_BUSY_SECONDS = 30.0
+_CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
+
+_SCHEMA = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TABLE entry (i INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT",
+    "CREATE TABLE node (level INTEGER NOT NULL, i INTEGER NOT NULL, hash BLOB NOT NULL, "
+    "PRIMARY KEY (level, i)) STRICT, WITHOUT ROWID",
+    *(
+        f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for table in ("meta", "entry", "node")
+        for action in ("UPDATE", "DELETE")
+    ),
+    # INSERT OR REPLACE deletes without firing a delete trigger, hence these.
+    "CREATE TRIGGER entry_next BEFORE INSERT ON entry "
+    "WHEN NEW.i <> (SELECT coalesce(max(i) + 1, 0) FROM entry) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER node_new BEFORE INSERT ON node "
+    "WHEN EXISTS (SELECT 1 FROM node WHERE level = NEW.level AND i = NEW.i) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER meta_new BEFORE INSERT ON meta "
+    "WHEN EXISTS (SELECT 1 FROM meta WHERE name = NEW.name) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+)
+
+
+class LedgerStore:
+    """Entries by index and hashes by range, durable once ``append`` returns."""
+
+    def __init__(self, path: Path, meta: dict[str, str]) -> None:
+        """Open a file, or make one that says ``meta``.
+
+        Args:
+            path: The database. Its folder must exist.
+            meta: What the file must say about itself, such as the ledger's origin.
+
+        Raises:
+            LedgerInconsistent: Another kind of file, another schema, or other ``meta``.
+            Unreachable: The file cannot be opened.
+        """
+        self._path = path
+        self._lock = threading.RLock()
+        with self._errors():
+            _create_private(path)
+            self._db = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                for pragma in ("journal_mode=WAL", "synchronous=FULL", "trusted_schema=OFF"):
+                    self._db.execute(f"PRAGMA {pragma}")
+                self._prepare(meta)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        """Close the file. Nothing is lost without it."""
+        with self._lock:
+            self._db.close()
+
+    def size(self) -> int:
+        """Number of entries."""
+        with self._reading() as db:
+            return _size(db)
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Write entries, all or none, and return the index of the first.
+
+        Raises:
+            Unreachable: They could not be made durable; none was written.
+        """
+        with self._writing() as db:
+            first = _size(db)
+            for index, data in enumerate(entries, start=first):
+                db.execute("INSERT INTO entry (i, data) VALUES (?, ?)", (index, data))
+                level, position, value = 0, index, merkle.leaf_hash(data)
+                while True:
+                    db.execute(
+                        "INSERT INTO node (level, i, hash) VALUES (?, ?, ?)",
+                        (level, position, value),
+                    )
+                    if not position & 1:
+                        break  # a left child: its parent is not full yet
+                    value = merkle.node_hash(_node(db, level, position - 1), value)
+                    level, position = level + 1, position >> 1
+            return first
+
+    def read(self, start: int, limit: int) -> list[bytes]:
+        """Up to ``limit`` entries from index ``start`` on."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT data FROM entry WHERE i >= ? ORDER BY i LIMIT ?", (start, limit)
+            )
+            return [bytes(row[0]) for row in rows]
+
+    def subtree(self, start: int, end: int) -> bytes:
+        """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
+        with self._reading() as db:
+            return _subtree(db, start, end)
+
+    def recompute(self) -> int:
+        """Recompute every hash from the entries and return their number.
+
+        Raises:
+            LedgerInconsistent: An entry or hash is missing, extra or changed.
+        """
+        with self._snapshot() as db:
+            count = stored = 0
+            heads: list[tuple[int, bytes]] = []  # roots of the full subtrees so far, tallest first
+            for index, data in db.execute("SELECT i, data FROM entry ORDER BY i"):
+                if index != count:
+                    raise _tampered(f"entry {count} is missing")
+                level, value = 0, merkle.leaf_hash(data)
+                _compare(db, level, index, value)
+                while heads and heads[-1][0] == level:
+                    value = merkle.node_hash(heads.pop()[1], value)
+                    level += 1
+                    _compare(db, level, index >> level, value)
+                heads.append((level, value))
+                count, stored = count + 1, stored + level + 1
+            if db.execute("SELECT count(*) FROM node").fetchone()[0] != stored:
+                raise _tampered("it holds hashes of entries it does not have")
+            return count
+
+    def _prepare(self, meta: dict[str, str]) -> None:
+        with self._writing() as db:
+            if not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
+                db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version={_VERSION}")
+                for statement in _SCHEMA:
+                    db.execute(statement)
+                db.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", sorted(meta.items()))
+            found = {
+                "application_id": db.execute("PRAGMA application_id").fetchone()[0],
+                "user_version": db.execute("PRAGMA user_version").fetchone()[0],
+            }
+            if found != {"application_id": _APPLICATION_ID, "user_version": _VERSION}:
+                raise _tampered("it is not a ledger of this version")
+            schema = {row[0] for row in db.execute("SELECT sql FROM sqlite_schema WHERE sql > ''")}
+            if schema != set(_SCHEMA):
+                raise _tampered("its schema or its append-only triggers were changed")
+            for name, value in db.execute("SELECT name, value FROM meta"):
+                if meta.get(name) != value:
+                    raise LedgerInconsistent(
+                        f"the ledger in {self._path.name} has another {name}",
+                        check=f"ledger {name}",
+                        got=value,
+                        expected=meta.get(name),
+                        hint="open it with the origin and key it was made with",
+                    )
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors():
+            yield self._db
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Several reads of one state, whatever other processes append meanwhile."""
+        with self._reading() as db:
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("ROLLBACK")
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            name = getattr(error, "sqlite_errorname", type(error).__name__)
+            if name.startswith(_CORRUPT):
+                raise _tampered(f"SQLite reports {name}") from error
+            raise Unreachable(
+                f"the ledger {self._path.name} cannot be read or written",
+                check="ledger file",
+                got=name,
+                hint="check the disk, the permissions and that no other program locks the file",
+            ) from error
+
+
+def _create_private(path: Path) -> None:
+    """Make the file 0600 before SQLite does: entries name runs and refusals."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileExistsError:
+        return
+    os.close(descriptor)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _size(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT coalesce(max(i) + 1, 0) FROM entry").fetchone()[0])
+
+
+def _node(db: sqlite3.Connection, level: int, position: int) -> bytes:
+    row = db.execute(
+        "SELECT hash FROM node WHERE level = ? AND i = ?", (level, position)
+    ).fetchone()
+    if row is None:
+        raise _tampered(f"stored hash {(level, position)} is missing")
+    return bytes(row[0])
+
+
+def _compare(db: sqlite3.Connection, level: int, position: int, value: bytes) -> None:
+    if _node(db, level, position) != value:
+        raise _tampered(f"stored hash {(level, position)} does not follow from the entries")
+
+
+def _subtree(db: sqlite3.Connection, start: int, end: int) -> bytes:
+    width = end - start
+    if width == 0:
+        return merkle.EMPTY_ROOT
+    if width & (width - 1) == 0:
+        return _node(db, width.bit_length() - 1, start // width)
+    middle = start + merkle.split(width)
+    return merkle.node_hash(_subtree(db, start, middle), _subtree(db, middle, end))
+
+
+def _tampered(why: str) -> LedgerInconsistent:
+    return LedgerInconsistent(
+        f"the ledger file was changed from outside: {why}",
+        check="ledger file",
+        hint="compare with the last checkpoint an owner kept, and restore the file from a backup",
+    )
