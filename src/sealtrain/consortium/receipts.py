@@ -1,9 +1,11 @@
-"""What a broker signs when it releases keys, and how anyone checks it later (spec/run-manifest.md §4).
+"""What a broker signs when it releases keys, and how anyone checks it later.
+
+Format: spec/run-manifest.md §4.
 
 A receipt says: at this time this broker gave the keys of these datasets to this run, because this
 evidence appraised well and these owners had approved. It holds no key. The broker writes the
-receipt's digest into its ledger (``ledger_body``), so a receipt that is shown to an auditor but
-missing from the ledger, or the reverse, is noticed.
+receipt's digest (``receipt_digest``) into its ledger, so a receipt that is shown to an auditor but
+missing from the ledger is noticed.
 
 ``verify_receipt`` checks, in order:
 
@@ -22,7 +24,7 @@ from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
-from sealtrain.errors import DataInvalid, Refused, SignatureInvalid
+from sealtrain.errors import DataInvalid, StatementInvalid
 from sealtrain.records import dsse
 
 __all__ = [
@@ -31,7 +33,7 @@ __all__ = [
     "Lease",
     "ReleaseReceipt",
     "ReleasedDataset",
-    "ledger_body",
+    "receipt_digest",
     "sign_receipt",
     "verify_receipt",
 ]
@@ -111,21 +113,21 @@ def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> Release
 
     Raises:
         SignatureInvalid: Not signed by this broker.
-        Refused: Signed, but not a receipt this version understands.
+        StatementInvalid: Signed, but not a receipt this version understands.
     """
     payload = dsse.verify(envelope, [broker_public_key], payload_type=RECEIPT_PAYLOAD_TYPE)
     try:
         document = parse_canonical(payload)
     except DataInvalid as error:
-        raise SignatureInvalid(f"release receipt: {error.message}", check="receipt") from error
-    receipt = load_model(ReleaseReceipt, document, SignatureInvalid, "release receipt")
+        raise StatementInvalid(f"release receipt: {error.message}", check="receipt") from error
+    receipt = load_model(ReleaseReceipt, document, StatementInvalid, "release receipt")
     try:
         released = from_rfc3339(receipt.released_at)
         ends = from_rfc3339(receipt.lease.not_after)
     except DataInvalid as error:
-        raise SignatureInvalid("release receipt names no real time", check="receipt") from error
+        raise StatementInvalid("release receipt names no real time", check="receipt") from error
     if ends <= released:
-        raise Refused(
+        raise StatementInvalid(
             "release receipt has a lease that ends before it begins",
             check="receipt lease",
             got=receipt.lease.not_after,
@@ -134,9 +136,6 @@ def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> Release
     return receipt
 
 
-def ledger_body(envelope: dsse.Envelope) -> dict[str, str]:
-    """Body of the ledger entry (kind = the receipt's kind) that records ``envelope``.
-
-    Holds the SHA-256 of the envelope's canonical bytes and nothing that is not public anyway.
-    """
-    return {"receipt": sha256_hex(envelope.to_bytes())}
+def receipt_digest(envelope: dsse.Envelope) -> str:
+    """SHA-256 of the envelope's canonical bytes: what the ledger entry of the receipt names."""
+    return sha256_hex(envelope.to_bytes())

@@ -1,0 +1,1 @@
+"""Build, verify and show run manifests: one signed file that says what was trained on what."""

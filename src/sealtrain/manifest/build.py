@@ -1,0 +1,88 @@
+"""Put a run's facts, the final quote and the signatures into one file (spec/run-manifest.md §1).
+
+The order matters and is: statement, its digest, quote over the digest, signatures. The guest key
+signs nothing the quote does not commit to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.report_data import report_data
+from sealtrain.base.encoding import to_base64
+from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest import form, limits
+from sealtrain.manifest.predicate import PREDICATE_TYPE, SIMULATED_MARKER, Predicate
+from sealtrain.records import dsse, runlog, statement
+
+__all__ = ["build_manifest"]
+
+
+def build_manifest(
+    *,
+    subjects: Sequence[statement.Subject],
+    predicate: Predicate,
+    guest_signer: dsse.Ed25519Signer,
+    quote: Callable[[bytes], Evidence],
+) -> bytes:
+    """Canonical bytes of a signed run manifest.
+
+    Args:
+        subjects: The sealed output files in the order of ``predicate.outputs.files``.
+        predicate: Every fact of the run; its ``signer`` is ``guest_signer``'s public half.
+        guest_signer: Fresh key, used for this manifest and then forgotten.
+        quote: Collects evidence over 64 bytes of report data, with collateral inside, so that the
+            file can be verified offline.
+
+    Raises:
+        ClaimContradicted: The predicate contradicts itself, the subjects or the evidence; a file
+            that its own verifier would refuse is not written.
+    """
+    _refuse_contradictions(subjects, predicate, guest_signer)
+    payload = statement.build(subjects, PREDICATE_TYPE, predicate.to_dict())
+    promised = form.commitment(payload, guest_signer.public, predicate.run_log.head)
+    evidence = quote(report_data("manifest", promised))
+    if evidence.platform != predicate.deployment.platform:
+        raise ClaimContradicted(
+            "evidence comes from another platform than the manifest says",
+            check="simulation",
+            got=evidence.platform,
+            expected=predicate.deployment.platform,
+        )
+    if evidence.collateral is None:
+        raise ClaimContradicted(
+            "evidence carries no collateral; the manifest could not be verified offline",
+            check="quote",
+            hint="collect evidence with a collateral source",
+        )
+    data = form.write(
+        dsse.sign(payload, statement.PAYLOAD_TYPE, guest_signer),
+        dsse.sign(evidence.to_bytes(), form.EVIDENCE_PAYLOAD_TYPE, guest_signer),
+        guest_signer.public,
+    )
+    form.read(data)  # what is written can be read
+    return data
+
+
+def _refuse_contradictions(
+    subjects: Sequence[statement.Subject], predicate: Predicate, signer: dsse.Ed25519Signer
+) -> None:
+    simulated = predicate.deployment.platform == "simulator"
+    listed = {limit.id for limit in predicate.limits}
+    needed = limits.required(
+        simulated=simulated,
+        dp=predicate.privacy.dp,
+        accelerators=bool(predicate.compute.accelerators),
+    )
+    contradictions = {
+        "signer": predicate.signer.public_key != to_base64(signer.public),
+        "outputs": [one.name for one in subjects] != [one.name for one in predicate.outputs.files],
+        "simulated": predicate.simulated != simulated
+        or predicate.marker != (SIMULATED_MARKER if simulated else None),
+        "limits": not listed.issuperset(needed),
+    }
+    for what, wrong in contradictions.items():
+        if wrong:
+            raise ClaimContradicted(f"the manifest contradicts itself about {what}", check=what)
+    runlog.verify(predicate.run.run_id, predicate.run_log.entries, head=predicate.run_log.head)

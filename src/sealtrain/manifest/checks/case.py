@@ -1,0 +1,88 @@
+"""One manifest under examination: its inputs, and the facts that checks have established so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from sealtrain.manifest.form import Manifest
+from sealtrain.manifest.predicate import Predicate
+from sealtrain.manifest.trust import Trust
+
+if TYPE_CHECKING:
+    from sealtrain.attest.appraise import Verdict
+    from sealtrain.attest.evidence import Evidence
+    from sealtrain.attest.verify import Verified
+    from sealtrain.consortium.approvals import SignedDecision, Tally
+    from sealtrain.consortium.datasets import DatasetManifest
+    from sealtrain.consortium.receipts import ReleaseReceipt
+    from sealtrain.recipe.lock import Lock
+
+__all__ = ["CLOCK_TOLERANCE_S", "Case", "NotEstablished"]
+
+CLOCK_TOLERANCE_S = 300
+"""Seconds that the guest's and the broker's clocks may differ (spec §4)."""
+
+_Fact = TypeVar("_Fact")
+
+
+class NotEstablished(Exception):
+    """A check cannot be done because the check named in ``args[0]`` failed or was not done."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """Inputs of a verification and what is known so far.
+
+    ``evidence`` to ``tally`` are ``None`` until their check passed; read them through the methods,
+    which raise ``NotEstablished``.
+    """
+
+    manifest: Manifest
+    trust: Trust
+    artefacts: Path | None
+    now: int
+    evidence: Evidence | None = None
+    verified: Verified | None = None
+    verdict: Verdict | None = None
+    lock: Lock | None = None
+    datasets: tuple[DatasetManifest, ...] | None = None
+    decisions: tuple[SignedDecision, ...] | None = None
+    receipts: tuple[ReleaseReceipt, ...] | None = None
+    tally: Tally | None = None
+
+    @property
+    def predicate(self) -> Predicate:
+        """Shape-checked predicate of the statement."""
+        return self.manifest.predicate
+
+    def need_evidence(self) -> Evidence:
+        """Evidence signed by the guest key; not yet verified itself."""
+        return _established(self.evidence, "evidence-signature")
+
+    def need_verified(self) -> Verified:
+        """The verified quote."""
+        return _established(self.verified, "quote")
+
+    def need_lock(self) -> Lock:
+        """The lock that hashes to the manifest's recipe hash."""
+        return _established(self.lock, "recipe")
+
+    def need_datasets(self) -> tuple[DatasetManifest, ...]:
+        """Dataset manifests with verified owners."""
+        return _established(self.datasets, "datasets")
+
+    def need_decisions(self) -> tuple[SignedDecision, ...]:
+        """Decisions with verified owners, in the manifest's order."""
+        return _established(self.decisions, "approvals")
+
+    def need_receipts(self) -> tuple[ReleaseReceipt, ...]:
+        """Receipts signed by the trusted broker, in order of time."""
+        return _established(self.receipts, "releases")
+
+
+def _established(fact: _Fact | None, check: str) -> _Fact:
+    if fact is None:
+        raise NotEstablished(check)
+    return fact

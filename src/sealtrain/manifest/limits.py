@@ -1,0 +1,121 @@
+"""What a manifest does not prove, in plain words (spec/run-manifest.md §5).
+
+Ids are part of the format and are checked; texts are for people and may improve. ``required``
+says which ids the facts of a run ask for, ``limits_for`` writes them into a new manifest,
+``left_open`` lists what the reader's own trust file chose not to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sealtrain.manifest.predicate import Limit
+
+if TYPE_CHECKING:
+    from sealtrain.manifest.trust import Trust
+
+__all__ = ["TEXTS", "left_open", "limits_for", "required"]
+
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "simulated": (
+            "The evidence comes from a software simulator. It shows that the protocol was "
+            "followed, and nothing about hardware: whoever ran it could read the data and the "
+            "keys."
+        ),
+        "hardware": (
+            "The evidence is as good as the processor that made it. Someone with physical "
+            "access to a machine's memory has extracted attestation keys from such processors "
+            "before, and a stolen key makes evidence that verifies."
+        ),
+        "side-channels": (
+            "Whoever runs the machine sees sizes, timing, memory access patterns and network "
+            "traffic. Sealing does not hide them."
+        ),
+        "memorisation": (
+            "The model was trained without differential privacy. It may repeat or reveal "
+            "records it was trained on to whoever can query it."
+        ),
+        "revocation": (
+            "A revocation stops further releases and renewals. It recalls neither keys "
+            "already released nor the finished model."
+        ),
+        "owners-word": (
+            "Owners vouch for their data. Nothing here shows that records are true, complete, "
+            "lawful to use or correctly labelled; only which ciphertext was used."
+        ),
+        "recipe-judgement": (
+            "Approvals show that owners agreed to this exact recipe. They do not show that it "
+            "is safe, fair or fit for a purpose."
+        ),
+        "guest-clock": (
+            "Start, finish and events are by the guest's clock, which its host can shift. "
+            "Only the broker's receipts bracket them from outside."
+        ),
+        "broker-word": (
+            "Receipts and the ledger are signed by the broker. Whoever holds its root secret "
+            "can open the data without leaving a trace in this file, or show another ledger "
+            "to somebody else."
+        ),
+        "sealed-outputs": (
+            "Digests are of the sealed files. What is inside, only their recipients can see; "
+            "anyone else has the measured code's word that it is the model this run trained."
+        ),
+        "accelerator-unattested": (
+            "An accelerator took part in the run and gave no evidence of its own. Data it "
+            "computed on was outside what the processor's evidence covers."
+        ),
+    }
+)
+
+_ALWAYS = (
+    "side-channels",
+    "revocation",
+    "owners-word",
+    "recipe-judgement",
+    "guest-clock",
+    "broker-word",
+    "sealed-outputs",
+)
+
+
+def required(*, simulated: bool, dp: str, accelerators: bool) -> tuple[str, ...]:
+    """Ids that a manifest with these facts must list, in the order they are shown.
+
+    Args:
+        simulated: The evidence is the simulator's.
+        dp: Kind of differential privacy, ``"none"`` without.
+        accelerators: An accelerator was used.
+    """
+    ids = ["simulated" if simulated else "hardware"]
+    if accelerators:
+        ids.append("accelerator-unattested")
+    if dp == "none":
+        ids.append("memorisation")
+    return (*ids, *_ALWAYS)
+
+
+def limits_for(*, simulated: bool, dp: str = "none", accelerators: bool) -> tuple[Limit, ...]:
+    """``limits`` of a new manifest. Arguments as for ``required``."""
+    return tuple(
+        Limit(id=name, text=TEXTS[name])
+        for name in required(simulated=simulated, dp=dp, accelerators=accelerators)
+    )
+
+
+def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
+    """What this reader chose not to check, one sentence each."""
+    sentences = []
+    for name in ("compose_hash", "app_id"):
+        if getattr(trust, name) == "any":
+            sentences.append(f"Your trust file accepts any {name.replace('_', ' ')}.")
+    for name, value in sorted(trust.appraisal.to_dict().items()):
+        if value == "any":
+            sentences.append(f"Your appraisal policy accepts any {name.replace('_', ' ')}.")
+    if not artefacts_checked:
+        sentences.append(
+            "The output files were not looked at; only their names and digests are known."
+        )
+    return tuple(sentences)

@@ -1,0 +1,204 @@
+"""The predicate of a run manifest, field by field (spec/run-manifest.md §2).
+
+Shape only: every model is frozen and refuses unknown fields, every list and text is bounded.
+Whether the fields agree with each other, with the evidence and with a trust file is decided in
+``manifest.checks``. Envelopes, locks and log entries stay plain JSON here, because their own
+modules read them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AllowInfNan, Field, StringConstraints
+
+from sealtrain.base.models import Base64, Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp
+from sealtrain.consortium.members import Consortium
+
+__all__ = [
+    "PREDICATE_TYPE",
+    "SIMULATED_MARKER",
+    "Compute",
+    "Deployment",
+    "Limit",
+    "OutputFile",
+    "Outputs",
+    "Point",
+    "Predicate",
+    "Privacy",
+    "RecipeRecord",
+    "Release",
+    "Resume",
+    "Run",
+    "RunLogRecord",
+    "Signer",
+    "valid_subject_name",
+]
+
+PREDICATE_TYPE = "https://sealtrain.dev/attestations/run-manifest/v1"
+SIMULATED_MARKER = "SIMULATED — NOT ATTESTED"
+
+MAX_SUBJECTS = 4096
+Document = dict[str, Any]
+"""A JSON object that another module parses."""
+MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$")]
+Value = Annotated[float, AllowInfNan(False)]
+"""A finite number; a measurement that was not finite is written as null."""
+Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Key = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
+"""An Ed25519 public key, base64 of 32 bytes."""
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("holds characters that cannot be printed")
+    return text
+
+
+Line = Annotated[str, StringConstraints(max_length=300), AfterValidator(_one_line)]
+"""Short text without control characters: safe to show in a terminal."""
+
+
+def valid_subject_name(name: str) -> str:
+    """``name`` itself if it is a relative POSIX path that stays inside its folder.
+
+    Raises:
+        ValueError: It is absolute or has ``..``, an empty part, a backslash or a control character.
+    """
+    parts = name.split("/")
+    if (
+        not 0 < len(name) <= 400
+        or not name.isprintable()
+        or "\\" in name
+        or any(part in {"", ".", ".."} for part in parts)
+    ):
+        raise ValueError("is no relative path inside the output folder")
+    return name
+
+
+SubjectName = Annotated[str, AfterValidator(valid_subject_name)]
+
+
+class Signer(StrictModel):
+    """The guest key that signs this manifest and that the final quote names."""
+
+    public_key: Key
+
+
+class RecipeRecord(StrictModel):
+    """The lock, whole; its canonical bytes hash to ``recipe_hash``."""
+
+    recipe_hash: Hex64
+    lock: Document
+
+
+class Deployment(StrictModel):
+    """Which deployment document was measured; the document lies in the evidence."""
+
+    platform: Literal["dstack", "simulator"]
+    app_id: Hex40
+    compose_hash: Hex64
+
+
+class Release(StrictModel):
+    """A broker's receipt (DSSE envelope) and the proof that its ledger holds it."""
+
+    receipt: Document
+    proof: Document
+
+
+class Resume(StrictModel):
+    """The run continued from a sealed checkpoint."""
+
+    at: Timestamp
+    counter: Count
+    step: Count
+    checkpoint: Hex64
+
+
+class Point(StrictModel):
+    """Metrics at one step, as the release policy lets them out."""
+
+    step: Count
+    values: dict[MetricName, Value | None] = Field(max_length=64)
+
+
+class Run(StrictModel):
+    """What happened, by the guest's own account and clock."""
+
+    run_id: Hex32
+    started_at: Timestamp
+    finished_at: Timestamp
+    steps: Count
+    tokens: Count | None
+    resumes: tuple[Resume, ...] = Field(max_length=1024)
+    history: tuple[Point, ...] = Field(max_length=100_000)
+    metrics: dict[MetricName, Value | None] = Field(max_length=64)
+    environment: dict[Line, Line] = Field(max_length=256)
+
+
+class RunLogRecord(StrictModel):
+    """The run's events; ``records.runlog`` verifies the chain."""
+
+    head: Hex64
+    entries: tuple[Document, ...] = Field(min_length=1, max_length=100_000)
+
+
+class OutputFile(StrictModel):
+    """One subject of the statement; ``size`` in bytes as sealed."""
+
+    name: SubjectName
+    size: Count
+
+
+class Outputs(StrictModel):
+    """Sealed files and the owners who can open them."""
+
+    recipients: tuple[OwnerName, ...] = Field(max_length=1024)
+    files: tuple[OutputFile, ...] = Field(min_length=1, max_length=MAX_SUBJECTS)
+
+
+class Compute(StrictModel):
+    """What the run cost; null where it was not measured. Seconds and bytes."""
+
+    wall_s: Annotated[Value, Field(ge=0)]
+    cpu_s: Annotated[Value, Field(ge=0)] | None
+    processors: Count | None
+    accelerators: tuple[Line, ...] = Field(max_length=1024)
+    peak_memory_bytes: Count | None
+
+
+class Privacy(StrictModel):
+    """Formal privacy of the outputs."""
+
+    dp: Literal["none"]
+
+
+class Limit(StrictModel):
+    """One thing the manifest does not prove."""
+
+    id: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+    text: Annotated[
+        str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_one_line)
+    ]
+
+
+class Predicate(StrictModel):
+    """Everything a run manifest says besides the digests of its outputs."""
+
+    version: Literal[1] = 1
+    simulated: bool
+    marker: Literal["SIMULATED — NOT ATTESTED"] | None
+    signer: Signer
+    consortium: Consortium
+    recipe: RecipeRecord
+    deployment: Deployment
+    datasets: tuple[Document, ...] = Field(min_length=1, max_length=1024)
+    approvals: tuple[Document, ...] = Field(max_length=4096)
+    releases: tuple[Release, ...] = Field(max_length=4096)
+    run: Run
+    run_log: RunLogRecord
+    outputs: Outputs
+    compute: Compute
+    privacy: Privacy
+    limits: tuple[Limit, ...] = Field(max_length=64)
