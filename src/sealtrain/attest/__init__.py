@@ -1,0 +1,1 @@
+"""Who runs: collect evidence, verify its signature and logs, appraise its claims under a policy."""

@@ -1,0 +1,86 @@
+"""The simulator's state folder: what must stay the same over restarts.
+
+``seed`` (32 bytes in hex, mode 0600) makes the PKI and every guest key; ``root.der`` and
+``collateral.json`` are derived from it and public. Several guests may share one folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.base.encoding import from_hex
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.secret import Secret
+from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid
+
+__all__ = ["SimulatorState", "ensure"]
+
+_SEED_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorState:
+    """An opened state folder."""
+
+    folder: Path
+    seed: Secret
+    pki: SimulatedPki
+
+    @property
+    def root_path(self) -> Path:
+        """The root certificate, DER: what ``insecure_simulator_root`` names."""
+        return self.folder / "root.der"
+
+    @property
+    def collateral_path(self) -> Path:
+        """The collateral, JSON, valid for 30 days from the last start."""
+        return self.folder / "collateral.json"
+
+
+def ensure(
+    folder: Path, now: int, *, random: Callable[[int], bytes] = os.urandom
+) -> SimulatorState:
+    """Open a state folder, creating it and refreshing its collateral.
+
+    Args:
+        folder: Where the state lives; created with mode 0700.
+        now: Issue date of the collateral, seconds since 1970.
+        random: Source of the seed.
+
+    Raises:
+        KeyFileInvalid: The seed is malformed or readable by others.
+    """
+    folder = Path(folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "seed"
+    if not path.exists():
+        # Another guest may create it at the same moment: whoever links first wins.
+        with suppress(AlreadyExists):
+            atomic_write(path, random(_SEED_BYTES).hex().encode("ascii") + b"\n", mode=0o600)
+    seed = _read_seed(path)
+    pki = SimulatedPki(seed.reveal())
+    state = SimulatorState(folder=folder, seed=seed, pki=pki)
+    atomic_write(state.root_path, pki.root_der, overwrite=True)
+    document = json.dumps(pki.collateral(now).to_dict(), indent=1).encode("ascii")
+    atomic_write(state.collateral_path, document + b"\n", overwrite=True)
+    return state
+
+
+def _read_seed(path: Path) -> Secret:
+    if path.stat().st_mode & 0o077:
+        raise KeyFileInvalid(
+            f"{path} is readable by others", check="simulator seed", hint=f"chmod 600 {path}"
+        )
+    try:
+        text = read_bounded(path, 256).decode("ascii").removesuffix("\n")
+        return Secret(from_hex(text, length=_SEED_BYTES))
+    except (DataInvalid, UnicodeDecodeError) as error:
+        raise KeyFileInvalid(
+            f"{path} does not hold a seed", check="simulator seed", hint="remove it to start anew"
+        ) from error

@@ -1,0 +1,1 @@
+"""Intel TDX quotes: strict parsing, verification, collateral."""

@@ -1,0 +1,222 @@
+"""Verification of a TDX quote: signatures, certificates, revocation, collateral, TCB.
+
+The cryptography is ``dcap_qvl``'s, always through its policy path; the decision what is acceptable
+is the appraisal policy's.
+
+1. The quote parses strictly (``parse``).
+2. Its chain ends in the root the policy trusts. Under ``root: intel`` a SIMULATED root is named as
+   such; under a simulator's root a hardware quote is refused.
+3. Signatures, chains, revocation lists and collateral hold at ``now``; the TCB status is one the
+   policy lists; the collateral is not older than the policy's floor.
+4. What the library verified is what we parsed, field by field.
+5. The guest is not in debug mode.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import dcap_qvl
+
+from sealtrain.attest.evidence import Collateral
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.roots import INTEL_ROOT_KEY_SHA256, is_simulated_certificate, root_key_sha256
+from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.errors import (
+    CollateralExpired,
+    CollateralMismatch,
+    DebugGuest,
+    EvidenceRefused,
+    QuoteInvalid,
+    QuoteRootUntrusted,
+    SimulatedEvidence,
+    TcbStatusRefused,
+)
+
+__all__ = ["VerifiedQuote", "verify_quote"]
+
+_UNLIMITED = 1 << 40  # seconds: how long an allowed old TCB may last is not the library's decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedQuote:
+    """A quote whose signature holds, with what its collateral says of the platform."""
+
+    quote: TdxQuote
+    simulated: bool
+    tcb_status: str
+    advisories: tuple[str, ...]
+    tcb_evaluation_data_number: int
+    ppid: str
+    fmspc: str
+
+
+def verify_quote(
+    raw: bytes, collateral: Collateral, policy: AppraisalPolicy, now: int
+) -> VerifiedQuote:
+    """Verify a quote at a moment.
+
+    Args:
+        raw: The quote in its one encoding.
+        collateral: Collateral of the platform's FMSPC.
+        policy: Which root, TCB statuses and collateral floor are acceptable.
+        now: Verification time, seconds since 1970.
+
+    Raises:
+        PlatformMismatch: Not a TDX quote.
+        QuoteInvalid: Structure or signature does not hold.
+        SimulatedEvidence: A simulator's quote under a policy that asks for hardware.
+        QuoteRootUntrusted: The chain leads to another root.
+        CollateralExpired: Collateral or a certificate is not valid at ``now``.
+        CollateralMismatch: Collateral of another platform, or not authentic.
+        TcbStatusRefused: Status or collateral age outside the policy.
+        DebugGuest: The guest runs in debug mode or without protection of its page tables.
+    """
+    quote = parse_quote(raw)
+    simulated = _check_root(quote, policy)
+    verifier = dcap_qvl.QuoteVerifier(policy.simulator_root)
+    try:
+        document = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(collateral.to_dict()))
+    except ValueError as error:
+        raise CollateralMismatch("collateral cannot be parsed", check="collateral") from error
+    try:
+        claims = json.loads(
+            verifier.verify_with_policy(
+                quote.raw, document, now, _library_policy(policy, now)
+            ).to_json()
+        )
+    except ValueError as error:
+        raise _typed(str(error), policy) from error
+    _check_agreement(quote, claims)
+    if quote.debug:
+        raise DebugGuest("guest runs in debug mode", check="debug")
+    return VerifiedQuote(
+        quote=quote,
+        simulated=simulated,
+        tcb_status=str(claims["tcb"]["status"]),
+        advisories=tuple(sorted(str(item) for item in claims["tcb"]["advisory_ids"])),
+        tcb_evaluation_data_number=int(claims["tcb"]["eval_data_number"]),
+        ppid=bytes(claims["platform"]["pck"]["ppid"]).hex(),
+        fmspc=bytes(claims["platform"]["pck"]["fmspc"]).hex(),
+    )
+
+
+def _check_root(quote: TdxQuote, policy: AppraisalPolicy) -> bool:
+    found = root_key_sha256(quote.root_der)
+    simulator_root = policy.simulator_root
+    if simulator_root is not None:
+        if found != root_key_sha256(simulator_root):
+            raise QuoteRootUntrusted(
+                "quote does not come from the simulator that this policy trusts",
+                check="root",
+                got=f"root key {found[:16]}…",
+                expected=f"root key {root_key_sha256(simulator_root)[:16]}…",
+                hint="use the root.der of the simulator's own state folder",
+            )
+        return True
+    if is_simulated_certificate(quote.root_der):
+        raise SimulatedEvidence(
+            "evidence is simulated; this policy asks for hardware",
+            check="root",
+            got="SIMULATED — NOT ATTESTED",
+            expected="Intel SGX Root CA",
+            hint="run the guest on hardware; a simulator proves nothing",
+        )
+    if found != INTEL_ROOT_KEY_SHA256:
+        raise QuoteRootUntrusted(
+            "quote chains to a foreign root",
+            check="root",
+            got=f"root key {found[:16]}…",
+            expected="Intel SGX Root CA",
+        )
+    return False
+
+
+def _library_policy(policy: AppraisalPolicy, now: int) -> Any:
+    """The library's strict policy, relaxed to exactly what the appraisal policy lists.
+
+    Multi-socket servers are ``dynamic``, keep ``cached`` platform keys and run with SMT: these are
+    facts of the machines on offer, not choices of a guest, so they are not refused.
+    """
+    library = (
+        dcap_qvl.QuotePolicy.strict(now)
+        .allow_dynamic_platform(True)
+        .allow_cached_keys(True)
+        .allow_smt(True)
+        .min_tcb_eval_data_number(policy.min_tcb_evaluation_data_number)
+    )
+    for status in policy.tcb_status:
+        library = library.allow_status(status)
+    if any(status.startswith("OutOfDate") for status in policy.tcb_status):
+        library = library.platform_grace_period(_UNLIMITED).qe_grace_period(_UNLIMITED)
+    return library
+
+
+def _check_agreement(quote: TdxQuote, claims: dict[str, Any]) -> None:
+    """Two parsers must read the same registers, or one of them reads something unsigned."""
+    report = claims["report"].get("TD10")
+    ours = {
+        "td_attributes": quote.td_attributes.hex(),
+        "mr_td": quote.mrtd,
+        "mr_config_id": quote.mr_config_id.hex(),
+        "rt_mr0": quote.rtmr[0],
+        "rt_mr1": quote.rtmr[1],
+        "rt_mr2": quote.rtmr[2],
+        "rt_mr3": quote.rtmr[3],
+        "report_data": quote.report_data.hex(),
+    }
+    if report is None or any(report[name] != value for name, value in ours.items()):
+        raise QuoteInvalid("quote reads differently after verification", check="quote structure")
+
+
+_REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
+    # Order matters: the first pattern that occurs in the library's message decides.
+    (r"Debug mode", DebugGuest, "debug", "guest runs in debug mode"),
+    (r"SEPT_VE_DISABLE", DebugGuest, "debug", "guest leaves its page tables open to the host"),
+    (
+        r"expired|CrlExpired|CertExpired|CertNotValidYet|in the future|not yet valid",
+        CollateralExpired,
+        "collateral time",
+        "collateral is not valid at the verification time",
+    ),
+    (
+        r"eval data number",
+        TcbStatusRefused,
+        "collateral floor",
+        "collateral is older than the policy's floor",
+    ),
+    (
+        r"TCB status|TCB level|TCB too old|CPU SVN|PCESVN|QE.*too old|Revoked",
+        TcbStatusRefused,
+        "TCB status",
+        "platform's TCB status is not acceptable",
+    ),
+    (
+        r"Fmspc|PCE ?ID|QE Identity|tcb_info|TcbInfo|TCBInfo|qe_identity|CRL|Crl|tee type mismatch",
+        CollateralMismatch,
+        "collateral",
+        "collateral is not authentic or of another platform",
+    ),
+    (
+        r"certificate chain|UnknownIssuer|InvalidSignatureForPublicKey",
+        QuoteRootUntrusted,
+        "root",
+        "certificate chain does not lead to the trusted root",
+    ),
+)
+
+
+def _typed(message: str, policy: AppraisalPolicy) -> EvidenceRefused:
+    detail = " ".join(message.removeprefix("Verification failed: ").split())[:200]
+    for pattern, error, check, text in _REASONS:
+        if re.search(pattern, detail):
+            expected: str | None = None
+            if error is TcbStatusRefused:
+                expected = ", ".join(policy.tcb_status)
+                if check == "collateral floor":
+                    expected = f"at least {policy.min_tcb_evaluation_data_number}"
+            return error(text, check=check, got=detail, expected=expected)
+    return QuoteInvalid("quote does not verify", check="quote signature", got=detail)
