@@ -1,0 +1,172 @@
+"""Documentation cannot lie: links resolve, commands exist, claims have tests."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    path
+    for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*/**/*.md")]
+    if not any(part.startswith(".") for part in path.relative_to(REPOSITORY).parts)
+    and "demo-out" not in path.parts
+)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = {"console", "sh", "bash", "shell"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings as forges make them."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    headings = re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[`*\[\]]|\([^)]*\)", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_between_pages_resolves(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        aim = (page.parent / path).resolve() if path else page
+        if not aim.exists() or (anchor and aim.suffix == ".md" and anchor not in anchors(aim)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_decision_is_in_the_index_and_numbers_have_no_gaps() -> None:
+    folder = REPOSITORY / "docs/decisions"
+    pages = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in pages] == list(range(1, len(pages) + 1))
+    index = (folder / "README.md").read_text()
+    for name in pages:
+        title = (folder / name).read_text().partition("\n")[0].removeprefix(f"# {name[:4]} · ")
+        assert f"| [{name[:4]}]({name}) | {title} |" in index
+
+
+@pytest.mark.parametrize("page", sorted((REPOSITORY / "spec").glob("*.md")), ids=name_of)
+def test_every_spec_page_has_a_title_and_a_version(page: Path) -> None:
+    lines = page.read_text("utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    head = "\n".join(lines[:12])
+    assert re.search(r"/v\d+$|\bversion:? \d+", head, re.MULTILINE | re.IGNORECASE)
+
+
+# --- Claims -------------------------------------------------------------------------------------
+
+
+def marked_claims() -> set[str]:
+    tests = (REPOSITORY / "tests").rglob("*.py")
+    return {
+        number
+        for path in tests
+        for call in re.findall(r"mark\.claim\(([^)]*)\)", path.read_text())
+        for number in re.findall(r"C\d+", call)
+    }
+
+
+def test_every_claim_has_a_test_that_tries_to_refute_it_and_no_test_invents_one() -> None:
+    page = (REPOSITORY / "spec/claims.md").read_text("utf-8")
+    claims = set(re.findall(r"^(?:\| *|#+ *|[-*] *)?\**(C\d+)\b", page, re.MULTILINE))
+    assert claims
+    assert claims - marked_claims() == set()
+    assert marked_claims() - claims == set()
+
+
+# --- Commands -----------------------------------------------------------------------------------
+
+
+def shell_commands(page: Path) -> Iterator[list[str]]:
+    """Calls of ``sealtrain`` in a page's shell blocks, as argument lists."""
+    for language, body in FENCE.findall(page.read_text("utf-8")):
+        if language not in SHELL:
+            continue
+        for line in body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+            if words and words[0] == "sealtrain":
+                yield words[1:]
+
+
+def problem_with(words: list[str]) -> str | None:
+    """Why this call cannot be typed, or ``None``: command path, options and their values."""
+    from sealtrain.cli import app
+
+    command = typer.main.get_command(app)
+    words = [word for word in words if word not in {"&", ">", "|"}]
+    rest = list(words)
+    while rest and hasattr(command, "commands"):
+        if rest[0].startswith("-"):
+            break
+        if rest[0] not in command.commands:
+            return f"no command {rest[0]!r}"
+        command = command.commands[rest.pop(0)]
+    known = {
+        option: parameter
+        for parameter in command.params
+        for option in [*parameter.opts, *parameter.secondary_opts]
+    }
+    given: set[str] = set()
+    positional = 0
+    while rest:
+        word = rest.pop(0)
+        option, equals, _ = word.partition("=")
+        if not word.startswith("-"):
+            positional += 1
+        elif option in {"-h", "--help"}:
+            return None
+        elif option not in known:
+            return f"no option {option!r}"
+        else:
+            given.add(known[option].name)
+            if not getattr(known[option], "is_flag", False) and not equals:
+                if not rest:
+                    return f"{option} needs a value"
+                rest.pop(0)
+    arguments = [
+        parameter for parameter in command.params if parameter.param_type_name == "argument"
+    ]
+    if positional > len(arguments) and not any(argument.nargs == -1 for argument in arguments):
+        return "too many arguments"
+    if positional < sum(argument.required for argument in arguments):
+        return "an argument is missing"
+    missing = [
+        parameter.opts[0]
+        for parameter in command.params
+        if parameter.param_type_name == "option" and parameter.required
+        if parameter.name not in given
+    ]
+    return f"lacks {', '.join(missing)}" if missing else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_in_a_page_can_be_typed(page: Path) -> None:
+    wrong = {
+        " ".join(words): problem
+        for words in shell_commands(page)
+        if (problem := problem_with(words))
+    }
+    assert wrong == {}
+
+
+def test_every_make_target_in_the_readme_exists() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    readme = (REPOSITORY / "README.md").read_text("utf-8")
+    named = set(
+        re.findall(r"\bmake ([a-z]+)\b", "\n".join(body for _, body in FENCE.findall(readme)))
+    )
+    assert named
+    assert named <= targets

@@ -1,0 +1,105 @@
+"""Keep ``docs/reference/errors.md`` in step with the error tree.
+
+Usage: ``python tools/error_reference.py [--check]``
+
+1. Every class of ``sealtrain.errors`` gets a section, in the order of the tree: its code, class,
+   exit code, parent and docstring are written from the code.
+2. What stands below ``**What to do.**`` is written by hand and kept as it is.
+3. A section without advice is an error, and so is advice for a code that no longer exists.
+
+With ``--check`` nothing is written; a stale page exits 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from sealtrain.errors import SealtrainError
+
+__all__ = ["PAGE", "advice_in", "render", "tree"]
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "errors.md"
+
+_MARK = "**What to do.**"
+_SECTION = re.compile(r"^#{2,3} ([a-z0-9-]+)\n(.*?)(?=^#{1,3} |\Z)", re.MULTILINE | re.DOTALL)
+_INTRO = """\
+# Errors
+
+Everything sealtrain refuses on purpose is one of these. The code stands in brackets on stderr
+(`refused [approvals-missing]: …`) and in the field `error.code` of `--json`; it never changes its
+meaning. Behind it come the owner and the check concerned, what was got, what was expected and a
+hint. An error never shows a key, a row or a sample. After a refusal no half-written file is left.
+
+Exit codes are explained in [exit-codes.md](exit-codes.md). In Python, catch the class
+(`sealtrain.errors`); the classes form a tree, so `except Refused` catches all that exits 3.
+
+Headings, classes and descriptions on this page are written by `tools/error_reference.py`.
+"""
+
+
+def tree(kind: type[SealtrainError] = SealtrainError) -> Iterator[type[SealtrainError]]:
+    """Every error class, parents before children, in the order of their definition."""
+    yield kind
+    for child in kind.__subclasses__():
+        if child.__module__ == SealtrainError.__module__:
+            yield from tree(child)
+
+
+def advice_in(page: str) -> dict[str, str]:
+    """Hand-written text of each section, by code; sections without any are left out."""
+    found: dict[str, str] = {}
+    for code, body in _SECTION.findall(page):
+        _, mark, advice = body.partition(_MARK)
+        if mark and advice.strip():
+            found[code] = advice.strip()
+    return found
+
+
+def render(advice: dict[str, str]) -> str:
+    """The whole page.
+
+    Args:
+        advice: Hand-written text by error code.
+
+    Raises:
+        SystemExit: A code has no advice, or advice has no code.
+    """
+    codes = {kind.code for kind in tree()}
+    if problems := sorted(codes ^ advice.keys()):
+        raise SystemExit(
+            f"write '{_MARK} …' for the new codes in {PAGE.name}, remove the gone ones: "
+            + ", ".join(problems)
+        )
+    return _INTRO + "".join(_section(kind, advice[kind.code]) for kind in tree())
+
+
+def _section(kind: type[SealtrainError], advice: str) -> str:
+    parent = kind.__base__
+    depth = len(kind.__mro__) - len(SealtrainError.__mro__)
+    facts = [f"`{kind.__name__}`", f"exit {kind.exit_code}"]
+    if depth > 1 and parent is not None and issubclass(parent, SealtrainError):
+        facts.append(f"a kind of [{parent.code}](#{parent.code})")
+    summary = " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
+    return (
+        f"\n{'##' if depth < 2 else '###'} {kind.code}\n\n"
+        f"{' · '.join(facts)}\n\n{summary}\n\n{_MARK} {advice}\n"
+    )
+
+
+def main() -> None:
+    """Rewrite the page, or with ``--check`` compare it."""
+    page = PAGE.read_text("utf-8")
+    fresh = render(advice_in(page))
+    if fresh == page:
+        return
+    if "--check" in sys.argv[1:]:
+        raise SystemExit(f"{PAGE.name} is stale: run python tools/error_reference.py")
+    PAGE.write_text(fresh, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
