@@ -1,0 +1,74 @@
+"""The data key of a sealed dataset and everything derived from it.
+
+One derivation everywhere (spec/sealed-file.md §2)::
+
+    derive(K, purpose, p1, p2, …) = HKDF-Expand-SHA256(K, lp("sealtrain/<purpose>/v1") lp(p1)
+    lp(p2) …) lp(s) = u32 big-endian length of UTF-8(s), then UTF-8(s)
+
+A data key is uniformly random or itself derived, so HKDF's extract step is not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from typing import Self
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from sealtrain.base.secret import Secret
+from sealtrain.errors import DataInvalid
+
+__all__ = ["KEY_BYTES", "DataKey", "Randomness"]
+
+KEY_BYTES = 32
+
+Randomness = Callable[[int], bytes]
+"""Returns that many unpredictable bytes, as ``os.urandom`` does."""
+
+
+class DataKey(Secret):
+    """32 secret bytes that open one dataset, one store or whatever was derived from them."""
+
+    __slots__ = ()
+
+    def __init__(self, value: bytes) -> None:
+        """Take 32 secret bytes.
+
+        Args:
+            value: 32 uniformly random or derived bytes.
+
+        Raises:
+            DataInvalid: Not 32 bytes.
+        """
+        if len(value) != KEY_BYTES:
+            raise DataInvalid("data key has the wrong length", got=len(value), expected=KEY_BYTES)
+        super().__init__(value)
+
+    @classmethod
+    def generate(cls, random: Randomness = os.urandom) -> Self:
+        """A fresh key."""
+        return cls(random(KEY_BYTES))
+
+    def derive(self, purpose: str, *parts: str) -> DataKey:
+        """Derive an independent key for one purpose.
+
+        Args:
+            purpose: Lower-case words with hyphens or slashes; becomes ``sealtrain/<purpose>/v1``.
+            parts: Values the derived key is bound to, in order.
+        """
+        info = b"".join(_prefixed(part) for part in (f"sealtrain/{purpose}/v1", *parts))
+        expand = HKDFExpand(hashes.SHA256(), KEY_BYTES, info)
+        return DataKey(expand.derive(self.reveal()))
+
+    def mac(self, message: bytes) -> bytes:
+        """HMAC-SHA256 of ``message``, 32 bytes. Use on a derived key, never on two purposes."""
+        return hmac.digest(self.reveal(), message, hashlib.sha256)
+
+
+def _prefixed(part: str) -> bytes:
+    data = part.encode()
+    return len(data).to_bytes(4, "big") + data

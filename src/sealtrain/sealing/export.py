@@ -1,0 +1,144 @@
+"""Writing the content of a sealed dataset in the clear, because its owner asked for it.
+
+The output appears whole or not at all: a refusal half way (a damaged chunk, another root) leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sealtrain.base.files import atomic_folder, atomic_writer
+from sealtrain.errors import DataInvalid, FormatUnknown
+from sealtrain.sealing.opened import SealedDataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["EXPORT_FORMATS", "export"]
+
+COPY_BYTES = 1 << 20
+
+
+def export(dataset: SealedDataset, out: Path, *, to: str) -> None:
+    """Write the dataset's records or files to ``out``.
+
+    Args:
+        dataset: Opened under its root.
+        out: New file; for ``raw`` with several files a new folder.
+        to: ``jsonl``, ``csv``, ``parquet``, ``arrow`` or ``raw``. JSON lines write bytes as base64
+            and times as ISO 8601.
+
+    Raises:
+        AlreadyExists: ``out`` exists.
+        FormatUnknown: No such format, or the records do not fit it.
+        SealRefused, RecordInvalid: The dataset does not open; nothing is left at ``out``.
+    """
+    if to == "raw":
+        _export_raw(dataset, out)
+        return
+    if to not in EXPORT_FORMATS:
+        raise FormatUnknown("unknown export format", got=to, expected=", ".join(EXPORT_FORMATS))
+    if dataset.schema is None:
+        raise FormatUnknown(
+            f"raw files have no records to write as {to}", hint="export with --to raw"
+        )
+    with atomic_writer(out) as file:
+        EXPORT_FORMATS[to](dataset.schema, _batches(dataset), file)
+
+
+def _batches(dataset: SealedDataset) -> Iterator[pa.RecordBatch]:
+    for number in range(dataset.num_batches):
+        yield dataset.batch(number)
+
+
+def _export_raw(dataset: SealedDataset, out: Path) -> None:
+    names = dataset.file_names
+    paths = [_safe(name) for name in names]
+    if len(names) == 1 and len(paths[0].parts) == 1:
+        with dataset.open_file(names[0]) as source, atomic_writer(out) as target:
+            shutil.copyfileobj(source, target, COPY_BYTES)
+        return
+    with atomic_folder(out) as folder:
+        for name, path in zip(names, paths, strict=True):
+            target_path = folder / path
+            target_path.parent.mkdir(parents=True, exist_ok=True)
+            with dataset.open_file(name) as source, target_path.open("xb") as target:
+                shutil.copyfileobj(source, target, COPY_BYTES)
+
+
+def _safe(name: str) -> PurePosixPath:
+    """A relative path that stays below the output folder, whatever the sealer wrote."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+        raise DataInvalid("dataset names a file outside its folder", check="file name")
+    return path
+
+
+def _to_jsonl(_: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    for batch in batches:
+        for row in batch.to_pylist():
+            line = json.dumps(row, ensure_ascii=False, default=_json_value)
+            file.write(line.encode() + b"\n")
+
+
+def _json_value(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta | decimal.Decimal):
+        return str(value)
+    raise FormatUnknown("a column holds values that JSON cannot carry", got=type(value).__name__)
+
+
+def _to_csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        with csv.CSVWriter(file, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise FormatUnknown(
+            "a column holds lists or structs, which CSV cannot carry", hint="export to jsonl"
+        ) from None
+
+
+def _to_parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetWriter(file, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    except pa.ArrowNotImplementedError:
+        raise FormatUnknown(
+            "a column holds a type that Parquet cannot carry", hint="export to arrow"
+        ) from None
+
+
+def _to_arrow(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_file(file, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+EXPORT_FORMATS: dict[str, Callable[[Any, Iterator[Any], BinaryIO], None]] = {
+    "jsonl": _to_jsonl,
+    "csv": _to_csv,
+    "parquet": _to_parquet,
+    "arrow": _to_arrow,
+}
+"""Formats of records; ``raw`` beside them copies files as they were."""

@@ -1,0 +1,79 @@
+"""Changing who may open a dataset without touching what was sealed.
+
+``rewrap`` writes a new header for ``index.sealed`` and copies its payload and trailer byte for
+byte, so every root stays. It stops future releases only: whoever already holds the data key keeps
+it. Real revocation is a new data key, that is, sealing again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sealtrain.base.files import atomic_writer
+from sealtrain.errors import NoStanza, UsageError, WrongKey
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.description import INDEX_NAME
+from sealtrain.sealing.file import read_header
+from sealtrain.sealing.header import encode_header, read_header_from
+from sealtrain.sealing.reader import Ciphertext
+from sealtrain.sealing.stanza import Stanza
+
+__all__ = ["read_stanzas", "rewrap"]
+
+
+def read_stanzas(folder: Path) -> tuple[str, tuple[Stanza, ...]]:
+    """Dataset id and stanzas of a sealed dataset, read without a key: an unverified claim.
+
+    Raises:
+        NotSealed, FileTruncated, LimitExceeded, HeaderDamaged: There is no well-formed index.
+        DataInvalid: There is no index.
+    """
+    header = read_header(folder / INDEX_NAME)
+    return header.dataset_id, header.stanzas
+
+
+def rewrap(
+    folder: Path, *, data_key: DataKey, add: Sequence[Stanza] = (), drop: Sequence[str] = ()
+) -> None:
+    """Add and drop stanzas of a dataset.
+
+    Args:
+        folder: ``X.sealed``.
+        data_key: Key of the dataset; it proves the present stanzas and authenticates the new ones.
+        add: New stanzas; one for a recipient who already has one of its kind replaces it.
+        drop: Recipients (64 hex digits) whose stanzas go.
+
+    Raises:
+        NoStanza: A recipient to drop has no stanza.
+        UsageError: No stanza would remain.
+        NotSealed, LimitExceeded, SealRefused: The index does not open under the key.
+    """
+    path = folder / INDEX_NAME
+    source = Ciphertext(path)
+    try:
+        header, keys = read_header_from(source.read_at, data_key)
+    finally:
+        source.close()
+    if keys is None:
+        raise WrongKey("a key is needed to rewrap")
+    for recipient in drop:
+        if recipient not in {stanza.recipient for stanza in header.stanzas}:
+            raise NoStanza("recipient to drop has no stanza", got=recipient, check="stanza")
+    replaced = {(stanza.kind, stanza.recipient) for stanza in add}
+    kept = [
+        stanza
+        for stanza in header.stanzas
+        if stanza.recipient not in drop and (stanza.kind, stanza.recipient) not in replaced
+    ]
+    stanzas = [*kept, *add]
+    if not stanzas:
+        raise UsageError(
+            "nobody could open the dataset any more", hint="keep at least the owner's stanza"
+        )
+    renewed = encode_header(header.core, stanzas, keys)
+    with path.open("rb") as old, atomic_writer(path, overwrite=True) as new:
+        new.write(renewed)
+        old.seek(header.size)
+        shutil.copyfileobj(old, new, 1 << 20)

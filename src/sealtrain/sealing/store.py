@@ -1,0 +1,155 @@
+"""Sealed blobs for checkpoints and models: bound to a label, a name and whatever the caller names.
+
+A blob written under one binding (run id, step, counter) opens under no other: the binding is part
+of the file's authenticated context. Writing streams and is atomic; plaintext never touches the
+disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from sealtrain.base.digests import file_sha256
+from sealtrain.base.files import atomic_writer
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.file import open_file
+from sealtrain.sealing.hashtree import Suite
+from sealtrain.sealing.header import FileContext
+from sealtrain.sealing.reader import SealedFile
+from sealtrain.sealing.writer import SealedWriter
+
+__all__ = ["SealedStore"]
+
+SUFFIX = ".sealed"
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+class SealedStore:
+    """A folder of sealed blobs under one key."""
+
+    __slots__ = ("_folder", "_key", "_label", "_random", "_suite")
+
+    def __init__(
+        self,
+        folder: Path,
+        key: DataKey,
+        *,
+        label: str,
+        suite: Suite = Suite.BLAKE3,
+        random: Randomness = os.urandom,
+    ) -> None:
+        """Name the store; the folder is made by the first write.
+
+        Args:
+            folder: Where the blobs lie.
+            key: Key of the run, from which the store's key is derived with ``label``.
+            label: What the blobs are (``"checkpoint"``, ``"model"``); blobs of one label do not
+                open under another.
+            suite: Hash of the file roots.
+            random: Source of the salts.
+        """
+        self._folder = folder
+        self._key = key.derive("store", label)
+        self._label = label
+        self._suite = suite
+        self._random = random
+
+    @contextmanager
+    def write(
+        self, name: str, binding: Mapping[str, str | int], *, overwrite: bool = False
+    ) -> Iterator[SealedWriter]:
+        """Stream a blob: a writable file object while the block runs, a sealed file after it.
+
+        Args:
+            name: Relative path of letters, digits, ``.``, ``_`` and ``-``.
+            binding: What the blob belongs to; needed again to read it.
+            overwrite: Replace a blob of this name.
+
+        Raises:
+            AlreadyExists: There is one and ``overwrite`` is false.
+            UsageError: The name is not acceptable.
+        """
+        path = self.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_writer(path, mode=0o600, overwrite=overwrite) as file:
+            writer = SealedWriter(
+                file,
+                data_key=self._key,
+                context=self._context(name, binding),
+                random=self._random,
+            )
+            with writer:
+                yield writer
+
+    def read(
+        self, name: str, binding: Mapping[str, str | int], *, root: str | None = None
+    ) -> SealedFile:
+        """Open a blob as a seekable, read-only file.
+
+        Args:
+            name: As written.
+            binding: As written.
+            root: Its file root where one is known, checked on first touch.
+
+        Raises:
+            WrongContext: The blob belongs to something else.
+            SealRefused, NotSealed, LimitExceeded: It does not open.
+            DataInvalid: There is no such blob.
+        """
+        return open_file(
+            self.path(name), self._key, context=self._context(name, binding), root=root
+        )
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of the sealed file, 64 hex digits.
+
+        Raises:
+            DataInvalid: There is no such blob.
+        """
+        path = self.path(name)
+        if not path.is_file():
+            raise DataInvalid(f"store has no blob {name}")
+        return file_sha256(path)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all complete blobs, sorted."""
+        found = (
+            path.relative_to(self._folder).as_posix().removesuffix(SUFFIX)
+            for path in self._folder.rglob(f"*{SUFFIX}")
+            if path.is_file()
+        )
+        return tuple(sorted(name for name in found if not name.split("/")[-1].startswith(".")))
+
+    def remove(self, name: str) -> None:
+        """Delete a blob if it is there."""
+        self.path(name).unlink(missing_ok=True)
+
+    def path(self, name: str) -> Path:
+        """Where the sealed file of a blob lies.
+
+        Raises:
+            UsageError: The name is not acceptable.
+        """
+        parts = name.split("/")
+        if not all(_PART.fullmatch(part) for part in parts):
+            raise UsageError(
+                "not a name for a sealed blob",
+                got=name,
+                expected="letters, digits, '.', '_', '-' in parts divided by '/'",
+            )
+        return self._folder.joinpath(*parts[:-1], parts[-1] + SUFFIX)
+
+    def _context(self, name: str, binding: Mapping[str, str | int]) -> FileContext:
+        return FileContext(
+            dataset_id="",
+            owner_id="",
+            name=f"{self._label}/{name}",
+            kind="blob",
+            suite=self._suite,
+            binding=dict(binding),
+        )

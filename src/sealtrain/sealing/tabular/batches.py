@@ -1,0 +1,139 @@
+"""One stream of evenly sized record batches from one or several files of one format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sealtrain.errors import FormatUnknown, SchemaMismatch
+from sealtrain.sealing.tabular import columnar, delimited, jsonl
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BATCH_BYTES", "evenly", "is_tabular", "open_records"]
+
+BATCH_BYTES = 1 << 20
+Progress = Callable[[int], None]
+_Infer = Callable[[Path], "pa.Schema"]
+_Read = Callable[[Path, "pa.Schema", Progress], "Iterator[pa.RecordBatch]"]
+_FORMATS: dict[str, tuple[_Infer, _Read]] = {
+    ".jsonl": (jsonl.infer_schema, jsonl.read_batches),
+    ".ndjson": (jsonl.infer_schema, jsonl.read_batches),
+    ".csv": (delimited.infer_schema, delimited.read_batches),
+    ".parquet": (columnar.parquet_schema, columnar.parquet_batches),
+    ".arrow": (columnar.arrow_schema, columnar.arrow_batches),
+    ".feather": (columnar.arrow_schema, columnar.arrow_batches),
+}
+
+
+def is_tabular(path: Path) -> bool:
+    """Whether the name says that the file holds records this package converts."""
+    return path.suffix.lower() in _FORMATS
+
+
+def open_records(
+    sources: Sequence[Path], progress: Progress
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Schema and records of files in order.
+
+    Args:
+        sources: At least one file; all of one schema.
+        progress: Called with source bytes as they are converted.
+
+    Returns:
+        The schema (no dictionaries, no metadata) and a stream of batches of any size.
+
+    Raises:
+        FormatUnknown: A file is of no known format.
+        SchemaMismatch: Files or records disagree about columns or types.
+        RecordInvalid: A record cannot be read.
+    """
+    formats = [_format(path) for path in sources]
+    schemas = [infer(path) for (infer, _), path in zip(formats, sources, strict=True)]
+    schema = _common(schemas, sources)
+    _refuse_nested_dictionary(schema)
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        for (_, read), path in zip(formats, sources, strict=True):
+            yield from read(path, schema, progress)
+
+    return schema, stream()
+
+
+def evenly(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, size: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Cut and join batches so that each holds about ``size`` bytes and at least one row.
+
+    Args:
+        batches: Any sizes; empty ones vanish.
+        schema: Schema of all of them.
+        size: Target bytes of a batch.
+    """
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= size:
+            *ready, last = _slices(held, schema, held_bytes, size)
+            yield from ready
+            held, held_bytes = [last], last.nbytes
+    if held:
+        yield from _slices(held, schema, held_bytes, size)
+
+
+def _slices(
+    held: list[pa.RecordBatch], schema: pa.Schema, held_bytes: int, size: int
+) -> list[pa.RecordBatch]:
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(held, schema=schema)
+    rows = max(1, int(table.num_rows * size / max(held_bytes, 1)))
+    pieces = []
+    for start in range(0, table.num_rows, rows):
+        # Joining each slice by itself keeps memory at a few batches, whatever came in.
+        piece = table.slice(start, rows).combine_chunks().to_batches()
+        pieces.extend(piece)
+    return pieces
+
+
+def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
+    import pyarrow as pa
+
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return schemas[0]
+    try:
+        if all(path.suffix.lower() in (".jsonl", ".ndjson") for path in sources):
+            return pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        pass
+    raise SchemaMismatch(
+        "the files disagree about columns or types",
+        check="schema",
+        hint="seal them as separate datasets or give them the same columns",
+    )
+
+
+def _refuse_nested_dictionary(schema: pa.Schema) -> None:
+    if any("dictionary<" in str(field.type) for field in schema):
+        raise SchemaMismatch(
+            "a column holds dictionary-encoded values inside a list or struct",
+            check="schema",
+            hint="decode them before sealing",
+        )
+
+
+def _format(path: Path) -> tuple[_Infer, _Read]:
+    if not is_tabular(path):
+        raise FormatUnknown(
+            f"{path.name} is of no known record format",
+            got=path.suffix or "no suffix",
+            expected=", ".join(sorted(_FORMATS)),
+            hint="seal it with the raw layout",
+        )
+    return _FORMATS[path.suffix.lower()]

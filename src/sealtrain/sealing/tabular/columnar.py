@@ -1,0 +1,126 @@
+"""Parquet and Arrow files as record batches; dictionary-encoded columns are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sealtrain.errors import RecordInvalid
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+__all__ = ["arrow_batches", "arrow_schema", "parquet_batches", "parquet_schema"]
+
+STEP_BYTES = 4 << 20
+MAX_ROWS = 65536
+Progress = Callable[[int], None]
+
+
+def parquet_schema(path: Path) -> pa.Schema:
+    """Schema of a Parquet file, without dictionaries.
+
+    Raises:
+        RecordInvalid: Not a Parquet file this release reads.
+    """
+    from pyarrow import parquet
+
+    with _without_content(path, "Parquet"):
+        return decoded(parquet.read_schema(path))
+
+
+def parquet_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """Record batches of a Parquet file under ``schema``. Raises as ``parquet_schema``."""
+    from pyarrow import parquet
+
+    with _without_content(path, "Parquet"), parquet.ParquetFile(path) as file:
+        total, size = max(file.metadata.num_rows, 1), path.stat().st_size
+        for batch in file.iter_batches(_rows_per_step(file.metadata), use_threads=False):
+            yield _cast(batch, schema)
+            progress(size * batch.num_rows // total)
+
+
+def arrow_schema(path: Path) -> pa.Schema:
+    """Schema of an Arrow IPC file or stream, without dictionaries.
+
+    Raises:
+        RecordInvalid: Not an Arrow IPC file or stream.
+    """
+    with _without_content(path, "Arrow"), _arrow(path) as reader:
+        return decoded(reader.schema)
+
+
+def arrow_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """Batches of an Arrow IPC file or stream under ``schema``. Raises as ``arrow_schema``."""
+    import pyarrow as pa
+
+    with _without_content(path, "Arrow"), _arrow(path) as reader:
+        if isinstance(reader, pa.RecordBatchFileReader):
+            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            batches = iter(reader)
+        for batch in batches:
+            batch.validate(full=True)  # offsets of a foreign file are not trusted
+            yield _cast(batch, schema)
+            progress(batch.nbytes)
+
+
+def decoded(schema: pa.Schema) -> pa.Schema:
+    """``schema`` with every top-level dictionary type replaced by its values' type, no metadata."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field(field.name, field.type.value_type, field.nullable)
+            if pa.types.is_dictionary(field.type)
+            else pa.field(field.name, field.type, field.nullable)
+            for field in schema
+        ]
+    )
+
+
+def _rows_per_step(metadata: parquet.FileMetaData) -> int:
+    """Rows of about 4 MiB, so that a table of images is not read thousands of rows at a time."""
+    size: int = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    rows: int = metadata.num_rows
+    return max(1, min(MAX_ROWS, STEP_BYTES * rows // max(size, 1)))
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+@contextmanager
+def _arrow(path: Path) -> Iterator[pa.RecordBatchFileReader | pa.RecordBatchStreamReader]:
+    import pyarrow as pa
+
+    with pa.OSFile(str(path), "rb") as file:
+        magic = file.read(6)
+        file.seek(0)
+        opened = pa.ipc.open_file(file) if magic == b"ARROW1" else pa.ipc.open_stream(file)
+        with opened as reader:
+            yield reader
+
+
+@contextmanager
+def _without_content(path: Path, kind: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError):
+        # Arrow's message may quote a value.
+        raise RecordInvalid(
+            f"{path.name} is not a readable {kind} file",
+            check="format",
+            hint="check that it is complete and not encrypted",
+        ) from None

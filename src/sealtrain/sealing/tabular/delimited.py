@@ -1,0 +1,164 @@
+"""CSV as Arrow record batches, with one schema for the whole file.
+
+Two passes: the first settles each column's type over every row (integer, then floating point, then
+boolean, else text), the second converts. A column is an integer only if its text comes back
+unchanged, so ``007`` stays text. Fields are separated by commas, quoted by ``"``; the first row
+names the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import RecordInvalid, SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["infer_schema", "read_batches"]
+
+BLOCK_BYTES = 4 << 20
+Progress = Callable[[int], None]
+
+
+def infer_schema(path: Path) -> pa.Schema:
+    """Schema that fits every row of the file.
+
+    Raises:
+        RecordInvalid: A row has another number of fields or is not UTF-8.
+        SchemaMismatch: The header names no column or one twice.
+    """
+    import pyarrow as pa
+
+    names: list[str] = []
+    ladders: list[list[pa.DataType]] = []
+    for batch, _ in _text_batches(path):
+        if not ladders:
+            names = batch.schema.names
+            ladders = [[pa.int64(), pa.float64(), pa.bool_()] for _ in names]
+        for column, ladder in zip(batch.columns, ladders, strict=True):
+            while ladder and not _fits(column, ladder[0], strict_text=len(ladder) == 3):
+                ladder.pop(0)
+                if ladder and ladder[0] == pa.float64() and _has_leading_zero(column):
+                    ladder.clear()
+    if len(set(names)) != len(names):
+        raise SchemaMismatch(f"{path.name}: the header names a column twice", check="schema")
+    kinds = [ladder[0] if ladder else pa.string() for ladder in ladders]
+    return pa.schema(list(zip(names, kinds, strict=True)))
+
+
+def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """Convert the file under ``schema``.
+
+    Args:
+        path: As ``infer_schema``.
+        schema: From ``infer_schema``.
+        progress: Called with source bytes read since the last call.
+
+    Raises:
+        RecordInvalid: As ``infer_schema``.
+        SchemaMismatch: The file has other columns.
+    """
+    import pyarrow as pa
+
+    for batch, read in _text_batches(path):
+        if batch.schema.names != schema.names:
+            raise SchemaMismatch(f"{path.name}: columns differ", check="schema")
+        columns = [
+            column if field.type == pa.string() else _empty_to_null(column).cast(field.type)
+            for column, field in zip(batch.columns, schema, strict=True)
+        ]
+        yield pa.record_batch(columns, schema=schema)
+        progress(read)
+
+
+def _text_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
+    from pyarrow import csv
+
+    bad_row: list[int | None] = []
+
+    def refuse_row(row: Any) -> str:
+        bad_row.append(row.number)
+        return "error"
+
+    with path.open("rb") as file, _without_content(path, bad_row):
+        names = _header(path)
+        reader = csv.open_csv(
+            file,
+            read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse_row),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(names, "string"), strings_can_be_null=False
+            ),
+        )
+        before = 0
+        for batch in reader:
+            position = file.tell()
+            yield batch, position - before
+            before = position
+
+
+def _header(path: Path) -> list[str]:
+    """Column names, read by themselves: types must be named before the reader opens."""
+    import csv
+
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            names = next(csv.reader(file, strict=True), [])
+        except (csv.Error, UnicodeDecodeError):
+            names = []
+    if not names or not all(names):
+        raise SchemaMismatch(
+            f"{path.name}: the first row must name every column",
+            check="schema",
+            hint="write a header row, UTF-8",
+        )
+    return names
+
+
+@contextmanager
+def _without_content(path: Path, bad_row: list[int | None]) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError):
+        # Arrow's message would quote the row.
+        where = f"row {bad_row[0]}" if bad_row and bad_row[0] is not None else "a row"
+        raise RecordInvalid(
+            f"{path.name}: {where} has another number of fields or is not UTF-8",
+            check="record",
+            hint="quote fields that hold commas or line breaks",
+        ) from None
+
+
+def _empty_to_null(column: pa.Array) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+
+
+def _fits(column: pa.Array, kind: pa.DataType, *, strict_text: bool) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = _empty_to_null(column)
+    try:
+        cast = values.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    if not strict_text:
+        return True
+    same = pc.all(pc.equal(cast.cast(pa.string()), values)).as_py()
+    return same is not False
+
+
+def _has_leading_zero(column: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
+    found = pc.any(pc.match_substring_regex(column, r"^[+-]?0[0-9]")).as_py()
+    return found is True

@@ -1,0 +1,161 @@
+"""JSON lines as Arrow record batches, with one schema for the whole file.
+
+Two passes: the first infers the schema over every block, the second converts under it. Strings stay
+strings (nothing is guessed to be a time), so a record comes back as it went in.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["infer_schema", "read_batches"]
+
+BLOCK_BYTES = 4 << 20
+MAX_LINE_BYTES = 256 << 20
+
+Progress = Callable[[int], None]
+
+
+def infer_schema(path: Path) -> pa.Schema:
+    """Schema that fits every record of the file.
+
+    Args:
+        path: UTF-8 JSON lines, one object a line; blank lines are skipped.
+
+    Raises:
+        RecordInvalid: A line is no JSON object, or Arrow cannot hold it.
+        SchemaMismatch: Two records give one field different types.
+        LimitExceeded: A line is longer than 256 MiB.
+    """
+    import pyarrow as pa
+
+    schema: pa.Schema | None = None
+    for first, block in _blocks(path):
+        found = _as_text(_parse(path, first, block, None).schema)
+        try:
+            schema = found if schema is None else _merge(schema, found)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            raise SchemaMismatch(
+                f"{path.name}: a field has another type from record {first + 1} on",
+                check="schema",
+                hint="give every record the same type in the same field",
+            ) from None
+    return schema if schema is not None else pa.schema([])
+
+
+def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """Convert the file under ``schema``, block by block.
+
+    Args:
+        path: As ``infer_schema``.
+        schema: From ``infer_schema``, possibly merged over several files.
+        progress: Called with the source bytes of each block.
+
+    Raises:
+        RecordInvalid, LimitExceeded: As ``infer_schema``.
+    """
+    for first, block in _blocks(path):
+        table = _parse(path, first, block, schema)
+        yield from table.select(schema.names).cast(schema).to_batches()
+        progress(len(block))
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, about 4 MiB at a time, each with the number of records before it."""
+    records = 0
+    rest = b""
+    with path.open("rb") as file:
+        start = file.read(3)
+        rest = b"" if start == b"\xef\xbb\xbf" else start
+        while data := file.read(BLOCK_BYTES):
+            cut = data.rfind(b"\n") + 1
+            if not cut:
+                rest += data
+                if len(rest) > MAX_LINE_BYTES:
+                    raise LimitExceeded(
+                        f"{path.name}: record {records + 1} is too long",
+                        expected=f"at most {MAX_LINE_BYTES} bytes",
+                    )
+                continue
+            block, rest = rest + data[:cut], data[cut:]
+            if block.strip():
+                yield records, block
+                records += _count(block)
+    if rest.strip():
+        yield records, rest
+
+
+def _count(block: bytes) -> int:
+    return sum(1 for line in block.split(b"\n") if line.strip())
+
+
+def _parse(path: Path, first: int, block: bytes, schema: pa.Schema | None) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import json as pa_json
+
+    options = pa_json.ParseOptions(
+        explicit_schema=schema,
+        unexpected_field_behavior="infer" if schema is None else "error",
+    )
+    reading = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+    try:
+        return pa_json.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeError):
+        _refuse(path, first, block)
+
+
+def _refuse(path: Path, first: int, block: bytes) -> NoReturn:
+    """Name the first record that is no JSON object; Arrow's own message would quote the record."""
+    number = first
+    for line in block.split(b"\n"):
+        if not line.strip():
+            continue
+        number += 1
+        try:
+            good = isinstance(json.loads(line), dict)
+        except (ValueError, RecursionError):
+            good = False
+        if not good:
+            raise RecordInvalid(
+                f"{path.name}: record {number} is not a JSON object",
+                check="record",
+                hint="write one JSON object a line, UTF-8",
+            ) from None
+    raise RecordInvalid(
+        f"{path.name}: a field changes its type between records {first + 1} and {number}",
+        check="record",
+        hint="give every record the same type in the same field; integers up to 64 bits",
+    ) from None
+
+
+def _merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.unify_schemas([left, right], promote_options="permissive")
+
+
+def _as_text(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([field.with_type(_text_type(field.type)) for field in schema])
+
+
+def _text_type(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_text_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_text_type(field.type)) for field in kind])
+    return kind
