@@ -77,7 +77,8 @@ def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], w
             message = f"{what} lacks the field {where!r}"
             hint = "every field must be written; nothing is assumed"
         else:
-            message = f"{what}: {where}: {first['msg']}"
+            reason = first["msg"].removeprefix("Value error, ")
+            message = f"{what}: {where}: {reason}" if first["loc"] else f"{what}: {reason}"
         raise error(message, check=what, hint=hint) from None
 
 

@@ -71,8 +71,8 @@ class Tally:
     """Owners that neither approve now nor revoked."""
     valid_until: int | None
     """Last second at which the threshold is met without another decision; ``None`` if it is not."""
-    elsewhere: str | None
-    """Recipe hash of the latest approval of another target, ``None`` when there is none."""
+    elsewhere: Target | None
+    """What the latest approval of another target approved, ``None`` when there is none."""
     approvals: tuple[SignedDecision, ...]
     """The decisions that count, in the order of ``approved_by``."""
 
@@ -109,7 +109,7 @@ class Tally:
             "revoked_by": list(self.revoked_by),
             "missing": list(self.missing),
             "valid_until": None if self.valid_until is None else to_rfc3339(self.valid_until),
-            "elsewhere": self.elsewhere,
+            "elsewhere": None if self.elsewhere is None else self.elsewhere.to_dict(),
         }
 
 
@@ -134,7 +134,7 @@ def tally(
     revoked: set[str] = set()
     future: set[str] = set()
     nonces: set[tuple[str, str]] = set()
-    elsewhere: str | None = None
+    elsewhere: Target | None = None
     members = {owner.owner_id for owner in consortium.owners}
     for one in decisions:
         decision, owner_id = one.decision, one.owner.owner_id
@@ -148,7 +148,7 @@ def tally(
             continue
         nonces.add((owner_id, decision.nonce))
         if decision.target != target:
-            elsewhere = decision.recipe_hash
+            elsewhere = decision.target
         elif decision.signed > now + skew:
             future.add(owner_id)
         else:
@@ -219,13 +219,7 @@ def require(tally: Tally) -> Tally:
         )
     undecided = not (tally.approved_by or tally.expired or tally.not_yet or tally.revoked_by)
     if undecided and tally.elsewhere is not None:
-        raise RecipeChanged(
-            "no owner decided on the recipe that runs; the owners approved another one",
-            check="approvals",
-            got=tally.target.recipe_hash,
-            expected=tally.elsewhere,
-            hint="run the approved recipe, or have the owners review and approve this one",
-        )
+        raise _changed(tally.target, tally.elsewhere)
     late = f"; {_list(tally.not_yet)} approved with a clock ahead" if tally.not_yet else ""
     raise ApprovalsMissing(
         f"{tally.progress} of {tally.threshold} needed owners approved this recipe",
@@ -234,6 +228,23 @@ def require(tally: Tally) -> Tally:
         got=got,
         expected=expected,
         hint=f"ask {_list(tally.missing)} to review and run: sealtrain approve{late}",
+    )
+
+
+def _changed(runs: Target, approved: Target) -> RecipeChanged:
+    if runs.recipe_hash != approved.recipe_hash:
+        message = "no owner decided on the recipe that runs; the owners approved another one"
+        got, expected = runs.recipe_hash, approved.recipe_hash
+    else:
+        message = "the owners approved this recipe inside another deployment document"
+        got = f"app id {runs.app_id}, compose hash {runs.compose_hash}"
+        expected = f"app id {approved.app_id}, compose hash {approved.compose_hash}"
+    return RecipeChanged(
+        message,
+        check="approvals",
+        got=got,
+        expected=expected,
+        hint="run what was approved, or have the owners review and approve this",
     )
 
 

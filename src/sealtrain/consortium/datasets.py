@@ -29,7 +29,7 @@ from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 
 if TYPE_CHECKING:
-    from sealtrain.sealing.dataset import DatasetDescription
+    from sealtrain.sealing.description import DatasetDescription
 
 __all__ = [
     "FILE_NAME",

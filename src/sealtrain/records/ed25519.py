@@ -80,6 +80,7 @@ def verify_signature(public: bytes, signature: bytes, message: bytes) -> bytes:
         raise SignatureInvalid(
             "signature does not verify",
             check="signature",
+            got="one by another key or over other bytes",
             expected=f"a signature by {key_id(public)}",
             hint="the signed bytes were altered or signed with another key",
         ) from error
