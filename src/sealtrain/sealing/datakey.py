@@ -2,8 +2,8 @@
 
 One derivation everywhere (spec/sealed-file.md §2)::
 
-    derive(K, purpose, p1, p2, …) = HKDF-Expand-SHA256(K, lp("sealtrain/<purpose>/v1") lp(p1)
-    lp(p2) …) lp(s) = u32 big-endian length of UTF-8(s), then UTF-8(s)
+    derive(K, purpose, p1, …) = HKDF-Expand-SHA256(K, lp("sealtrain/<purpose>/v1") ‖ lp(p1) ‖ …, 32)
+    lp(s) = u32 big-endian length of UTF-8(s) ‖ UTF-8(s)
 
 A data key is uniformly random or itself derived, so HKDF's extract step is not needed.
 """

@@ -7,8 +7,7 @@
                      ‖ u32 number of shards ‖ top of the RFC 9162 tree over the leaves, by SHA-256)
 
 The root is SHA-256 in every suite, so that whoever checks a manifest needs no other hash. Stanzas
-and
-``dataset.json`` are not under it: the first may be rewrapped, the second signs it.
+and ``dataset.json`` are not under it: the first may be rewrapped, the second signs it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sealtrain.base.files import atomic_folder, atomic_writer
-from sealtrain.errors import DataInvalid, FormatUnknown
+from sealtrain.errors import DataInvalid, FormatUnknown, UsageError
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.opened import SealedDataset
 
 if TYPE_CHECKING:
@@ -27,25 +28,46 @@ __all__ = ["EXPORT_FORMATS", "export"]
 COPY_BYTES = 1 << 20
 
 
-def export(dataset: SealedDataset, out: Path, *, to: str) -> None:
+def export(
+    source: SealedDataset | Path,
+    out: Path,
+    *,
+    to: str,
+    key: DataKey | None = None,
+    root: str | None = None,
+) -> None:
     """Write the dataset's records or files to ``out``.
 
     Args:
-        dataset: Opened under its root.
+        source: An opened dataset, or a folder together with ``key`` and ``root``.
         out: New file; for ``raw`` with several files a new folder.
         to: ``jsonl``, ``csv``, ``parquet``, ``arrow`` or ``raw``. JSON lines write bytes as base64
             and times as ISO 8601.
+        key: Data key of a folder.
+        root: Signed root of a folder, 64 hex digits.
 
     Raises:
         AlreadyExists: ``out`` exists.
         FormatUnknown: No such format, or the records do not fit it.
+        UsageError: A folder was given without its key or root.
         SealRefused, RecordInvalid: The dataset does not open; nothing is left at ``out``.
     """
+    if to not in EXPORT_FORMATS and to != "raw":
+        expected = ", ".join((*EXPORT_FORMATS, "raw"))
+        raise FormatUnknown("unknown export format", got=to, expected=expected)
+    if isinstance(source, SealedDataset):
+        _export(source, out, to)
+        return
+    if key is None or root is None:
+        raise UsageError("a sealed folder opens with its data key and its signed root")
+    with SealedDataset.open(source, key, root=root) as dataset:
+        _export(dataset, out, to)
+
+
+def _export(dataset: SealedDataset, out: Path, to: str) -> None:
     if to == "raw":
         _export_raw(dataset, out)
         return
-    if to not in EXPORT_FORMATS:
-        raise FormatUnknown("unknown export format", got=to, expected=", ".join(EXPORT_FORMATS))
     if dataset.schema is None:
         raise FormatUnknown(
             f"raw files have no records to write as {to}", hint="export with --to raw"

@@ -62,7 +62,7 @@ def seal_file(
         stanzas: Wrapped copies of the data key.
         padding: Overrides the context's policy.
         random: Source of the salt.
-        progress: Called with the content bytes sealed so far.
+        progress: Called with the content bytes sealed since the last call.
 
     Raises:
         AlreadyExists: The target path exists.
@@ -89,7 +89,7 @@ def seal_file(
         while block := source.read(BLOCK_BYTES):
             writer.write(block)
             if progress:
-                progress(writer.tell())
+                progress(len(block))
     return writer.finish()
 
 

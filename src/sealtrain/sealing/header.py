@@ -47,7 +47,7 @@ PREFIX_BYTES: Final = 16
 MAX_CORE_BYTES: Final = 4096
 MAX_STANZA_BYTES: Final = 256 << 10
 PROOF_BYTES: Final = 64
-KINDS: Final = ("arrow", "raw", "index", "commitments", "blob")
+KINDS: Final = ("arrow", "raw", "index", "commitments", "blob", "model")
 
 BindingValue = str | int
 
@@ -63,7 +63,7 @@ class FileContext:
         shard: Position in the dataset, 0 … 2**31 - 1.
         schema_digest: 64 hex digits naming columns and types, or empty.
         padding: Padding policy of the payload.
-        kind: ``arrow``, ``raw``, ``index``, ``commitments`` or ``blob``.
+        kind: ``arrow``, ``raw``, ``index``, ``commitments``, ``blob`` or ``model``.
         suite: Hash of the tree.
         binding: More names and values the file is bound to (run id, step, counter).
     """

@@ -35,7 +35,7 @@ def read_stanzas(folder: Path) -> tuple[str, tuple[Stanza, ...]]:
 
 
 def rewrap(
-    folder: Path, *, data_key: DataKey, add: Sequence[Stanza] = (), drop: Sequence[str] = ()
+    folder: Path, *, data_key: DataKey, add: Sequence[Stanza] = (), drop: Sequence[Stanza] = ()
 ) -> None:
     """Add and drop stanzas of a dataset.
 
@@ -43,10 +43,10 @@ def rewrap(
         folder: ``X.sealed``.
         data_key: Key of the dataset; it proves the present stanzas and authenticates the new ones.
         add: New stanzas; one for a recipient who already has one of its kind replaces it.
-        drop: Recipients (64 hex digits) whose stanzas go.
+        drop: Stanzas that go, as ``read_stanzas`` returned them.
 
     Raises:
-        NoStanza: A recipient to drop has no stanza.
+        NoStanza: A stanza to drop is not there.
         UsageError: No stanza would remain.
         NotSealed, LimitExceeded, SealRefused: The index does not open under the key.
     """
@@ -58,14 +58,14 @@ def rewrap(
         source.close()
     if keys is None:
         raise WrongKey("a key is needed to rewrap")
-    for recipient in drop:
-        if recipient not in {stanza.recipient for stanza in header.stanzas}:
-            raise NoStanza("recipient to drop has no stanza", got=recipient, check="stanza")
+    for stanza in drop:
+        if stanza not in header.stanzas:
+            raise NoStanza("stanza to drop is not there", got=stanza.recipient, check="stanza")
     replaced = {(stanza.kind, stanza.recipient) for stanza in add}
     kept = [
         stanza
         for stanza in header.stanzas
-        if stanza.recipient not in drop and (stanza.kind, stanza.recipient) not in replaced
+        if stanza not in drop and (stanza.kind, stanza.recipient) not in replaced
     ]
     stanzas = [*kept, *add]
     if not stanzas:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "seal_dataset"]
 
-Progress = Callable[[int, int], None]
-"""Called with source bytes sealed so far and source bytes in all."""
+Progress = Callable[[int], None]
+"""Called with the source bytes sealed since the last call; they add up to the source's size."""
 
 LAYOUTS = ("auto", "arrow", "raw")
 
@@ -129,6 +129,7 @@ def seal_dataset(
         else:
             work.seal_records([path for _, path in files], commitments, count_tokens)
         description = work.finish(binding, stanzas)
+        work.progress.complete()
         atomic_write(folder / MANIFEST_NAME, sign(description))
     return description
 
@@ -138,9 +139,14 @@ class _Meter:
         self._report, self._total, self._done = report, total, 0
 
     def add(self, count: int) -> None:
-        self._done = min(self._done + count, self._total)
-        if self._report:
-            self._report(self._done, self._total)
+        # Readers of columnar files estimate; the sum never passes the total.
+        count = min(count, self._total - self._done)
+        self._done += count
+        if self._report and count:
+            self._report(count)
+
+    def complete(self) -> None:
+        self.add(self._total)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,20 +165,13 @@ class _Sealing:
         for number, (name, path) in enumerate(files):
             shard = f"shard-{number:05d}.sealed"
             with path.open("rb") as source, _new_file(self.folder / shard) as target:
-                before = 0
-
-                def report(done: int) -> None:
-                    nonlocal before
-                    self.progress.add(done - before)
-                    before = done
-
                 info = seal_file(
                     source,
                     target,
                     data_key=self.data_key,
                     context=self.index.context("raw", number),
                     random=self.random,
-                    progress=report,
+                    progress=self.progress.add,
                 )
             self._add(shard, info, kind="raw", file=name)
 

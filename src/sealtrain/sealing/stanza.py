@@ -36,7 +36,7 @@ KINDS = ("owner", "recipe", "share")
 _HEX = frozenset("0123456789abcdef")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecipeBinding:
     """The one recipe, on one deployment, that a data key is wrapped for."""
 

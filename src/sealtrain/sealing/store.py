@@ -61,14 +61,14 @@ class SealedStore:
 
     @contextmanager
     def write(
-        self, name: str, binding: Mapping[str, str | int], *, overwrite: bool = False
+        self, name: str, binding: Mapping[str, str | int], *, overwrite: bool = True
     ) -> Iterator[SealedWriter]:
         """Stream a blob: a writable file object while the block runs, a sealed file after it.
 
         Args:
             name: Relative path of letters, digits, ``.``, ``_`` and ``-``.
             binding: What the blob belongs to; needed again to read it.
-            overwrite: Replace a blob of this name.
+            overwrite: Replace a blob of this name, as a resumed run must be able to.
 
         Raises:
             AlreadyExists: There is one and ``overwrite`` is false.
