@@ -2,7 +2,8 @@
 
 One scheme (spec/keys.md)::
 
-    okm  = HKDF-SHA256(ikm = secret, salt = none, info = lp(purpose) lp(part) …, L = 32)
+    derive(secret, purpose, p1, …) = HKDF-SHA256(ikm = secret, salt = none, L = 32,
+                                                 info = lp("sealtrain/<purpose>/v1") lp(p1) …)
     lp(s) = u32 big-endian length of UTF-8(s), then UTF-8(s)
 
 Length prefixes make the list of parts unambiguous; the purpose keeps uses apart.
@@ -28,7 +29,7 @@ KEY_BYTES = 32
 _HEX40 = re.compile(r"[0-9a-f]{40}")
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 _HEX32 = re.compile(r"[0-9a-f]{32}")
-_PURPOSE = re.compile(r"sealtrain/[a-z0-9]+(-[a-z0-9]+)*/v[0-9]+")
+_PURPOSE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def derive(secret: Secret, purpose: str, *parts: str) -> Secret:
@@ -36,17 +37,17 @@ def derive(secret: Secret, purpose: str, *parts: str) -> Secret:
 
     Args:
         secret: 32 uniformly random bytes.
-        purpose: ``sealtrain/<words>/v<number>``.
+        purpose: Lower-case words with hyphens; becomes ``sealtrain/<purpose>/v1``.
         parts: What the key is bound to, in order.
 
     Raises:
         UsageError: The purpose is not of that form, or the secret is not 32 bytes.
     """
     if not _PURPOSE.fullmatch(purpose):
-        raise UsageError("not a purpose", got=purpose, expected="sealtrain/<purpose>/v1")
+        raise UsageError("not a purpose", got=purpose[:80], expected="words with hyphens")
     if len(secret) != KEY_BYTES:
         raise UsageError("secret has the wrong length", got=len(secret), expected=KEY_BYTES)
-    info = b"".join(_prefixed(text) for text in (purpose, *parts))
+    info = b"".join(_prefixed(text) for text in (f"sealtrain/{purpose}/v1", *parts))
     return Secret(HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(secret.reveal()))
 
 
@@ -64,7 +65,7 @@ def recipe_key(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -
     """
     _check(app_id=(app_id, _HEX40), compose_hash=(compose_hash, _HEX64))
     _check(owner_id=(owner_id, _HEX64))
-    return HpkePrivateKey(derive(root, "sealtrain/recipe-key/v1", app_id, compose_hash, owner_id))
+    return HpkePrivateKey(derive(root, "recipe-key", app_id, compose_hash, owner_id))
 
 
 def run_key(root: Secret, *, app_id: str, compose_hash: str, run_id: str) -> DataKey:
@@ -80,19 +81,17 @@ def run_key(root: Secret, *, app_id: str, compose_hash: str, run_id: str) -> Dat
         UsageError: An argument has another form.
     """
     _check(app_id=(app_id, _HEX40), compose_hash=(compose_hash, _HEX64), run_id=(run_id, _HEX32))
-    derived = derive(root, "sealtrain/run-key/v1", app_id, compose_hash, run_id)
+    derived = derive(root, "run-key", app_id, compose_hash, run_id)
     return DataKey(derived.reveal())
 
 
 def signing_key(root: Secret, purpose: str) -> Ed25519Signer:
-    """An Ed25519 signer for one purpose, such as ``sealtrain/broker-receipts/v1``.
+    """An Ed25519 signer for one purpose, such as ``"broker"``.
 
     Raises:
-        UsageError: The purpose is not of the form ``sealtrain/<purpose>/v1``.
+        UsageError: As ``derive``.
     """
-    if not _PURPOSE.fullmatch(purpose):
-        raise UsageError("not a purpose", got=purpose, expected="sealtrain/<purpose>/v1")
-    seed = derive(root, "sealtrain/signing-key/v1", purpose)
+    seed = derive(root, "signing-key", purpose)
     return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed.reveal()))
 
 

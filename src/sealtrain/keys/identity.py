@@ -60,10 +60,10 @@ class Identity:
         """
         if len(seed) != KEY_BYTES:
             raise KeyFileInvalid("seed has the wrong length", got=len(seed), expected=KEY_BYTES)
-        signing = derive(seed, "sealtrain/identity-signing/v1")
+        signing = derive(seed, "identity-signing")
         self.name = name
         self.signer = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(signing.reveal()))
-        self.sealing = HpkePrivateKey(derive(seed, "sealtrain/identity-sealing/v1"))
+        self.sealing = HpkePrivateKey(derive(seed, "identity-sealing"))
         self.public = PublicIdentity.of(
             name, signing_key=self.signer.public, sealing_key=self.sealing.public.raw
         )

@@ -21,6 +21,7 @@ from sealtrain.keys.keyfile import read_secret_file, write_secret_file
 __all__ = ["DEFAULT_PATH", "SCHEMES", "root_secret"]
 
 DEFAULT_PATH = "sealtrain/broker-root/v1"
+PURPOSE = "sealtrain-broker-root"
 SCHEMES = ("file:PATH", "dstack:SOCKET?path=sealtrain/broker-root/v1")
 
 
@@ -93,9 +94,5 @@ def _from_dstack(rest: str) -> Secret:
     path = options[0][1] if options else DEFAULT_PATH
     if not path:
         raise UsageError("a dstack: URI with an empty path", expected=SCHEMES[1])
-    key = DstackClient(socket).get_key(path, purpose="")
-    if len(key) != KEY_BYTES:
-        raise KeyFileInvalid(
-            "the guest's key has the wrong length", got=len(key), expected=KEY_BYTES
-        )
-    return Secret(bytes(key))
+    key = DstackClient(socket).get_key(path, purpose=PURPOSE)
+    return Secret(key.reveal())

@@ -25,8 +25,22 @@ __all__ = ["app_id_of", "build_compose", "compose_hash", "extract_lock", "lint_c
 
 MAX_COMPOSE_BYTES = 256 << 10
 LOCK_PATH = "/run/sealtrain/recipe.lock.json"
+# Sealed data, collateral and the broker's pin, put here by the operator. None is trusted: each is
+# checked by digest or signature.
+WORK = "/work"
+_SOCKET = "/var/run/dstack.sock"
 _SERVICE = "guest"
 _CONFIG = "recipe_lock"
+
+
+def _arguments(platform: str) -> list[str]:
+    return [
+        *("train", LOCK_PATH, "--platform", platform, "--guest", _SOCKET, "--base", WORK),
+        *("--collateral", f"file:{WORK}/collateral.json", "--broker", f"{WORK}/broker.json"),
+        *("--data", f"{WORK}/sealed", "--out", f"{WORK}/out"),
+    ]
+
+
 _DELIMITER = "SEALTRAIN_RECIPE_LOCK"
 _SCRIPT_HEAD = f"""\
 #!/bin/bash
@@ -38,7 +52,7 @@ printf %s "$(cat <<'{_DELIMITER}'
 _SCRIPT_TAIL = f"""
 {_DELIMITER}
 )" > {LOCK_PATH}
-exec sealtrain train {LOCK_PATH} --platform simulator
+exec sealtrain {" ".join(_arguments("simulator"))}
 """
 _HINT = "write it with sealtrain lock and deploy exactly those bytes"
 
@@ -136,11 +150,11 @@ def _services(image: str, content: str) -> dict[str, JsonValue]:
             _SERVICE: {
                 "image": image,
                 "entrypoint": ["sealtrain"],
-                "command": ["train", LOCK_PATH, "--platform", "dstack"],
-                "working_dir": "/work",
+                "command": _arguments("dstack"),
+                "working_dir": WORK,
                 "configs": [{"source": _CONFIG, "target": LOCK_PATH}],
                 # The guest's own attestation socket and its encrypted disk; nothing else.
-                "volumes": ["/var/run/dstack.sock:/var/run/dstack.sock", "work:/work"],
+                "volumes": [f"{_SOCKET}:{_SOCKET}", f"work:{WORK}"],
                 "cap_drop": ["ALL"],
                 "security_opt": ["no-new-privileges:true"],
                 "read_only": True,

@@ -27,7 +27,6 @@ __all__ = [
     "check_plain_json",
     "printable",
     "resolve_inside",
-    "written_optional",
 ]
 
 MAX_INTEGER = (1 << 53) - 1
@@ -127,12 +126,3 @@ def by_key(default: str, **tags: str) -> Callable[[Any], str]:
         return default
 
     return choose
-
-
-def written_optional(*fields: str) -> Callable[[dict[str, Any]], None]:
-    """JSON Schema edit: ``fields`` may be left out because a validator fills them in."""
-
-    def edit(schema: dict[str, Any]) -> None:
-        schema["required"] = [name for name in schema["required"] if name not in fields]
-
-    return edit

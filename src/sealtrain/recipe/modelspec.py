@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import StrictModel
-from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json, written_optional
+from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json
 
 __all__ = [
     "BytesTokenizer",
@@ -69,19 +69,13 @@ Tokenizer = Annotated[
 class ModelFromFolder(StrictModel):
     """Weights saved by Transformers, as safetensors only."""
 
-    model_config = ConfigDict(json_schema_extra=written_optional("tokenizer"))
-
     kind: ClassVar[Literal["folder"]] = "folder"
     path: RecipePath
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer = Field(
+        default_factory=lambda known: FolderTokenizer(path=known.get("path", "")),
+        description="The model's own when left out.",
+    )
     dtype: Literal["float32", "bfloat16"] = "float32"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _tokenizer_of_the_model(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("tokenizer") is None and "path" in data:
-            return {**data, "tokenizer": {"path": data["path"]}}
-        return data
 
 
 class ModelFromConfig(StrictModel):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import LimitExceeded, RecipeInvalid
-from sealtrain.recipe.fields import ColumnName, Text, by_key, written_optional
+from sealtrain.recipe.fields import ColumnName, Text, by_key
 from sealtrain.recipe.modelspec import (
     BytesTokenizer,
     FolderTokenizer,
@@ -200,24 +200,19 @@ class SftRecipe(Recipe):
 class ClassifyRecipe(Recipe):
     """Training of a classifier on text or on columns of numbers."""
 
-    model_config = ConfigDict(json_schema_extra=written_optional("num_labels"))
-
     phase: Literal["classify"]
     columns: ClassifyColumns
     trainer: ClassifyArguments
-    num_labels: int = Field(ge=2, le=65_536)
     labels: tuple[Text, ...] | None = Field(
         default=None, description="Names in order; null when records carry 0 … num_labels - 1."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _count_labels(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "num_labels" not in data:
-            labels = data.get("labels")
-            if isinstance(labels, list):
-                return {**data, "num_labels": len(labels)}
-        return data
+    num_labels: int = Field(
+        default_factory=lambda known: len(known.get("labels") or ()),
+        validate_default=True,
+        ge=2,
+        le=65_536,
+        description="Counted from labels when left out.",
+    )
 
     @model_validator(mode="after")
     def _labels_agree(self) -> Self:

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sealtrain.errors import EnvironmentChanged, ExtraMissing
+from sealtrain.recipe import installation
+from sealtrain.recipe.installation import check_package_files, measure_code, measure_environment
+
+Place = Callable[..., Path]
+
+
+def recorded(data: bytes) -> str:
+    digest = urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return f"sha256={digest},{len(data)}"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Installs a tiny package into a folder on the path."""
+
+    def install(
+        name: str, *, version: str = "1.0", requires: tuple[str, ...] = (), extra_rows: str = ""
+    ) -> Path:
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
+        lines += [f"Requires-Dist: {line}" for line in requires]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        code = f"# {name}\n".encode()
+        (tmp_path / f"{name}.py").write_bytes(code)
+        (info / "RECORD").write_text(
+            f"{name}.py,{recorded(code)}\n{info.name}/RECORD,,\n{extra_rows}"
+        )
+        return info
+
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return install
+
+
+@pytest.fixture
+def wanted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def want(*lines: str) -> None:
+        monkeypatch.setattr(installation, "_own_requirements", lambda: list(lines))
+
+    return want
+
+
+def test_the_closure_follows_markers_and_extras(place: Place, wanted: Callable[..., None]) -> None:
+    place("alpha", requires=("beta[fast]>=1", "windows-only; sys_platform == 'win32'"))
+    place("beta", requires=("gamma; extra == 'fast'", "delta; extra == 'slow'", "no-such-package"))
+    place("gamma")
+    place("delta")
+    place("epsilon")
+    wanted("alpha>=1", "epsilon; extra == 'train'", "zeta; extra == 'other'")
+    measured = measure_environment()
+    assert list(measured.packages) == ["alpha", "beta", "epsilon", "gamma"]
+    assert measured.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def test_a_missing_or_old_requirement_is_named_with_the_way_to_install_it(
+    place: Place, wanted: Callable[..., None]
+) -> None:
+    place("alpha", version="1.0")
+    wanted("alpha>=2; extra == 'train'")
+    with pytest.raises(ExtraMissing) as refusal:
+        measure_environment()
+    assert (refusal.value.got, refusal.value.expected) == ("1.0", ">=2")
+    assert "pip install" in (refusal.value.hint or "")
+    wanted("no-such-package")
+    with pytest.raises(ExtraMissing, match="no-such-package"):
+        measure_environment()
+
+
+def test_what_installers_write_does_not_change_a_record_digest(
+    place: Place, wanted: Callable[..., None]
+) -> None:
+    plain = place("alpha")
+    wanted("alpha")
+    before = measure_environment()
+    noise = recorded(b"noise")
+    (plain / "RECORD").write_text(
+        f"../../bin/alpha,{noise}\n/opt/alpha,{noise}\n"
+        f"{plain.name}/INSTALLER,{noise}\n{plain.name}/REQUESTED,{noise}\n"
+        f"{plain.name}/direct_url.json,{noise}\n__pycache__/alpha.cpython-311.pyc,{noise}\n"
+        + (plain / "RECORD").read_text()
+    )
+    assert measure_environment() == before
+    with (plain / "RECORD").open("a") as file:
+        file.write(f"alpha_more.py,{noise}\n")
+    assert measure_environment() != before
+
+
+def test_a_package_without_record_cannot_be_measured(
+    place: Place, wanted: Callable[..., None]
+) -> None:
+    (place("alpha") / "RECORD").unlink()
+    wanted("alpha")
+    with pytest.raises(ExtraMissing, match="no RECORD"):
+        measure_environment()
+
+
+def test_package_files_are_compared_with_their_record(place: Place, tmp_path: Path) -> None:
+    place("alpha")
+    check_package_files(("alpha",))
+    (tmp_path / "alpha.py").write_text("import os\n")
+    with pytest.raises(EnvironmentChanged, match=r"alpha\.py"):
+        check_package_files(("alpha",))
+    (tmp_path / "alpha.py").unlink()
+    with pytest.raises(EnvironmentChanged) as refusal:
+        check_package_files(("alpha",))
+    assert refusal.value.got == "absent"
+
+
+def test_a_checkout_knows_the_same_requirements_as_an_installed_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(name: str) -> list[str]:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", absent)
+    lines = installation._own_requirements()
+    assert any(line.startswith("cryptography>=") for line in lines)
+    assert any(line.startswith("trl>=") and line.endswith("extra == 'train'") for line in lines)
+
+
+def test_code_is_measured_by_its_python_files() -> None:
+    assert measure_code() == measure_code()
+    assert len(measure_code().sha256) == 64

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.errors import AlreadyExists, LockInvalid, ModelInvalid
+from sealtrain.recipe.lock import Installation, LockedRecipe, load_lock, parse_lock
+
+Document = dict[str, Any]
+LockOf = Callable[..., LockedRecipe]
+
+
+def test_locking_twice_gives_the_same_bytes(sft: Document, lock_of: LockOf) -> None:
+    first, second = lock_of(sft), lock_of(sft)
+    assert first.lock_bytes == second.lock_bytes
+    assert first.compose_bytes == second.compose_bytes
+    assert first.recipe_hash == sha256_hex(first.lock_bytes) == first.lock.recipe_hash
+    assert first.compose_hash == sha256_hex(first.compose_bytes)
+    assert first.app_id == first.compose_hash[:40]
+
+
+def test_a_default_written_out_is_the_same_recipe(sft: Document, lock_of: LockOf) -> None:
+    short = lock_of(sft)
+    sft["trainer"] |= {"seed": 42, "weight_decay": 0, "learning_rate": 3e-3}
+    sft = dict(reversed(sft.items()))
+    assert lock_of(sft).lock_bytes == short.lock_bytes
+
+
+def test_a_lock_names_no_place_and_no_time(
+    sft: Document, lock_of: LockOf, tmp_path: Path, model_folder: Path
+) -> None:
+    sft["model"] = {"path": "base"}
+    text = lock_of(sft).lock_bytes.decode()
+    assert str(tmp_path) not in text
+    assert set(json.loads(text)) == {
+        *("version", "consortium_id", "recipe", "code", "environment"),
+        *("scripts", "model", "tokenizer"),
+    }
+
+
+def test_model_and_tokenizer_are_pinned_by_digest(
+    sft: Document, tabular: Document, lock_of: LockOf, model_folder: Path
+) -> None:
+    made = lock_of(sft).lock
+    assert (made.model.kind, made.tokenizer.kind, made.tokenizer.sha256) == (
+        "config", "bytes", None,
+    )  # fmt: skip
+    assert lock_of(tabular).lock.tokenizer.kind == "none"
+    sft["model"] = {"path": "base"}
+    loaded = lock_of(sft).lock
+    assert (loaded.model.kind, loaded.tokenizer.kind) == ("folder", "folder")
+    (model_folder / "config.json").write_text('{"model_type": "llama", "x": 1}')
+    assert lock_of(sft).lock.model != loaded.model
+    (model_folder / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(ModelInvalid, match=r"pytorch_model\.bin"):
+        lock_of(sft)
+
+
+def test_other_code_packages_or_owners_give_another_lock(
+    sft: Document, lock_of: LockOf, installation: Installation
+) -> None:
+    base = lock_of(sft).recipe_hash
+    code = installation.code.model_copy(update={"sha256": "12" * 32})
+    packages = dict(installation.environment.packages)
+    del packages["trl"]
+    environment = installation.environment.model_copy(update={"packages": packages})
+    changed = [
+        lock_of(sft, installation=dataclasses.replace(installation, code=code)),
+        lock_of(sft, installation=dataclasses.replace(installation, environment=environment)),
+        lock_of(sft, consortium_id="c1" * 32),
+    ]
+    assert len({base, *(lock.recipe_hash for lock in changed)}) == 4
+
+
+def test_files_are_written_once_and_read_back(
+    sft: Document, lock_of: LockOf, tmp_path: Path
+) -> None:
+    locked = lock_of(sft)
+    locked.write(tmp_path)
+    locked.write(tmp_path)
+    assert load_lock(tmp_path / "recipe.lock.json") == locked.lock
+    assert (tmp_path / "app-compose.json").read_bytes() == locked.compose_bytes
+    other = lock_of(sft | {"name": "other"})
+    with pytest.raises(AlreadyExists):
+        other.write(tmp_path)
+    assert load_lock(tmp_path / "recipe.lock.json") == locked.lock
+    other.write(tmp_path, overwrite=True)
+    assert load_lock(tmp_path / "recipe.lock.json") == other.lock
+
+
+def test_the_kms_contract_names_the_app(on_dstack: Document, lock_of: LockOf) -> None:
+    on_dstack["hardware"]["app_id"] = "ab" * 20
+    assert lock_of(on_dstack).app_id == "ab" * 20
+
+
+def _without(path: str) -> Callable[[Document], None]:
+    def change(lock: Document) -> None:
+        *parents, last = path.split(".")
+        for part in parents:
+            lock = lock[part]
+        del lock[last]
+
+    return change
+
+
+def _with(path: str, value: Any) -> Callable[[Document], None]:
+    def change(lock: Document) -> None:
+        *parents, last = path.split(".")
+        for part in parents:
+            lock = lock[part]
+        lock[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_with("time", "now"), "unknown field"),
+        (_without("scripts"), "scripts"),
+        (_with("version", 2), "version"),
+        (_with("consortium_id", "x"), "consortium_id"),
+        (_without("recipe.trainer.seed"), "default is left out"),
+        (_with("recipe.trainer.max_steps", 0), "max_steps"),
+        (_with("recipe.phase", "dpo"), "phase"),
+        (_with("recipe", None), "not a mapping"),
+        (_with("model.sha256", "00" * 32), "another model"),
+        (_with("model.kind", "folder"), "another kind of model"),
+        (_with("recipe.model.init_seed", 8), "another model"),
+        (_with("tokenizer.kind", "none"), "another tokenizer"),
+        (_with("tokenizer.sha256", "00" * 32), "another tokenizer"),
+        (_with("environment.python", "2.7"), "python"),
+        (_with("environment.packages.Torch", {}), "packages"),
+        (_with("scripts", {"/etc/x.py": "00" * 32}), "scripts"),
+    ],
+)
+def test_an_edited_lock_is_refused(
+    sft: Document, lock_of: LockOf, change: Callable[[Document], None], problem: str
+) -> None:
+    document = json.loads(lock_of(sft).lock_bytes)
+    assert parse_lock(canonical_json(document))
+    change(document)
+    with pytest.raises(LockInvalid, match=problem):
+        parse_lock(canonical_json(document))
+
+
+def test_a_lock_has_one_spelling(sft: Document, lock_of: LockOf) -> None:
+    data = lock_of(sft).lock_bytes
+    for other in (
+        data + b"\n",
+        b" " + data,
+        json.dumps(json.loads(data)).encode(),
+        data[:-1],
+        b"[]",
+        b"",
+        b'{"version":1,' + data[1:],
+    ):
+        with pytest.raises(LockInvalid):
+            parse_lock(other)

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.errors import DataInvalid, RecipeInvalid
+from sealtrain.recipe.schema import (
+    ClassifyRecipe,
+    ClassifyTabularColumns,
+    FolderTokenizer,
+    MessagesColumns,
+    ModelFromFolder,
+    PromptCompletionColumns,
+    SftRecipe,
+    TextColumns,
+    json_schema,
+    load_recipe,
+    parse_recipe,
+)
+
+Document = dict[str, Any]
+
+
+def test_a_recipe_is_of_its_phase_and_writes_its_defaults_out(sft: Document) -> None:
+    recipe = parse_recipe(sft)
+    assert isinstance(recipe, SftRecipe)
+    assert recipe.owners == ("hospital-a", "hospital-b")
+    written = recipe.to_dict()
+    assert written["trainer"]["gradient_accumulation_steps"] == 1
+    assert written["release_policy"]["logs"] == "none"
+    assert written["peft"]["lora_alpha"] == 16
+    assert parse_recipe(json.loads(json.dumps(written))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        ({"text": "note"}, TextColumns),
+        ({"prompt": "q", "completion": "a"}, PromptCompletionColumns),
+        ({"messages": "chat"}, MessagesColumns),
+    ],
+)
+def test_the_columns_tell_the_kind_of_record(sft: Document, columns: Any, kind: type) -> None:
+    recipe = parse_recipe(sft | {"columns": columns})
+    assert type(recipe.columns) is kind
+    assert set(recipe.columns.names) == set(columns.values())
+
+
+def test_a_tabular_classifier_counts_its_labels(tabular: Document) -> None:
+    recipe = parse_recipe(tabular)
+    assert isinstance(recipe, ClassifyRecipe)
+    assert isinstance(recipe.columns, ClassifyTabularColumns)
+    assert (recipe.num_labels, recipe.labels) == (2, ("benign", "malignant"))
+    assert recipe.columns.names == ("radius", "texture", "diagnosis")
+
+
+def test_a_model_folder_brings_its_tokenizer_unless_another_is_named(sft: Document) -> None:
+    own = parse_recipe(sft | {"model": {"path": "../models/base"}}).model
+    assert isinstance(own, ModelFromFolder)
+    assert own.tokenizer == FolderTokenizer(path="../models/base")
+    other = parse_recipe(sft | {"model": {"path": "m", "tokenizer": {"path": "t"}}}).model
+    assert other.tokenizer == FolderTokenizer(path="t")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "near"),
+    [
+        ("trainer", "learning_rat", "learning_rate"),
+        ("trainer", "gradient_checkpointing", "activation_checkpointing"),
+        ("peft", "lora_aplha", "lora_alpha"),
+        ("release_policy", "metric", "metrics"),
+        ("hardware", "imag", "image"),
+        ("columns", "promt", "prompt"),
+        (None, "hardwear", "hardware"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_a_near_name(
+    sft: Document, place: str | None, name: str, near: str
+) -> None:
+    target = sft if place is None else sft[place]
+    target[name] = "x"
+    with pytest.raises(RecipeInvalid, match="unknown field") as refusal:
+        parse_recipe(sft)
+    assert refusal.value.hint == f"did you mean {near!r}?"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "report_to",
+        "push_to_hub",
+        "hub_token",
+        "hub_model_id",
+        "output_dir",
+        "logging_dir",
+        "run_name",
+        "trust_remote_code",
+        "log_completions",
+        "model_init_kwargs",
+        "dataset_kwargs",
+        "resume_from_checkpoint",
+        "include_for_metrics",
+        "deepspeed",
+        "debug",
+    ],
+)
+def test_arguments_that_carry_data_out_or_code_in_do_not_exist(sft: Document, name: str) -> None:
+    sft["trainer"][name] = "x"
+    with pytest.raises(RecipeInvalid, match="unknown field"):
+        parse_recipe(sft)
+
+
+BROKEN: list[tuple[str, Any, str]] = [
+    ("version", 2, "version"),
+    ("version", "1", "version"),
+    ("name", "Has Space", "name"),
+    ("description", "zero\u200bwidth", "cannot be seen"),
+    ("description", "turned \u202e around", "cannot be seen"),
+    ("phase", "dpo", "no known phase"),
+    ("phase", None, "no known phase"),
+    ("datasets", [], "datasets"),
+    ("datasets.0.owner", "A", "owner"),
+    ("datasets.0.role", "valid", "role"),
+    ("datasets.0.weight", 0, "weight"),
+    ("datasets.0.weight", "2", "weight"),
+    ("datasets.2.weight", 2, "read whole"),
+    ("datasets.1", {"owner": "hospital-a", "name": "biopsies", "role": "test"}, "twice"),
+    ("columns", {}, "columns"),
+    ("columns", {"text": "a", "prompt": "b"}, "unknown field"),
+    ("trainer.max_steps", 0, "max_steps"),
+    ("trainer.max_steps", 1.5, "max_steps"),
+    ("trainer.max_steps", True, "max_steps"),
+    ("trainer.learning_rate", "3e-3", "learning_rate"),
+    ("trainer.learning_rate", 0, "learning_rate"),
+    ("trainer.seed", -1, "seed"),
+    ("trainer.seed", 1 << 32, "seed"),
+    ("trainer.optim", "adamw_bnb_8bit", "optim"),
+    ("trainer.warmup_steps", 1.5, "warmup_steps"),
+    ("trainer.padding_free", True, "padding_free"),
+    ("peft.method", "magic", "method"),
+    ("peft.r", 0, "peft.r"),
+    ("peft.target_modules", "q_.*", "target_modules"),
+    ("peft.target_modules", [], "target_modules"),
+    ("privacy", {}, "privacy.dp"),
+    ("privacy.dp", "epsilon", "dp"),
+    ("release_policy.metrics", ["Loss!"], "metrics"),
+    ("release_policy.metrics", ["loss", "loss"], "metrics name one twice"),
+    ("release_policy.round_to", 9, "round_to"),
+    ("release_policy.logs", "all", "logs"),
+    ("release_policy.model.recipients", [], "recipients"),
+    ("release_policy.model.recipients", ["a", "a"], "twice"),
+    ("hardware.platforms", [], "platforms"),
+    ("hardware.platforms", ["nitro"], "platforms"),
+    ("hardware.platforms", ["simulator", "simulator"], "twice"),
+    ("hardware.platforms", ["dstack"], "image is required"),
+    ("hardware.image", "name:latest", "image"),
+    ("hardware.image", f"$x@sha256:{'0' * 64}", "image"),
+    ("hardware.key_provider", "kms", "key_provider_id"),
+    ("hardware.key_provider_id", "00", "without a key_provider"),
+    ("hardware.app_id", "0" * 40, "KMS contract"),
+    ("model", {}, "model"),
+    ("model.config", {"hidden_size": 3}, "model_type"),
+    ("model.config", {"model_type": "x", "auto_map": {"AutoModel": "evil.py"}}, "not measured"),
+    ("model.config", {"model_type": "x", "a": {"trust_remote_code": True}}, "not measured"),
+    ("model.config", {"model_type": "x", "_attn_implementation": "a"}, "not measured"),
+    ("model.config", {"model_type": "x", "attn_implementation": "org/k"}, "not measured"),
+    ("model.config", {"model_type": "x", "n": 1 << 60}, "2\\*\\*53"),
+    ("model.config", {"model_type": "x", "n": [[[[[[[1]]]]]]]}, "deeper"),
+    ("model.tokenizer", None, "tokenizer"),
+    ("model.tokenizer", {"kind": "words"}, "tokenizer"),
+    ("model", {"path": "/models/base"}, "path"),
+    ("model", {"path": "../../etc"}, "path"),
+    ("model", {"path": "a/../../etc"}, "path"),
+    ("model", {"path": "a/../b"}, "path"),
+    ("model", {"path": "a\\b"}, "path"),
+    ("model", {"path": "~/b"}, "path"),
+    ("model", {"path": "a//b"}, "path"),
+    ("model", {"path": ".hidden"}, "path"),
+    ("model", {"path": ".."}, "path"),
+    ("model", {"path": ""}, "path"),
+    ("model", {"path": "$HOME"}, "path"),
+    ("model", {"path": "https://example.org/m"}, "path"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "problem"), BROKEN)
+def test_a_value_outside_its_range_is_refused_by_name(
+    sft: Document, place: str, value: Any, problem: str
+) -> None:
+    parse_recipe(sft)
+    *path, last = place.split(".")
+    target: Any = sft
+    for part in path:
+        target = target[int(part) if part.isdigit() else part]
+    target[int(last) if last.isdigit() else last] = value
+    with pytest.raises(RecipeInvalid, match=problem):
+        parse_recipe(sft)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"labels": ["a"]}, "num_labels"),
+        ({"labels": ["a", "a"]}, "twice"),
+        ({"labels": ["a", "b"], "num_labels": 3}, "differs"),
+        ({"labels": None}, "num_labels"),
+        ({"columns": {"features": [], "label": "y"}}, "features"),
+        ({"columns": {"features": ["x", "x"], "label": "y"}}, "twice"),
+        ({"columns": {"features": ["x", "y"], "label": "y"}}, "twice"),
+        ({"columns": {"text": "t", "label": "y"}}, "tokenizer"),
+        ({"peft": {"method": "lora", "target_modules": ["q"]}}, "peft"),
+        ({"model": {"path": "m"}}, "model.config"),
+        ({"model": {"config": {"model_type": "mlp"}, "init_seed": 1,
+                    "tokenizer": {"kind": "bytes"}}}, "without a tokenizer"),
+    ],
+)  # fmt: skip
+def test_a_classifier_must_fit_its_columns(tabular: Document, change: Any, problem: str) -> None:
+    parse_recipe(tabular)
+    with pytest.raises(RecipeInvalid, match=problem):
+        parse_recipe(tabular | change)
+
+
+@pytest.mark.parametrize("field", ["privacy", "release_policy", "hardware", "trainer", "columns"])
+def test_what_owners_agree_to_must_be_written(sft: Document, field: str) -> None:
+    del sft[field]
+    with pytest.raises(RecipeInvalid, match=f"lacks the field '{field}'"):
+        parse_recipe(sft)
+
+
+def test_a_missing_or_huge_file_is_a_typed_refusal(tmp_path: Path) -> None:
+    with pytest.raises(DataInvalid, match="cannot read"):
+        load_recipe(tmp_path / "none.yaml")
+    big = tmp_path / "big.yaml"
+    big.write_bytes(b"#" * (1 << 20))
+    with pytest.raises(RecipeInvalid, match="too long"):
+        load_recipe(big)
+    big.write_text("- a list")
+    with pytest.raises(RecipeInvalid, match="not a mapping"):
+        load_recipe(big)
+
+
+def test_an_invalid_value_is_never_quoted(sft: Document) -> None:
+    sft["trainer"]["max_steps"] = "canary-4711"
+    with pytest.raises(RecipeInvalid) as refusal:
+        parse_recipe(sft)
+    assert "canary" not in str(refusal.value.to_dict())
+
+
+def test_the_published_json_schema_is_current(repository: Path) -> None:
+    published = (repository / "spec" / "schema" / "recipe.schema.json").read_text("utf-8")
+    assert published == json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n", (
+        "run: python tools/recipe_schema.py"
+    )
+
+
+def test_importing_the_package_loads_no_training_library() -> None:
+    program = (
+        "import sys, sealtrain.recipe.lock, sealtrain.recipe.measure, sealtrain.recipe.diff\n"
+        "heavy = {'torch','transformers','numpy','pyarrow','httpx','yaml','packaging'}\n"
+        "sys.exit(','.join(sorted(heavy & set(sys.modules))) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
