@@ -6,12 +6,12 @@ every list and text bounded. ``load_message`` is the one door for bytes from the
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.base.canonical import parse_json
+from sealtrain.base.canonical import JsonValue, parse_json
 from sealtrain.base.models import (
     Base64,
     Hex32,
@@ -39,6 +39,10 @@ __all__ = [
     "EnvelopeDocument",
     "ErrorBody",
     "ErrorFields",
+    "Health",
+    "LedgerCheckpoint",
+    "LedgerConsistency",
+    "LedgerPage",
     "ReleaseAnswer",
     "ReleaseRequest",
     "RenewalAnswer",
@@ -51,7 +55,7 @@ __all__ = [
 
 MAX_REQUEST_BYTES = 2 << 20
 MAX_MANIFEST_BYTES = 8 << 20
-MAX_DATASETS = 64
+MAX_DATASETS = 256
 _HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
 _SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 _KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
@@ -108,6 +112,15 @@ class _Attested(StrictModel):
     def transcript(self) -> dict[str, Any]:
         """Every field but the evidence: what report data commits to."""
         return self.model_dump(mode="json", by_alias=True, exclude={"evidence"})
+
+    @classmethod
+    def from_dict(cls, data: JsonValue) -> Self:
+        """Validate parsed JSON.
+
+        Raises:
+            DataInvalid: A field is missing, unknown or malformed.
+        """
+        return load_model(cls, data, DataInvalid, cls.__name__)
 
 
 class ReleaseRequest(_Attested):
@@ -214,6 +227,34 @@ class Accepted(StrictModel):
     index: int = Field(ge=0)
     digest: Hex64
     proof: dict[str, Any]
+
+
+class LedgerCheckpoint(StrictModel):
+    """Head of the ledger, a signed note (§7)."""
+
+    checkpoint: str
+
+
+class LedgerPage(StrictModel):
+    """Consecutive entries of the ledger (§7)."""
+
+    start: int = Field(ge=0)
+    entries: tuple[dict[str, Any], ...]
+
+
+class LedgerConsistency(StrictModel):
+    """Proof that a larger ledger extends a smaller one (§7)."""
+
+    path: tuple[Hex64, ...]
+
+
+class Health(StrictModel):
+    """That the broker answers."""
+
+    status: Literal["ok"]
+    version: str
+    consortium_id: Hex64
+    ledger_size: int = Field(ge=0)
 
 
 class ErrorFields(StrictModel):

@@ -1,11 +1,18 @@
-"""What both sides compute from a request: transcript bytes, digest and HPKE info (§4.1, §4.4)."""
+"""What both sides compute alike: transcript digest, HPKE info, ledger origin (spec §2, §4)."""
 
 from __future__ import annotations
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 
-__all__ = ["KEYS_PURPOSE", "RELEASE_PURPOSE", "RENEWAL_PURPOSE", "answer_info", "transcript_digest"]
+__all__ = [
+    "KEYS_PURPOSE",
+    "RELEASE_PURPOSE",
+    "RENEWAL_PURPOSE",
+    "answer_info",
+    "ledger_origin",
+    "transcript_digest",
+]
 
 RELEASE_PURPOSE = "release"
 RENEWAL_PURPOSE = "renewal"
@@ -21,3 +28,8 @@ def transcript_digest(transcript: JsonValue) -> str:
 def answer_info(digest: str) -> bytes:
     """HPKE ``info`` of the answer to the request with this transcript digest."""
     return canonical_json({"purpose": "sealtrain/release/v1", "transcript_digest": digest})
+
+
+def ledger_origin(consortium_id: str) -> str:
+    """Origin line of the checkpoints of a consortium's ledger."""
+    return f"sealtrain/ledger/{consortium_id}"

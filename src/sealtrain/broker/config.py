@@ -1,0 +1,91 @@
+"""What a broker is told when it starts. Everything that decides trust must be written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from sealtrain.errors import UsageError
+
+__all__ = ["BrokerConfig", "BrokerLimits"]
+
+_MIN_LEASE, _MAX_LEASE = 60, 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLimits:
+    """Caps that keep one caller from exhausting the broker.
+
+    Attributes:
+        challenge_seconds: Lifetime of a challenge, seconds.
+        outstanding_challenges: Challenges that may wait unused at a time.
+        posts_per_minute: Requests that may write to the ledger, per minute and broker.
+        future_seconds: How far ahead of the broker's clock an owner's signature may be dated.
+        decisions: Signed decisions the broker keeps.
+        manifests_per_run: Run manifests it records for one run.
+        ledger_page: Entries in one answer.
+    """
+
+    challenge_seconds: int = 120
+    outstanding_challenges: int = 1024
+    posts_per_minute: int = 600
+    future_seconds: int = 300
+    decisions: int = 4096
+    manifests_per_run: int = 16
+    ledger_page: int = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of ``sealtrain broker serve``.
+
+    Attributes:
+        consortium: The consortium file.
+        policy: Appraisal policy for guests, YAML.
+        root_secret: URI of the root secret (``file:…`` or ``dstack:…``).
+        state: Folder of the database and the ledger; created if absent, mode 0700.
+        guest: Unix socket of the guest API that attests the broker itself.
+        collateral: URI of the collateral for quotes (``file:…``).
+        platform: What the guest API is: ``dstack`` or ``simulator``.
+        host: Address to listen on.
+        port: TCP port; 0 lets the system choose.
+        lease_seconds: How long released keys may be used, 60 s to 7 days.
+        limits: Caps.
+    """
+
+    consortium: Path
+    policy: Path
+    root_secret: str
+    state: Path
+    guest: str
+    collateral: str
+    platform: str
+    host: str = "127.0.0.1"
+    port: int = 8470
+    lease_seconds: int = 3600
+    limits: BrokerLimits = field(default_factory=BrokerLimits)
+
+    def __post_init__(self) -> None:
+        """Refuse values that no broker can run with.
+
+        Raises:
+            UsageError: A value is out of its range.
+        """
+        platforms: tuple[Literal["dstack", "simulator"], ...] = ("dstack", "simulator")
+        if self.platform not in platforms:
+            raise UsageError(
+                "no such platform",
+                check="platform",
+                got=self.platform,
+                expected=" or ".join(platforms),
+            )
+        if not _MIN_LEASE <= self.lease_seconds <= _MAX_LEASE:
+            raise UsageError(
+                "lease time is out of range",
+                check="lease seconds",
+                got=self.lease_seconds,
+                expected=f"{_MIN_LEASE} to {_MAX_LEASE}",
+            )
+        if not 0 <= self.port <= 65535:
+            raise UsageError("no such port", check="port", got=self.port, expected="0 to 65535")

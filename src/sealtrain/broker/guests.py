@@ -1,0 +1,91 @@
+"""Turn a guest's evidence into facts: verify, appraise, read the lock it measured (checks 5-7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sealtrain.attest.appraise import Verdict, appraise
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.report_data import report_data
+from sealtrain.attest.verify import verify
+from sealtrain.errors import ConfigError, DataInvalid, RecipeChanged
+from sealtrain.recipe.compose import extract_lock
+from sealtrain.recipe.lockfile import Lock, parse_lock
+from sealtrain.release.facts import Measured
+from sealtrain.release.messages import ReleaseRequest, RenewalRequest
+from sealtrain.release.transcript import RELEASE_PURPOSE, RENEWAL_PURPOSE
+
+__all__ = ["Appraised", "appraise_guest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appraised:
+    """Evidence that holds for one request.
+
+    Attributes:
+        verdict: Claim by claim, for the receipt.
+        measured: What the guest runs, for the decision.
+        evidence_digest: SHA-256 of the evidence document.
+    """
+
+    verdict: Verdict
+    measured: Measured
+    evidence_digest: str
+
+
+def appraise_guest(
+    request: ReleaseRequest | RenewalRequest,
+    policy: AppraisalPolicy,
+    *,
+    collateral: Collateral,
+    now: int,
+) -> Appraised:
+    """Verify and appraise the evidence of ``request``.
+
+    Args:
+        request: Its report data, compose hash and app id are what evidence must show.
+        policy: For guests.
+        collateral: The broker's own; what the guest sent is not used, a host could choose it.
+        now: The broker's time, seconds since the epoch.
+
+    Raises:
+        EvidenceRefused: The subclass of the first claim that fails.
+        RecipeChanged: The measured deployment document holds no lock of this version.
+    """
+    evidence: Evidence = request.evidence
+    purpose = RELEASE_PURPOSE if isinstance(request, ReleaseRequest) else RENEWAL_PURPOSE
+    verified = verify(evidence, policy, now, collateral=collateral)
+    verdict = appraise(
+        verified,
+        policy,
+        report_data=report_data(purpose, request.transcript()),
+        compose_hash=request.compose_hash,
+        app_id=request.app_id,
+    )
+    lock = _measured_lock(verified.app_compose)
+    return Appraised(
+        verdict=verdict,
+        measured=Measured(
+            app_id=verified.app_id,
+            compose_hash=verified.compose_hash,
+            recipe_hash=lock.recipe_hash,
+            consortium_id=lock.consortium_id,
+            datasets=frozenset((dataset.owner, dataset.name) for dataset in lock.recipe.datasets),
+            instance_id=verified.instance_id,
+            platform=verified.platform,
+            platforms=frozenset(lock.recipe.hardware.platforms),
+        ),
+        evidence_digest=evidence.digest,
+    )
+
+
+def _measured_lock(compose: bytes) -> Lock:
+    try:
+        return parse_lock(extract_lock(compose))
+    except (ConfigError, DataInvalid) as error:
+        raise RecipeChanged(
+            f"the measured deployment document holds no recipe lock: {error.message}",
+            check="recipe lock",
+            hint="deploy the app-compose.json that sealtrain lock wrote, unchanged",
+        ) from error

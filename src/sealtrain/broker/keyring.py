@@ -1,0 +1,131 @@
+"""The only part of the broker that touches secrets: derives keys, unwraps stanzas, seals answers.
+
+Contract: ``seal_answer`` is called with a ``Permit`` in hand and returns ciphertext for the
+guest's ephemeral key; plaintext keys never leave this module. Check 14 of spec/key-release.md §4.2
+is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.secret import Secret
+from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import DatasetMismatch, NoStanza, WrongKey
+from sealtrain.keys.derive import recipe_key, run_key, signing_key
+from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
+from sealtrain.release.transcript import answer_info, transcript_digest
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import RecipeBinding, Stanza, unwrap_for_recipe
+
+__all__ = ["Keyring"]
+
+
+class Keyring:
+    """Everything derived from one root secret, for one consortium."""
+
+    __slots__ = ("_root", "signer")
+
+    def __init__(self, root: Secret) -> None:
+        self._root = root
+        self.signer: Ed25519Signer = signing_key(root, "broker")
+        """Signs receipts and ledger checkpoints."""
+
+    def public_keys(
+        self, consortium: Consortium, *, app_id: str, compose_hash: str
+    ) -> tuple[BrokerKey, ...]:
+        """What each owner seals to for one recipe, in the consortium's order."""
+        return tuple(
+            BrokerKey(
+                owner=owner.name,
+                owner_id=owner.owner_id,
+                public_key=to_base64(
+                    recipe_key(
+                        self._root,
+                        app_id=app_id,
+                        compose_hash=compose_hash,
+                        owner_id=owner.owner_id,
+                    ).public.raw
+                ),
+            )
+            for owner in consortium.owners
+        )
+
+    def seal_answer(
+        self,
+        request: ReleaseRequest,
+        manifests: Mapping[str, DatasetManifest],
+        checkpoint: Anchor | None,
+    ) -> bytes:
+        """Unwrap the data keys of a request that was decided on and seal them to the guest.
+
+        Args:
+            request: The request ``decide`` said yes to.
+            manifests: Verified manifest of each dataset in it.
+            checkpoint: Newest anchored checkpoint of the run.
+
+        Returns:
+            HPKE ciphertext (spec/key-release.md §4.4).
+
+        Raises:
+            NoStanza: A stanza is for another recipe or owner.
+            WrongKey: A stanza was made for another dataset or key, or altered.
+            DatasetMismatch: A stanza is not a stanza.
+            DataInvalid: The guest's public key is malformed.
+        """
+        guest = HpkePublicKey(from_base64(request.hpke_public_key))
+        keys = {
+            dataset.dataset_id: to_base64(
+                self._unwrap(dataset, request, manifests[dataset.dataset_id]).reveal()
+            )
+            for dataset in request.datasets
+        }
+        run = run_key(
+            self._root,
+            app_id=request.app_id,
+            compose_hash=request.compose_hash,
+            run_id=request.run_id,
+        )
+        answer = {
+            "keys": keys,
+            "run_key": to_base64(run.reveal()),
+            "latest_checkpoint": None if checkpoint is None else checkpoint.to_dict(),
+        }
+        info = answer_info(transcript_digest(request.transcript()))
+        return guest.seal(canonical_json(answer), info=info)
+
+    def _unwrap(
+        self, asked: DatasetRequest, request: ReleaseRequest, manifest: DatasetManifest
+    ) -> DataKey:
+        binding = RecipeBinding(
+            app_id=request.app_id, compose_hash=request.compose_hash, owner_id=manifest.owner_id
+        )
+        private = recipe_key(
+            self._root,
+            app_id=request.app_id,
+            compose_hash=request.compose_hash,
+            owner_id=manifest.owner_id,
+        )
+        try:
+            stanza = Stanza.from_dict(asked.stanza.to_dict())
+            return unwrap_for_recipe(
+                stanza, dataset_id=asked.dataset_id, binding=binding, private=private
+            )
+        except (NoStanza, WrongKey) as error:
+            error.owner = manifest.owner
+            error.check = "stanza"
+            error.hint = "give the guest the folder as its owner sealed it for this recipe"
+            raise
+        except Exception as error:
+            raise DatasetMismatch(
+                "the dataset's stanza is malformed",
+                check="stanza",
+                owner=manifest.owner,
+                hint="give the guest the folder as its owner sealed it for this recipe",
+            ) from error

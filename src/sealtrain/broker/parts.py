@@ -1,0 +1,49 @@
+"""What a broker is put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.base.clock import Clock
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.store import Store
+from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.members import Consortium
+from sealtrain.sealing.datakey import Randomness
+
+__all__ = ["BrokerParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """``broker.serve.assemble`` makes these from a ``BrokerConfig``.
+
+    Attributes:
+        consortium: The one it serves.
+        policy: Appraisal policy for guests.
+        keyring: Everything secret.
+        store: Challenges, decisions, datasets, runs, leases.
+        ledger: Append-only log, signed by ``keyring.signer``.
+        collect: Makes the broker's own evidence for 64 bytes of report data.
+        collateral: Present collateral for verifying guests; what they send along is not used.
+        clock: The broker's time.
+        random: Source of challenges and lease ids.
+        limits: Caps.
+        lease_seconds: Longest lease.
+    """
+
+    consortium: Consortium
+    policy: AppraisalPolicy
+    keyring: Keyring
+    store: Store
+    ledger: Ledger
+    collect: Callable[[bytes], Evidence]
+    collateral: Callable[[], Collateral]
+    clock: Clock
+    random: Randomness
+    limits: BrokerLimits
+    lease_seconds: int

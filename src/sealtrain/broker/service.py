@@ -1,0 +1,321 @@
+"""The broker without HTTP: issues challenges, shows its keys, releases, renews.
+
+Contract of a release (spec/key-release.md §4):
+
+1. the challenge is burnt before anything else is looked at;
+2. evidence is verified outside the database; the decision, the record of run and lease and the
+   ledger entry are one transaction;
+3. the answer is sealed before that transaction commits and returned after it: a failure anywhere
+   means that nothing leaves;
+4. every refusal is a ledger entry; if it cannot be written, the caller is not told the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from sealtrain.attest.report_data import report_data
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.encoding import to_base64
+from sealtrain.broker.counting import Counting
+from sealtrain.broker.guests import Appraised, appraise_guest
+from sealtrain.broker.parts import BrokerParts
+from sealtrain.broker.store import Transaction
+from sealtrain.broker.submissions import Registry
+from sealtrain.broker.throttle import Throttle
+from sealtrain.consortium.approvals import Target
+from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest, sign_receipt
+from sealtrain.errors import SealtrainError
+from sealtrain.records.dsse import Envelope
+from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
+from sealtrain.release.facts import ChallengeState, Limits, Permit
+from sealtrain.release.messages import (
+    BrokerKeys,
+    Challenge,
+    ChallengeRequest,
+    EnvelopeDocument,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+)
+from sealtrain.release.transcript import KEYS_PURPOSE, transcript_digest
+
+__all__ = ["Broker"]
+
+Asked = TypeVar("Asked", ReleaseRequest, RenewalRequest)
+Answered = TypeVar("Answered", ReleaseAnswer, RenewalAnswer)
+
+
+class Broker:
+    """One consortium's key-release service. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._counting = Counting(parts.consortium, parts.limits)
+        self.registry = Registry(parts, self._counting)
+        """What owners and guests submit."""
+        self.throttle = Throttle(parts.limits.posts_per_minute)
+        """Counts requests that cost disk or a quote."""
+        self._limits = Limits(
+            consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
+        )
+
+    @property
+    def consortium(self) -> Consortium:
+        """The consortium it serves."""
+        return self._parts.consortium
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its ledger, to read."""
+        return self._parts.ledger
+
+    def now(self) -> int:
+        """The broker's time, seconds since the epoch."""
+        return self._parts.clock()
+
+    def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
+        """The broker's public keys for one recipe under fresh evidence of its own (§2).
+
+        Args:
+            app_id: 40 hex digits.
+            compose_hash: 64 hex digits.
+            nonce: 64 hex digits the asker chose; makes the evidence fresh.
+        """
+        statement = {
+            "consortium_id": self.consortium.consortium_id,
+            "app_id": app_id,
+            "compose_hash": compose_hash,
+            "keys": [
+                key.to_dict()
+                for key in self._parts.keyring.public_keys(
+                    self.consortium, app_id=app_id, compose_hash=compose_hash
+                )
+            ],
+            "signing_key": to_base64(self._parts.keyring.signer.public),
+            "nonce": nonce,
+        }
+        evidence = self._parts.collect(report_data(KEYS_PURPOSE, statement))
+        return BrokerKeys.model_validate_json(
+            canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
+        )
+
+    def challenge(self, request: ChallengeRequest) -> Challenge:
+        """Issue a challenge (§3).
+
+        Raises:
+            ConsortiumMismatch: The asker means another consortium.
+            LimitExceeded: Too many wait to be used.
+        """
+        same_consortium(request.consortium_id, self._limits, "request")
+        now = self.now()
+        expires_at = now + self._parts.limits.challenge_seconds
+        challenge = self._parts.random(32).hex()
+        with self._parts.store.transaction() as transaction:
+            transaction.issue(
+                challenge,
+                request.purpose,
+                now=now,
+                expires_at=expires_at,
+                max_outstanding=self._parts.limits.outstanding_challenges,
+            )
+        return Challenge(
+            version=1,
+            consortium_id=request.consortium_id,
+            purpose=request.purpose,
+            challenge=challenge,
+            expires_at=to_rfc3339(expires_at),
+        )
+
+    def release(self, request: ReleaseRequest) -> ReleaseAnswer:
+        """Release keys to a guest, or refuse (§4).
+
+        Raises:
+            Refused: The class of the first check that fails; the refusal is in the ledger.
+        """
+        return self._decide(request, "release", self._release)
+
+    def renew(self, request: RenewalRequest) -> RenewalAnswer:
+        """Let a lease end later, or refuse (§5). Errors as ``release``."""
+        return self._decide(request, "renewal", self._renew)
+
+    def _decide(
+        self,
+        request: Asked,
+        action: str,
+        grant: Callable[[Asked, ChallengeState | None, Appraised, int], Answered],
+    ) -> Answered:
+        """Checks 1-7, then ``grant``; whatever is refused on the way goes into the ledger."""
+        now = self.now()
+        self.throttle.take(now)
+        try:
+            with self._parts.store.transaction() as transaction:
+                challenge = transaction.burn(request.challenge, now=now)
+            admit(request, challenge, now=now, limits=self._limits)
+            appraised = appraise_guest(
+                request, self._parts.policy, collateral=self._parts.collateral(), now=now
+            )
+            return grant(request, challenge, appraised, now)
+        except SealtrainError as error:
+            self.ledger.append("refusal", _refusal(request, action, error))
+            raise
+
+    def _release(
+        self, request: ReleaseRequest, challenge: ChallengeState | None, guest: Appraised, now: int
+    ) -> ReleaseAnswer:
+        with self._parts.store.transaction() as transaction:
+            run = transaction.run(request.run_id)
+            registered = self._registered(transaction, request)
+            permit = decide(
+                request,
+                challenge=challenge,
+                measured=guest.measured,
+                tally=self._counting.tally(transaction, _target(request), now),
+                run=run,
+                registered=registered,
+                now=now,
+                limits=self._limits,
+            )
+            sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (14)
+            lease_id = self._parts.random(32).hex()
+            receipt = self._receipt(request, "release", permit, guest, lease_id, now)
+            if run is None:
+                transaction.begin_run(
+                    request.run_id,
+                    app_id=request.app_id,
+                    compose_hash=request.compose_hash,
+                    recipe_hash=request.recipe_hash,
+                    now=now,
+                )
+            transaction.grant_lease(
+                lease_id,
+                request.run_id,
+                not_after=permit.not_after,
+                instance_id=guest.measured.instance_id,
+                now=now,
+            )
+            # Last, so that the ledger holds no release that the database undid; before the commit,
+            # so that the database holds none that the ledger does not.
+            index = self.ledger.append(
+                "release", _granted(request, permit, guest, lease_id, receipt)
+            )
+        return ReleaseAnswer(
+            version=1,
+            run_id=request.run_id,
+            enc=to_base64(sealed),
+            receipt=EnvelopeDocument.model_validate(receipt.to_dict()),
+            proof=self.ledger.proof(index).to_dict(),
+        )
+
+    def _renew(
+        self, request: RenewalRequest, challenge: ChallengeState | None, guest: Appraised, now: int
+    ) -> RenewalAnswer:
+        with self._parts.store.transaction() as transaction:
+            permit = decide_renewal(
+                request,
+                challenge=challenge,
+                measured=guest.measured,
+                tally=self._counting.tally(transaction, _target(request), now),
+                run=transaction.run(request.run_id),
+                lease=transaction.lease(request.lease_id),
+                now=now,
+                limits=self._limits,
+            )
+            receipt = self._receipt(request, "renewal", permit, guest, request.lease_id, now)
+            if permit.checkpoint is not None:
+                transaction.anchor(request.run_id, permit.checkpoint)
+            transaction.extend_lease(request.lease_id, not_after=permit.not_after)
+            index = self.ledger.append(
+                "renewal", _granted(request, permit, guest, request.lease_id, receipt)
+            )
+        return RenewalAnswer(
+            version=1,
+            run_id=request.run_id,
+            receipt=EnvelopeDocument.model_validate(receipt.to_dict()),
+            proof=self.ledger.proof(index).to_dict(),
+        )
+
+    def _registered(
+        self, transaction: Transaction, request: ReleaseRequest
+    ) -> dict[str, DatasetManifest]:
+        found = transaction.datasets([dataset.dataset_id for dataset in request.datasets])
+        return {
+            dataset_id: verify_dataset(Envelope.from_bytes(envelope), self.consortium)
+            for dataset_id, envelope in found.items()
+        }
+
+    def _receipt(
+        self,
+        request: ReleaseRequest | RenewalRequest,
+        kind: Literal["release", "renewal"],
+        permit: Permit,
+        guest: Appraised,
+        lease_id: str,
+        now: int,
+    ) -> Envelope:
+        receipt = ReleaseReceipt(
+            version=1,
+            kind=kind,
+            run_id=request.run_id,
+            resume=isinstance(request, ReleaseRequest) and request.resume,
+            consortium_id=request.consortium_id,
+            app_id=request.app_id,
+            compose_hash=request.compose_hash,
+            recipe_hash=request.recipe_hash,
+            datasets=permit.datasets,
+            approved_by=permit.approved_by,
+            evidence_digest=guest.evidence_digest,
+            transcript_digest=transcript_digest(request.transcript()),
+            verdict=guest.verdict.to_dict(),
+            simulated=guest.verdict.simulated,
+            released_at=to_rfc3339(now),
+            lease=Lease(lease_id=lease_id, not_after=to_rfc3339(permit.not_after)),
+            checkpoint=permit.checkpoint,
+        )
+        return sign_receipt(receipt, self._parts.keyring.signer)
+
+
+def _target(request: ReleaseRequest | RenewalRequest) -> Target:
+    return Target(
+        app_id=request.app_id,
+        compose_hash=request.compose_hash,
+        recipe_hash=request.recipe_hash,
+    )
+
+
+def _granted(
+    request: ReleaseRequest | RenewalRequest,
+    permit: Permit,
+    guest: Appraised,
+    lease_id: str,
+    receipt: Envelope,
+) -> dict[str, JsonValue]:
+    return {
+        "run_id": request.run_id,
+        **_target(request).to_dict(),
+        "datasets": [{"dataset_id": one.dataset_id, "root": one.root} for one in permit.datasets],
+        "lease_id": lease_id,
+        "not_after": to_rfc3339(permit.not_after),
+        "evidence_digest": guest.evidence_digest,
+        "receipt_digest": receipt_digest(receipt),
+        "simulated": guest.verdict.simulated,
+    }
+
+
+def _refusal(
+    request: ReleaseRequest | RenewalRequest, action: str, error: SealtrainError
+) -> dict[str, JsonValue]:
+    return {
+        "action": action,
+        "code": error.code,
+        "check": error.check,
+        "run_id": request.run_id,
+        **_target(request).to_dict(),
+        "transcript_digest": transcript_digest(request.transcript()),
+    }

@@ -1,0 +1,331 @@
+"""What a broker remembers, in one SQLite file: challenges, decisions, datasets, runs, leases.
+
+Contract: every change is one transaction that begins with the write lock (``BEGIN IMMEDIATE``), so
+what a transaction read is still true when it commits, whatever other threads or processes do. No
+key is ever stored. The ledger is another file (``consortium.ledger``): a schema change here cannot
+touch it.
+
+``burn`` is the heart of replay protection: one conditional update; of many callers with the same
+challenge exactly one sees it unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from sealtrain.broker.tables import (
+    SCHEMA_VERSION,
+    challenges,
+    datasets,
+    decisions,
+    leases,
+    manifests,
+    metadata,
+    runs,
+)
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import ConfigError, LimitExceeded
+from sealtrain.release.facts import ChallengeState, LeaseState, RunState
+from sealtrain.release.messages import ChallengePurpose
+
+__all__ = ["Store", "StoredDocument", "Transaction"]
+
+_FORGET_CHALLENGE_AFTER = 24 * 3600
+_BUSY_MILLISECONDS = 20_000
+
+StoredDocument = tuple[int, str, bytes]
+"""Index of its ledger entry, digest, envelope bytes."""
+
+
+class Store:
+    """One SQLite database, safe to use from many threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create.
+
+        Args:
+            path: Database file; its folder must exist.
+
+        Raises:
+            ConfigError: The file was written by another version of the schema.
+        """
+        self._engine = sa.create_engine(f"sqlite+pysqlite:///{path}", pool_size=8, max_overflow=64)
+        sa.event.listen(self._engine, "connect", _configure)
+        sa.event.listen(self._engine, "begin", _begin_immediate)
+        with self._engine.begin() as connection:
+            version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+            if version not in (0, SCHEMA_VERSION):
+                raise ConfigError(
+                    "the broker's database was written by another version",
+                    check="schema version",
+                    got=version,
+                    expected=SCHEMA_VERSION,
+                    hint="run the version of sealtrain that wrote it, or start with a new folder",
+                )
+            metadata.create_all(connection)
+            connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Everything inside happens, or nothing if the block raises."""
+        with self._engine.begin() as connection:
+            yield Transaction(connection)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+
+class Transaction:
+    """Reads and writes of one transaction; holds the write lock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # Challenges
+
+    def issue(
+        self,
+        challenge: str,
+        purpose: ChallengePurpose,
+        *,
+        now: int,
+        expires_at: int,
+        max_outstanding: int,
+    ) -> None:
+        """Record a fresh challenge and forget those long over.
+
+        Raises:
+            LimitExceeded: ``max_outstanding`` challenges wait to be used already.
+        """
+        stale = challenges.c.expires_at < now - _FORGET_CHALLENGE_AFTER
+        self._connection.execute(challenges.delete().where(stale))
+        waiting = self._connection.execute(
+            sa.select(sa.func.count())
+            .select_from(challenges)
+            .where(challenges.c.used_at.is_(None), challenges.c.expires_at > now)
+        ).scalar_one()
+        if waiting >= max_outstanding:
+            raise LimitExceeded(
+                "too many challenges wait to be used",
+                check="outstanding challenges",
+                got=waiting,
+                expected=f"fewer than {max_outstanding}",
+                hint="try again when some have expired",
+            )
+        self._connection.execute(
+            challenges.insert().values(
+                challenge=challenge, purpose=purpose, issued_at=now, expires_at=expires_at
+            )
+        )
+
+    def burn(self, challenge: str, *, now: int) -> ChallengeState | None:
+        """Use up a challenge and return what it was before; ``None`` if never issued."""
+        row = self._connection.execute(
+            sa.select(challenges.c.purpose, challenges.c.expires_at).where(
+                challenges.c.challenge == challenge
+            )
+        ).one_or_none()
+        if row is None:
+            return None
+        won = self._connection.execute(
+            challenges.update()
+            .where(challenges.c.challenge == challenge, challenges.c.used_at.is_(None))
+            .values(used_at=now)
+        ).rowcount
+        return ChallengeState(purpose=row.purpose, expires_at=row.expires_at, used=won != 1)
+
+    # Decisions of owners
+
+    def decision(self, digest: str) -> StoredDocument | None:
+        """A decision submitted before, by the digest of its envelope."""
+        return self._document(decisions, decisions.c.digest == digest)
+
+    def add_decision(
+        self, *, digest: str, app_id: str, compose_hash: str, recipe_hash: str,
+        envelope: bytes, ledger_index: int,
+    ) -> None:  # fmt: skip
+        """Record a verified decision."""
+        self._connection.execute(
+            decisions.insert().values(
+                digest=digest,
+                app_id=app_id,
+                compose_hash=compose_hash,
+                recipe_hash=recipe_hash,
+                envelope=envelope,
+                ledger_index=ledger_index,
+            )
+        )
+
+    def decisions(self, *, limit: int) -> tuple[bytes, ...]:
+        """Envelopes of every decision of this consortium, oldest first.
+
+        Raises:
+            LimitExceeded: There are more than ``limit``.
+        """
+        rows = self._connection.execute(
+            sa.select(decisions.c.envelope).order_by(decisions.c.sequence).limit(limit + 1)
+        ).scalars()
+        found = tuple(bytes(row) for row in rows)
+        if len(found) > limit:
+            raise LimitExceeded(
+                "the broker holds too many decisions",
+                check="decisions",
+                got=f"over {limit}",
+                expected=f"at most {limit}",
+            )
+        return found
+
+    # Datasets
+
+    def dataset(self, dataset_id: str) -> StoredDocument | None:
+        """The latest manifest of a dataset."""
+        return self._document(datasets, datasets.c.dataset_id == dataset_id)
+
+    def put_dataset(
+        self, *, dataset_id: str, digest: str, envelope: bytes, ledger_index: int
+    ) -> None:
+        """Record a verified manifest in place of its predecessor, if any."""
+        self._connection.execute(datasets.delete().where(datasets.c.dataset_id == dataset_id))
+        self._connection.execute(
+            datasets.insert().values(
+                dataset_id=dataset_id, digest=digest, envelope=envelope, ledger_index=ledger_index
+            )
+        )
+
+    def datasets(self, dataset_ids: Sequence[str]) -> dict[str, bytes]:
+        """Envelopes by dataset id; ids nobody registered are absent."""
+        rows = self._connection.execute(
+            sa.select(datasets.c.dataset_id, datasets.c.envelope).where(
+                datasets.c.dataset_id.in_(list(dataset_ids))
+            )
+        )
+        return {row.dataset_id: bytes(row.envelope) for row in rows}
+
+    # Runs and leases
+
+    def run(self, run_id: str) -> RunState | None:
+        """A run that got keys before."""
+        row = self._connection.execute(sa.select(runs).where(runs.c.run_id == run_id)).one_or_none()
+        if row is None:
+            return None
+        anchor = (
+            None
+            if row.checkpoint_counter is None
+            else Anchor(counter=row.checkpoint_counter, digest=row.checkpoint_digest)
+        )
+        return RunState(
+            app_id=row.app_id,
+            compose_hash=row.compose_hash,
+            recipe_hash=row.recipe_hash,
+            checkpoint=anchor,
+        )
+
+    def begin_run(
+        self, run_id: str, *, app_id: str, compose_hash: str, recipe_hash: str, now: int
+    ) -> None:
+        """Record a new run."""
+        self._connection.execute(
+            runs.insert().values(
+                run_id=run_id,
+                app_id=app_id,
+                compose_hash=compose_hash,
+                recipe_hash=recipe_hash,
+                started_at=now,
+            )
+        )
+
+    def anchor(self, run_id: str, checkpoint: Anchor) -> None:
+        """Record a run's newest checkpoint; ``release.decide`` made sure it is newer."""
+        self._connection.execute(
+            runs.update()
+            .where(runs.c.run_id == run_id)
+            .values(checkpoint_counter=checkpoint.counter, checkpoint_digest=checkpoint.digest)
+        )
+
+    def lease(self, lease_id: str) -> LeaseState | None:
+        """A lease granted before."""
+        row = self._connection.execute(
+            sa.select(leases).where(leases.c.lease_id == lease_id)
+        ).one_or_none()
+        if row is None:
+            return None
+        return LeaseState(
+            run_id=row.run_id,
+            not_after=row.not_after,
+            superseded=row.superseded_at is not None,
+            instance_id=row.instance_id,
+        )
+
+    def grant_lease(
+        self, lease_id: str, run_id: str, *, not_after: int, instance_id: str, now: int
+    ) -> None:
+        """Give a run a new lease; its earlier ones end."""
+        self._connection.execute(
+            leases.update()
+            .where(leases.c.run_id == run_id, leases.c.superseded_at.is_(None))
+            .values(superseded_at=now)
+        )
+        self._connection.execute(
+            leases.insert().values(
+                lease_id=lease_id, run_id=run_id, not_after=not_after, instance_id=instance_id
+            )
+        )
+
+    def extend_lease(self, lease_id: str, *, not_after: int) -> None:
+        """Let a lease end later."""
+        self._connection.execute(
+            leases.update().where(leases.c.lease_id == lease_id).values(not_after=not_after)
+        )
+
+    # Run manifests
+
+    def manifest(self, digest: str) -> int | None:
+        """Ledger index of a manifest recorded before."""
+        found = self._connection.execute(
+            sa.select(manifests.c.ledger_index).where(manifests.c.digest == digest)
+        ).scalar_one_or_none()
+        return None if found is None else int(found)
+
+    def add_manifest(self, digest: str, run_id: str, *, ledger_index: int) -> None:
+        """Record that a run's manifest was submitted."""
+        self._connection.execute(
+            manifests.insert().values(digest=digest, run_id=run_id, ledger_index=ledger_index)
+        )
+
+    def manifests_of(self, run_id: str) -> int:
+        """How many manifests were submitted for a run."""
+        counted = self._connection.execute(
+            sa.select(sa.func.count()).select_from(manifests).where(manifests.c.run_id == run_id)
+        ).scalar_one()
+        return int(counted)
+
+    def _document(self, table: sa.Table, where: sa.ColumnElement[bool]) -> StoredDocument | None:
+        row = self._connection.execute(
+            sa.select(table.c.ledger_index, table.c.digest, table.c.envelope).where(where)
+        ).one_or_none()
+        if row is None:
+            return None
+        return cast("int", row.ledger_index), cast("str", row.digest), bytes(row.envelope)
+
+
+def _configure(connection: Any, _record: Any) -> None:
+    # The driver's own BEGIN comes too late and without the lock; ``_begin_immediate`` sends ours.
+    connection.isolation_level = None
+    for pragma in (
+        f"busy_timeout = {_BUSY_MILLISECONDS}",
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,233 @@
+"""What owners and guests hand in: decisions, dataset manifests, run manifests (§6).
+
+Each is verified, then recorded in the database and the ledger in one transaction. Handing in the
+same bytes again changes nothing and answers as the first time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sealtrain.base.canonical import parse_canonical
+from sealtrain.base.digests import sha256_hex
+from sealtrain.broker.counting import Counting
+from sealtrain.broker.parts import BrokerParts
+from sealtrain.broker.store import Transaction
+from sealtrain.consortium.approvals import SignedDecision, Target, verify_decision
+from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.errors import (
+    ApprovalExpired,
+    DatasetMismatch,
+    LimitExceeded,
+    RunMismatch,
+    SealtrainError,
+)
+from sealtrain.records.dsse import Envelope
+from sealtrain.release.messages import (
+    MAX_MANIFEST_BYTES,
+    Accepted,
+    EnvelopeDocument,
+    TallyAnswer,
+)
+
+__all__ = ["Registry"]
+
+
+class Registry:
+    """Accepts submissions for one broker. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts, counting: Counting) -> None:
+        self._parts = parts
+        self._counting = counting
+
+    def submit_decision(self, document: EnvelopeDocument) -> Accepted:
+        """Record an owner's approval or revocation.
+
+        Raises:
+            Refused: Not signed by an owner of this consortium, malformed, or over already.
+            LimitExceeded: The broker holds as many decisions as it keeps.
+        """
+        envelope = Envelope.from_dict(document.to_dict())
+        now = self._parts.clock()
+        try:
+            signed = verify_decision(envelope, self._parts.consortium, now=now)
+            return self._record_decision(signed, now)
+        except SealtrainError as error:
+            self._refuse("approval", envelope, error)
+            raise
+
+    def register_dataset(self, document: EnvelopeDocument) -> Accepted:
+        """Record an owner's dataset manifest, new or continuing the one recorded.
+
+        Raises:
+            Refused: Not signed by its owner, or not the successor of the recorded manifest.
+        """
+        envelope = Envelope.from_dict(document.to_dict())
+        try:
+            manifest = verify_dataset(envelope, self._parts.consortium)
+            return self._record_dataset(manifest, envelope)
+        except SealtrainError as error:
+            self._refuse("dataset", envelope, error)
+            raise
+
+    def submit_manifest(self, run_id: str, manifest: bytes) -> Accepted:
+        """Record that a run's manifest exists, by digest. Verifying it is everyone's own business.
+
+        Args:
+            run_id: 32 hex digits; a run this broker released keys to.
+            manifest: The manifest file's bytes, canonical JSON.
+
+        Raises:
+            RunMismatch: No key was ever released to this run here.
+            DataInvalid: Not canonical JSON.
+            LimitExceeded: Too large, or too many manifests for this run.
+        """
+        parse_canonical(manifest, max_bytes=MAX_MANIFEST_BYTES)
+        digest = sha256_hex(manifest)
+        with self._parts.store.transaction() as transaction:
+            index = transaction.manifest(digest)
+            if index is None:
+                self._room_for_manifest(transaction, run_id)
+                index = self._parts.ledger.append(
+                    "manifest", {"run_id": run_id, "manifest_digest": digest}
+                )
+                transaction.add_manifest(digest, run_id, ledger_index=index)
+        return self._accepted(index, digest)
+
+    def tally(self, target: Target) -> TallyAnswer:
+        """Where a target's approval stands now, with the signed decisions on it, oldest first."""
+        now = self._parts.clock()
+        with self._parts.store.transaction() as transaction:
+            counted = self._counting.tally(transaction, target, now)
+            envelopes = [
+                envelope
+                for data in transaction.decisions(limit=self._parts.limits.decisions)
+                if verify_decision(
+                    envelope := Envelope.from_bytes(data), self._parts.consortium
+                ).decision.target
+                == target
+            ]
+        return TallyAnswer(
+            version=1,
+            tally=counted.to_dict(),
+            decisions=tuple(
+                EnvelopeDocument.model_validate_json(envelope.to_bytes()) for envelope in envelopes
+            ),
+        )
+
+    def _record_decision(self, signed: SignedDecision, now: int) -> Accepted:
+        decision, envelope = signed.decision, signed.envelope
+        if decision.ends is not None and decision.ends < now:
+            raise ApprovalExpired(
+                "the approval is over already",
+                check="not after",
+                owner=signed.owner.name,
+                got=decision.not_after,
+                expected="a time in the future",
+                hint="approve again",
+            )
+        with self._parts.store.transaction() as transaction:
+            known = transaction.decision(signed.digest)
+            if known is not None:
+                return self._accepted(known[0], signed.digest)
+            transaction.decisions(limit=self._parts.limits.decisions - 1)  # room for one more
+            index = self._parts.ledger.append(
+                "approval" if decision.decision == "approve" else "revocation",
+                {
+                    "owner": signed.owner.name,
+                    "decision": decision.decision,
+                    **decision.target.to_dict(),
+                    "digest": signed.digest,
+                    "envelope": envelope.to_dict(),
+                },
+            )
+            transaction.add_decision(
+                digest=signed.digest,
+                app_id=decision.app_id,
+                compose_hash=decision.compose_hash,
+                recipe_hash=decision.recipe_hash,
+                envelope=envelope.to_bytes(),
+                ledger_index=index,
+            )
+        return self._accepted(index, signed.digest)
+
+    def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
+        digest = envelope.digest
+        with self._parts.store.transaction() as transaction:
+            known = transaction.dataset(manifest.dataset_id)
+            if known is not None and known[1] == digest:
+                return self._accepted(known[0], digest)
+            self._succeeds(manifest, known)
+            index = self._parts.ledger.append(
+                "dataset",
+                {
+                    "owner": manifest.owner,
+                    "name": manifest.name,
+                    "dataset_id": manifest.dataset_id,
+                    "root": manifest.root,
+                    "app_id": manifest.app_id,
+                    "compose_hash": manifest.compose_hash,
+                    "digest": digest,
+                    "envelope": envelope.to_dict(),
+                },
+            )
+            transaction.put_dataset(
+                dataset_id=manifest.dataset_id,
+                digest=digest,
+                envelope=envelope.to_bytes(),
+                ledger_index=index,
+            )
+        return self._accepted(index, digest)
+
+    def _succeeds(self, manifest: DatasetManifest, known: tuple[int, str, bytes] | None) -> None:
+        if known is None:
+            return
+        before = verify_dataset(Envelope.from_bytes(known[2]), self._parts.consortium)
+        if before.owner_id != manifest.owner_id:
+            raise DatasetMismatch(
+                "another owner registered this dataset id",
+                check="dataset owner",
+                owner=manifest.owner,
+                got=manifest.owner,
+                expected=before.owner,
+                hint="a dataset id is random and made by sealing; seal your own data",
+            )
+        if manifest.previous != known[1]:
+            raise DatasetMismatch(
+                "the manifest does not continue the one that is registered",
+                check="previous manifest",
+                owner=manifest.owner,
+                got=manifest.previous,
+                expected=known[1],
+                hint="name the registered manifest as previous, or seal as a new dataset",
+            )
+
+    def _room_for_manifest(self, transaction: Transaction, run_id: str) -> None:
+        if transaction.run(run_id) is None:
+            raise RunMismatch(
+                "this broker released no key to such a run",
+                check="run",
+                got=run_id,
+                hint="submit the manifest to the broker whose receipts are in it",
+            )
+        recorded = transaction.manifests_of(run_id)
+        if recorded >= self._parts.limits.manifests_per_run:
+            raise LimitExceeded(
+                "too many manifests were submitted for this run",
+                check="manifests",
+                got=recorded,
+                expected=f"at most {self._parts.limits.manifests_per_run}",
+            )
+
+    def _refuse(self, action: str, envelope: Envelope, error: SealtrainError) -> None:
+        body: dict[str, Any] = {
+            "action": action,
+            "code": error.code,
+            "check": error.check,
+            "digest": envelope.digest,
+        }
+        self._parts.ledger.append("refusal", body)
+
+    def _accepted(self, index: int, digest: str) -> Accepted:
+        proof = self._parts.ledger.proof(index).to_dict()
+        return Accepted(version=1, index=index, digest=digest, proof=proof)

@@ -1,0 +1,192 @@
+"""A broker's HTTP interface, typed: one method for each path of spec/key-release.md.
+
+Nothing here needs trust in the broker: what it returns is signed by somebody else, checked by the
+caller (``release.attested``, ``release.grant``), or counted again from signed decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.consortium.approvals import Tally, Target, tally, verify_decision
+from sealtrain.consortium.ledger import LedgerProof
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import AnswerInvalid, ConsortiumMismatch
+from sealtrain.records.dsse import Envelope
+from sealtrain.release.messages import (
+    Accepted,
+    BrokerKeys,
+    Challenge,
+    ChallengePurpose,
+    Health,
+    LedgerCheckpoint,
+    LedgerConsistency,
+    LedgerPage,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+    TallyAnswer,
+)
+from sealtrain.release.transport import Transport
+
+__all__ = ["BrokerClient"]
+
+
+class BrokerClient:
+    """A broker's HTTP interface, typed. Usable as a context manager.
+
+    Args:
+        url: Base URL.
+        timeout: Seconds to wait for a connection and between bytes.
+    """
+
+    def __init__(self, url: str, timeout: float = 60.0) -> None:
+        self._transport = Transport(url, timeout)
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return self._transport.url
+
+    def close(self) -> None:
+        """Close connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def health(self) -> Health:
+        """Whether it answers, and for which consortium."""
+        return self._transport.get("/v1/health", Health)
+
+    def consortium(self, consortium_id: str) -> Consortium:
+        """The consortium document with this id, as the broker holds it.
+
+        Raises:
+            ConsortiumMismatch: The broker serves another consortium.
+        """
+        served = self._transport.get("/v1/consortium", Consortium)
+        if served.consortium_id != consortium_id:
+            raise ConsortiumMismatch(
+                "the broker serves another consortium",
+                check="consortium",
+                got=served.consortium_id,
+                expected=consortium_id,
+                hint="use the consortium file and the broker that belong together",
+            )
+        return served
+
+    def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
+        """Its unverified statement of keys; use ``fetch_keys``."""
+        return self._transport.get(
+            "/v1/keys", BrokerKeys, app_id=app_id, compose_hash=compose_hash, nonce=nonce
+        )
+
+    def challenge(self, consortium_id: str, purpose: ChallengePurpose) -> Challenge:
+        """A fresh challenge.
+
+        Raises:
+            ConsortiumMismatch: The broker serves another consortium.
+            AnswerInvalid: The answer is for another purpose or consortium.
+        """
+        body = {"version": 1, "consortium_id": consortium_id, "purpose": purpose}
+        answer = self._transport.post("/v1/challenges", canonical_json(body), Challenge)
+        if (answer.consortium_id, answer.purpose) != (consortium_id, purpose):
+            raise AnswerInvalid("the challenge is for something else", check="challenge")
+        return answer
+
+    def release(self, request: ReleaseRequest) -> ReleaseAnswer:
+        """Send a release request; ``release.grant`` makes it and checks the answer."""
+        return self._transport.post(
+            "/v1/releases", canonical_json(request.to_dict()), ReleaseAnswer
+        )
+
+    def renew(self, request: RenewalRequest) -> RenewalAnswer:
+        """Send a renewal request; ``release.grant`` makes it and checks the answer."""
+        return self._transport.post(
+            "/v1/renewals", canonical_json(request.to_dict()), RenewalAnswer
+        )
+
+    def submit_decision(self, envelope: Envelope) -> int:
+        """Hand in an approval or revocation; returns its index in the ledger.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        return self._submit("/v1/approvals", envelope.to_bytes(), envelope.digest)
+
+    def register_dataset(self, envelope: bytes) -> int:
+        """Hand in a dataset's signed manifest (``dataset.json``); returns its ledger index.
+
+        Raises:
+            SignatureInvalid: Not an envelope.
+            Refused: The broker does not accept it.
+        """
+        parsed = Envelope.from_bytes(envelope)
+        return self._submit("/v1/datasets", envelope, parsed.digest)
+
+    def submit_manifest(self, manifest: bytes) -> int:
+        """Have a run's manifest verified and recorded by digest; returns its ledger index.
+
+        Raises:
+            RunMismatch: The broker released nothing to this run.
+            Refused: The manifest does not verify.
+        """
+        return self._submit("/v1/manifests", manifest, sha256_hex(manifest))
+
+    def decisions(self, target: Target) -> list[dict[str, JsonValue]]:
+        """Signed decisions on a target, oldest first, as DSSE JSON. Nothing is verified yet."""
+        answer = self._transport.get("/v1/approvals", TallyAnswer, **target.to_dict())
+        return [one.to_dict() for one in answer.decisions]
+
+    def approvals_status(self, target: Target, consortium: Consortium, now: int) -> Tally:
+        """Where a target's approval stands, counted here from the signed decisions.
+
+        Args:
+            target: The recipe in question.
+            consortium: As the asker holds it.
+            now: Seconds since the epoch.
+
+        Raises:
+            Refused: A decision the broker holds does not verify.
+        """
+        verified = [
+            verify_decision(Envelope.from_dict(one), consortium) for one in self.decisions(target)
+        ]
+        return tally(verified, consortium, target, now)
+
+    def ledger_checkpoint(self) -> str:
+        """The ledger's present head, a signed note."""
+        return self._transport.get("/v1/ledger/checkpoint", LedgerCheckpoint).checkpoint
+
+    def ledger_entries(self, start: int = 0, limit: int = 100) -> list[dict[str, JsonValue]]:
+        """Entries from ``start`` on, at most ``limit``."""
+        page = self._transport.get("/v1/ledger/entries", LedgerPage, start=start, limit=limit)
+        return list(page.entries)
+
+    def ledger_proof(self, index: int) -> LedgerProof:
+        """Inclusion proof of one entry; ``consortium.ledger.verify_proof`` checks it."""
+        return self._transport.get("/v1/ledger/proof", LedgerProof, index=index)
+
+    def ledger_consistency(self, first: int, second: int) -> tuple[str, ...]:
+        """Proof between two sizes; ``consortium.ledger.verify_extension`` checks it."""
+        return self._transport.get(
+            "/v1/ledger/consistency", LedgerConsistency, first=first, second=second
+        ).path
+
+    def _submit(self, path: str, body: bytes, digest: str) -> int:
+        accepted = self._transport.post(path, body, Accepted)
+        if accepted.digest != digest:
+            raise AnswerInvalid(
+                "the broker recorded something else than was submitted",
+                check="digest",
+                got=accepted.digest,
+                expected=digest,
+            )
+        return accepted.index

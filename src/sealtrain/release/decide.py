@@ -1,0 +1,369 @@
+"""May this guest have the keys? Pure: no clock, no database, no network (spec/key-release.md).
+
+Release, checks by the numbers of the spec; the first that fails raises, nothing is returned then:
+
+1.  consortium                          ``ConsortiumMismatch``
+2.  challenge issued here, for this     ``ChallengeUnknown``
+3.  not used before                     ``ChallengeReplayed``
+4.  not expired                         ``ChallengeExpired``
+5.  evidence verifies and appraises     ``attest``, and with it
+    6 report data, 7 compose hash and app id
+8.  measured lock is the recipe         ``RecipeChanged``
+9.  lock is for this consortium         ``ConsortiumMismatch``
+    and this platform                   ``PlatformMismatch``
+10. approvals                           ``ApprovalRevoked`` ``RecipeChanged`` ``ApprovalExpired``
+                                        ``ApprovalsMissing``
+11. run                                 ``RunMismatch``
+12. datasets registered and named       ``DatasetUnknown``
+13. roots as registered and pinned      ``DatasetMismatch``
+14. stanzas open                        ``broker.keyring``, the first place that touches a key
+
+Renewal shares 1-10, then 11-14 of §5. ``admit`` is 1-4, ``decide`` and ``decide_renewal`` are 1-4
+again and the rest, so a caller that forgets ``admit`` still refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sealtrain.consortium.approvals import Tally, Target, require
+from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.receipts import Anchor, ReleasedDataset
+from sealtrain.errors import (
+    AppIdMismatch,
+    ChallengeExpired,
+    ChallengeReplayed,
+    ChallengeUnknown,
+    CheckpointRefused,
+    ComposeHashMismatch,
+    ConsortiumMismatch,
+    DatasetMismatch,
+    DatasetUnknown,
+    LeaseStale,
+    LeaseUnknown,
+    PlatformMismatch,
+    RecipeChanged,
+    RunMismatch,
+)
+from sealtrain.release.facts import (
+    ChallengeState,
+    LeaseState,
+    Limits,
+    Measured,
+    Permit,
+    RunState,
+)
+from sealtrain.release.messages import DatasetRequest, ReleaseRequest, RenewalRequest
+
+__all__ = ["admit", "decide", "decide_renewal", "same_consortium"]
+
+
+Request = ReleaseRequest | RenewalRequest
+
+
+def admit(request: Request, challenge: ChallengeState | None, *, now: int, limits: Limits) -> None:
+    """Checks 1-4: cheap ones, before anything in the request is parsed further.
+
+    Args:
+        request: As received.
+        challenge: State before this request burnt it; ``None`` when never issued here.
+        now: The broker's time, seconds since the epoch.
+        limits: The broker's bounds.
+
+    Raises:
+        ReleaseRefused: The subclass of the first check that fails.
+    """
+    same_consortium(request.consortium_id, limits, "request")
+    purpose = "release" if isinstance(request, ReleaseRequest) else "renewal"
+    if challenge is None or challenge.purpose != purpose:
+        raise ChallengeUnknown(
+            f"this broker did not issue this challenge for a {purpose}",
+            check="challenge",
+            got=None if challenge is None else challenge.purpose,
+            expected=purpose,
+            hint="ask this broker for a challenge and use it for this one request",
+        )
+    if challenge.used:
+        raise ChallengeReplayed(
+            "the challenge was used before",
+            check="challenge",
+            hint="ask for a fresh challenge and collect fresh evidence; a challenge serves once",
+        )
+    if now >= challenge.expires_at:
+        raise ChallengeExpired(
+            "the challenge has expired",
+            check="challenge",
+            got=f"{now - challenge.expires_at} s too late",
+            expected="use before its end",
+            hint="collect evidence right after asking for the challenge",
+        )
+
+
+def decide(
+    request: ReleaseRequest,
+    *,
+    challenge: ChallengeState | None,
+    measured: Measured,
+    tally: Tally,
+    run: RunState | None,
+    registered: Mapping[str, DatasetManifest],
+    now: int,
+    limits: Limits,
+) -> Permit:
+    """Decide a release.
+
+    Args:
+        request: As received.
+        challenge: As for ``admit``.
+        measured: From evidence that verified and appraised for this request.
+        tally: Where approval of the requested target stands at ``now``.
+        run: The run of that id, ``None`` when there is none.
+        registered: Verified manifests of registered datasets, by dataset id.
+        now: The broker's time, seconds since the epoch.
+        limits: The broker's bounds.
+
+    Returns:
+        What may be released and until when.
+
+    Raises:
+        Refused: The class of the first check that fails.
+    """
+    admit(request, challenge, now=now, limits=limits)
+    _approved(request, measured, tally, limits)
+    _run_fits(request, run)
+    released = tuple(
+        _dataset_fits(dataset, request, measured, tally, registered) for dataset in request.datasets
+    )
+    return Permit(
+        datasets=released,
+        approved_by=tally.approved_by,
+        not_after=_lease_end(tally, now, limits),
+        checkpoint=run.checkpoint if run is not None else None,
+    )
+
+
+def decide_renewal(
+    request: RenewalRequest,
+    *,
+    challenge: ChallengeState | None,
+    measured: Measured,
+    tally: Tally,
+    run: RunState | None,
+    lease: LeaseState | None,
+    now: int,
+    limits: Limits,
+) -> Permit:
+    """Decide a renewal. Arguments and errors as ``decide``; ``lease`` is the one named."""
+    admit(request, challenge, now=now, limits=limits)
+    _approved(request, measured, tally, limits)
+    if lease is None or run is None or lease.run_id != request.run_id or not _same(run, request):
+        raise LeaseUnknown(  # (11)
+            "this broker granted no such lease to this run of this recipe",
+            check="lease",
+            hint="start a fresh release with resume",
+        )
+    if lease.superseded or now >= lease.not_after:
+        raise LeaseStale(  # (12)
+            "the lease was ended by a resume" if lease.superseded else "the lease has ended",
+            check="lease",
+            got="superseded" if lease.superseded else f"{now - lease.not_after} s too late",
+            expected="renew before its end",
+            hint="stop using the keys; start a fresh release with resume",
+        )
+    if lease.instance_id != measured.instance_id:
+        raise LeaseUnknown(  # (13)
+            "the lease was granted to another guest",
+            check="lease instance",
+            got=measured.instance_id,
+            expected=lease.instance_id,
+            hint="start a fresh release with resume in this guest",
+        )
+    return Permit(
+        datasets=(),
+        approved_by=tally.approved_by,
+        not_after=_lease_end(tally, now, limits),
+        checkpoint=_advance(run.checkpoint, request.checkpoint),
+    )
+
+
+def _approved(request: Request, measured: Measured, tally: Tally, limits: Limits) -> None:
+    # (7) again: appraisal compared these already; a caller that passed it no hash must not pass.
+    if measured.compose_hash != request.compose_hash:
+        raise ComposeHashMismatch(
+            "the guest measured another deployment document than it asks keys for",
+            check="compose hash",
+            got=measured.compose_hash,
+            expected=request.compose_hash,
+        )
+    if measured.app_id != request.app_id:
+        raise AppIdMismatch(
+            "the guest measured another app id than it asks keys for",
+            check="app id",
+            got=measured.app_id,
+            expected=request.app_id,
+        )
+    if measured.recipe_hash != request.recipe_hash:
+        raise RecipeChanged(  # (8)
+            "the lock inside the measured deployment document is another recipe",
+            check="recipe hash",
+            got=measured.recipe_hash,
+            expected=request.recipe_hash,
+            hint="run the lock that was embedded: sealtrain lock, then approve again",
+        )
+    same_consortium(measured.consortium_id, limits, "recipe lock")  # (9)
+    if measured.platform not in measured.platforms:
+        raise PlatformMismatch(
+            "the recipe may not run on this platform",
+            check="recipe platform",
+            got=measured.platform,
+            expected=" or ".join(sorted(measured.platforms)),
+            hint="deploy on a platform the owners approved, or lock another recipe",
+        )
+    if tally.target != Target(
+        app_id=request.app_id, compose_hash=request.compose_hash, recipe_hash=request.recipe_hash
+    ):
+        raise ValueError("the tally is of another target than the request")
+    require(tally)  # (10)
+
+
+def _run_fits(request: ReleaseRequest, run: RunState | None) -> None:
+    if run is None and request.resume:
+        raise RunMismatch(
+            "there is no such run to resume at this broker",
+            check="run",
+            got=request.run_id,
+            hint="start a new run, or ask the broker that released its keys first",
+        )
+    if run is not None and not request.resume:
+        raise RunMismatch(
+            "this run has begun before",
+            check="run",
+            got=request.run_id,
+            expected="a new run id, or resume",
+            hint="resume the run, or start another with a fresh run id",
+        )
+    if run is not None and not _same(run, request):
+        raise RunMismatch(
+            "this run began with another recipe",
+            check="run",
+            got=request.recipe_hash,
+            expected=run.recipe_hash,
+            hint="resume with the recipe the run began with",
+        )
+
+
+def _dataset_fits(
+    asked: DatasetRequest,
+    request: ReleaseRequest,
+    measured: Measured,
+    tally: Tally,
+    registered: Mapping[str, DatasetManifest],
+) -> ReleasedDataset:
+    manifest = registered.get(asked.dataset_id)
+    if manifest is None:
+        raise DatasetUnknown(
+            "no owner registered this dataset",
+            check="dataset",
+            got=asked.dataset_id,
+            hint="its owner registers it: sealtrain seal does so unless told otherwise",
+        )
+    if (manifest.app_id, manifest.compose_hash) != (request.app_id, request.compose_hash):
+        raise DatasetUnknown(
+            "the dataset was sealed for another deployment",
+            check="dataset deployment",
+            owner=manifest.owner,
+            got=request.compose_hash,
+            expected=manifest.compose_hash,
+            hint="its owner adds a stanza for this recipe (sealtrain rewrap) and registers it",
+        )
+    if (manifest.owner, manifest.name) not in measured.datasets:
+        raise DatasetUnknown(
+            "the recipe does not name this dataset",
+            check="dataset name",
+            owner=manifest.owner,
+            got=f"{manifest.owner}/{manifest.name}",
+            expected=", ".join(sorted("/".join(pair) for pair in measured.datasets)),
+            hint="ask only for datasets of the approved recipe",
+        )
+    _roots_fit(asked, manifest, tally)
+    return ReleasedDataset(
+        dataset_id=asked.dataset_id, owner_id=manifest.owner_id, root=manifest.root
+    )
+
+
+def _roots_fit(asked: DatasetRequest, manifest: DatasetManifest, tally: Tally) -> None:
+    if asked.root != manifest.root:
+        raise DatasetMismatch(
+            "the dataset's root is not the one its owner registered",
+            check="dataset root",
+            owner=manifest.owner,
+            got=asked.root,
+            expected=manifest.root,
+            hint="give the guest the folder exactly as its owner sealed it",
+        )
+    for owner, pins in sorted(tally.pins.items()):
+        pinned = pins.get(asked.dataset_id)
+        if pinned is None and owner == manifest.owner and pins:
+            raise DatasetMismatch(
+                "its owner's approval pins other datasets, not this one",
+                check="dataset pin",
+                owner=owner,
+                got=asked.dataset_id,
+                expected=", ".join(sorted(pins)),
+                hint="its owner approves again, naming this dataset too",
+            )
+        if pinned is not None and pinned != asked.root:
+            raise DatasetMismatch(
+                "an approval pins another root of this dataset",
+                check="dataset pin",
+                owner=owner,
+                got=asked.root,
+                expected=pinned,
+                hint="the owner approves again, naming the dataset as it is now",
+            )
+
+
+def _advance(anchored: Anchor | None, offered: Anchor | None) -> Anchor | None:
+    if offered is None or anchored is None:
+        return offered or anchored
+    if offered.counter < anchored.counter or (
+        offered.counter == anchored.counter and offered.digest != anchored.digest
+    ):
+        raise CheckpointRefused(  # (14)
+            "the checkpoint is older than, or differs from, the one anchored for this run",
+            check="checkpoint",
+            got=f"{offered.counter} {offered.digest}",
+            expected=f"{anchored.counter} {anchored.digest}, or a higher counter",
+            hint="another guest continued this run; resume from its latest checkpoint",
+        )
+    return offered
+
+
+def _lease_end(tally: Tally, now: int, limits: Limits) -> int:
+    end = now + limits.lease_seconds
+    # ``valid_until`` is the last good second; a lease ends with the second it names.
+    return end if tally.valid_until is None else min(end, tally.valid_until + 1)
+
+
+def _same(run: RunState, request: Request) -> bool:
+    return (run.app_id, run.compose_hash, run.recipe_hash) == (
+        request.app_id,
+        request.compose_hash,
+        request.recipe_hash,
+    )
+
+
+def same_consortium(got: str, limits: Limits, what: str) -> None:
+    """Check 1, also for requests that are not decided on.
+
+    Raises:
+        ConsortiumMismatch: ``got`` is not the consortium this broker serves.
+    """
+    if got != limits.consortium_id:
+        raise ConsortiumMismatch(
+            f"the {what} names another consortium than this broker serves",
+            check="consortium",
+            got=got,
+            expected=limits.consortium_id,
+            hint="use the consortium file and the broker that belong together",
+        )

@@ -1,0 +1,99 @@
+"""What a release is decided on: plain facts the broker gathers and ``release.decide`` judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sealtrain.consortium.receipts import Anchor, ReleasedDataset
+from sealtrain.release.messages import ChallengePurpose
+
+__all__ = [
+    "ChallengeState",
+    "LeaseState",
+    "Limits",
+    "Measured",
+    "Permit",
+    "RunState",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a decision.
+
+    Attributes:
+        consortium_id: The one consortium this broker serves.
+        lease_seconds: Longest lease, seconds.
+    """
+
+    consortium_id: str
+    lease_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChallengeState:
+    """A challenge as it was the moment before this request burnt it."""
+
+    purpose: ChallengePurpose
+    expires_at: int
+    used: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What verified evidence says the guest runs.
+
+    Attributes:
+        recipe_hash: SHA-256 of the lock inside the measured deployment document.
+        consortium_id: The consortium that lock was made for.
+        datasets: (owner name, dataset name) pairs the recipe names.
+        instance_id: Which guest; may be empty where the platform has no such thing.
+        platform: What attested it.
+        platforms: Where the recipe may run.
+    """
+
+    app_id: str
+    compose_hash: str
+    recipe_hash: str
+    consortium_id: str
+    datasets: frozenset[tuple[str, str]]
+    instance_id: str
+    platform: str
+    platforms: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run the broker released keys to before."""
+
+    app_id: str
+    compose_hash: str
+    recipe_hash: str
+    checkpoint: Anchor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseState:
+    """A lease the broker granted; ``superseded`` once a resume took its place."""
+
+    run_id: str
+    not_after: int
+    superseded: bool
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """Yes.
+
+    Attributes:
+        datasets: What is released, in the order of the request; empty for a renewal.
+        approved_by: Owners whose approvals carried it.
+        not_after: End of the lease, seconds since the epoch.
+        checkpoint: Anchor after this decision.
+    """
+
+    datasets: tuple[ReleasedDataset, ...]
+    approved_by: tuple[str, ...]
+    not_after: int
+    checkpoint: Anchor | None

@@ -1,0 +1,159 @@
+"""HTTP to a broker: bounded, typed, and a retry only where nothing can have happened yet.
+
+1. Connecting is tried three times; a request that was sent is never sent again.
+2. An answer is read up to a cap and parsed strictly.
+3. A refusal is raised as the class its code names, so the exit code is the broker's reason.
+4. The environment (proxies, certificate files) has no influence.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, TypeVar
+
+import httpx
+
+from sealtrain.base.canonical import JsonValue, parse_json
+from sealtrain.base.models import StrictModel
+from sealtrain.errors import (
+    AnswerInvalid,
+    BrokerUnreachable,
+    DataInvalid,
+    SealtrainError,
+    UsageError,
+    error_by_code,
+)
+from sealtrain.release.messages import ErrorBody, load_message
+
+__all__ = ["MAX_ANSWER_BYTES", "Transport"]
+
+MAX_ANSWER_BYTES = 32 << 20
+_MAX_ERROR_BYTES = 64 << 10
+_MAX_WORDS = 2000
+_CONNECT_TRIES = 3
+_HINT = "check the URL and that the broker runs: sealtrain broker serve"
+
+Answer = TypeVar("Answer", bound=StrictModel)
+
+
+class Transport:
+    """One broker's URL and how to talk to it.
+
+    Args:
+        url: ``http://`` or ``https://`` base URL without query.
+        timeout: Seconds to wait for a connection and between bytes.
+
+    Raises:
+        UsageError: Not such a URL.
+    """
+
+    def __init__(self, url: str, timeout: float = 60.0) -> None:
+        parts = httpx.URL(url) if url.isascii() else httpx.URL()
+        if parts.scheme not in ("http", "https") or not parts.host or parts.query:
+            raise UsageError(
+                "not the URL of a broker",
+                check="broker URL",
+                got=url[:200],
+                expected="http(s)://host",
+            )
+        self.url = url.rstrip("/")
+        self._client = httpx.Client(
+            base_url=self.url, timeout=timeout, trust_env=False, follow_redirects=False
+        )
+
+    def close(self) -> None:
+        """Close connections."""
+        self._client.close()
+
+    def get(self, path: str, cls: type[Answer], **query: str | int) -> Answer:
+        """Ask for a message.
+
+        Raises:
+            BrokerUnreachable: No answer, or the broker failed.
+            AnswerInvalid: The answer is not a ``cls``.
+            SealtrainError: What the broker refused with.
+        """
+        body = self._exchange("GET", path, None, dict(query))
+        return self._parse(cls, body)
+
+    def get_json(self, path: str, **query: str | int) -> JsonValue:
+        """Ask for any JSON. Errors as ``get``."""
+        body = self._exchange("GET", path, None, dict(query))
+        try:
+            return parse_json(body, max_bytes=MAX_ANSWER_BYTES)
+        except DataInvalid as error:
+            raise self._odd(f"the broker's answer to {path} is not JSON") from error
+
+    def post(self, path: str, body: bytes, cls: type[Answer]) -> Answer:
+        """Send a message and parse the answer. Errors as ``get``."""
+        return self._parse(cls, self._exchange("POST", path, body, {}))
+
+    def _parse(self, cls: type[Answer], body: bytes) -> Answer:
+        try:
+            return load_message(cls, body, max_bytes=MAX_ANSWER_BYTES, error=AnswerInvalid)
+        except DataInvalid as error:
+            raise self._odd(f"the broker's {cls.__name__} is not JSON") from error
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, query: dict[str, str | int]
+    ) -> bytes:
+        headers = {} if body is None else {"content-type": "application/json"}
+        for attempt in range(1, _CONNECT_TRIES + 1):
+            try:
+                with self._client.stream(
+                    method, path, content=body, params=query, headers=headers
+                ) as response:
+                    return self._read(path, response)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                if attempt == _CONNECT_TRIES:
+                    raise self._unreachable(type(error).__name__) from error
+            except httpx.HTTPError as error:
+                raise self._unreachable(type(error).__name__) from error
+        raise AssertionError("the loop above returns or raises")
+
+    def _read(self, path: str, response: httpx.Response) -> bytes:
+        cap = MAX_ANSWER_BYTES if response.status_code == 200 else _MAX_ERROR_BYTES
+        data = bytearray()
+        for part in response.iter_bytes():
+            data += part
+            if len(data) > cap:
+                raise self._odd(f"the broker's answer to {path} is too long")
+        if response.status_code != 200:
+            self._raise(path, response.status_code, bytes(data))
+        return bytes(data)
+
+    def _raise(self, path: str, status: int, body: bytes) -> NoReturn:
+        try:
+            told = load_message(ErrorBody, body, max_bytes=_MAX_ERROR_BYTES).error
+        except DataInvalid as error:
+            raise self._unreachable(f"HTTP {status} without an error of ours") from error
+        if status >= 500:
+            raise BrokerUnreachable(
+                f"the broker at {self.url} failed at {path}",
+                check="broker",
+                got=f"HTTP {status} {told.code[:64]}",
+                hint="its log says why; try again when it is repaired",
+            )
+        cls: type[SealtrainError] = error_by_code(told.code)
+        raise cls(
+            _printable(told.message) or cls.code,
+            check=_printable(told.check),
+            owner=_printable(told.owner),
+            got=_printable(told.got),
+            expected=_printable(told.expected),
+            hint=_printable(told.hint),
+        )
+
+    def _unreachable(self, reason: str) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"the broker at {self.url} does not answer", check="broker", got=reason, hint=_HINT
+        )
+
+    def _odd(self, problem: str) -> AnswerInvalid:
+        return AnswerInvalid(problem, check="answer form", hint=_HINT)
+
+
+def _printable(text: str | None) -> str | None:
+    """A peer's words, safe for a terminal: bounded and without control characters."""
+    if text is None:
+        return None
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_WORDS])
