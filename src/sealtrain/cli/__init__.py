@@ -11,6 +11,7 @@ import sys
 from typing import Annotated
 
 import typer
+import typer.core
 
 from sealtrain.cli import (
     approvals,
@@ -28,6 +29,9 @@ from sealtrain.cli.output import report_bug, report_error
 from sealtrain.errors import SealtrainError
 
 __all__ = ["app", "main"]
+
+# Help is plain text; typer would still escape its brackets for a renderer that is not used.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="sealtrain",

@@ -1,0 +1,120 @@
+"""Write ``docs/reference/cli.md`` from the command tree: the page is the help texts, in full.
+
+Usage: ``python tools/cli_reference.py [--check]``
+
+With ``--check`` nothing is written; a stale page exits 1.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sealtrain.cli import app
+
+if TYPE_CHECKING:
+    from click import Command, Parameter
+
+__all__ = ["PAGE", "commands", "render"]
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
+
+_INTRO = """\
+# Commands
+
+Written by `tools/cli_reference.py` from the program's own help; `make format` refreshes it.
+
+stdout holds the result: one JSON object with `--json`, plain lines without. Everything said to a
+person is on stderr. Commands leave with one of six [exit codes](exit-codes.md); refusals carry an
+[error code](errors.md). A value in brackets behind an option is used when it is not given.
+"""
+
+
+def commands(command: Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Command]]:
+    """Every command that does something, with its full name, in the order of ``--help``."""
+    children: dict[str, Command] = getattr(command, "commands", {})
+    if not children:
+        yield " ".join(path), command
+    for name, child in children.items():
+        yield from commands(child, (*path, name))
+
+
+def render() -> str:
+    """The whole page."""
+    root = typer.main.get_command(app)
+    found = list(commands(root, ("sealtrain",)))
+    index = "\n".join(f"- [`{name}`](#{_anchor(name)}): {_summary(one)}" for name, one in found)
+    return f"{_INTRO}\n{index}\n" + "".join(_section(name, one) for name, one in found)
+
+
+def _section(name: str, command: Command) -> str:
+    parameters = [one for one in command.params if one.name != "help"]
+    arguments = [one for one in parameters if one.param_type_name == "argument"]
+    usage = " ".join([name, *(_placeholder(one) for one in arguments), "[OPTIONS]"])
+    parts = [f"\n## {name}\n", _text(command), f"\n```text\n{usage}\n```"]
+    if parameters:
+        parts.append("\n| | |\n|---|---|")
+        parts.extend(_row(one) for one in parameters)
+    return "\n".join(parts) + "\n"
+
+
+def _row(parameter: Parameter) -> str:
+    help_text = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
+    if parameter.param_type_name == "argument":
+        return f"| `{_placeholder(parameter)}` | {help_text} |"
+    names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+    notes = []
+    if parameter.required:
+        notes.append("required")
+    elif not getattr(parameter, "is_flag", False) and (default := _default(parameter)):
+        notes.append(f"[`{default}`]")
+    elif parameter.secondary_opts:
+        notes.append(
+            f"[`{parameter.opts[0] if parameter.default else parameter.secondary_opts[0]}`]"
+        )
+    if parameter.multiple:
+        notes.append("may be repeated")
+    return f"| {names} | {' '.join([help_text, '; '.join(notes)]).strip()} |"
+
+
+def _default(parameter: Parameter) -> str:
+    value = parameter.default
+    if value is None or callable(value) or isinstance(value, (list, tuple)):
+        return ""
+    return str(value)
+
+
+def _placeholder(parameter: Parameter) -> str:
+    name = (parameter.metavar or parameter.name or "").upper()
+    return name if parameter.required else f"[{name}]"
+
+
+def _text(command: Command) -> str:
+    return inspect.cleandoc(command.help or "").strip()
+
+
+def _summary(command: Command) -> str:
+    return " ".join(_text(command).partition("\n\n")[0].split())
+
+
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def main() -> None:
+    """Rewrite the page, or with ``--check`` compare it."""
+    fresh = render()
+    if PAGE.exists() and PAGE.read_text("utf-8") == fresh:
+        return
+    if "--check" in sys.argv[1:]:
+        raise SystemExit(f"{PAGE.name} is stale: run python tools/cli_reference.py")
+    PAGE.write_text(fresh, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
