@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.store import Transaction
 from sealtrain.consortium.approvals import SignedDecision, Target, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.errors import (
@@ -22,13 +21,12 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
 )
+from sealtrain.manifest.form import read as read_manifest
+from sealtrain.manifest.trust import Trust, TrustedBroker
+from sealtrain.manifest.verify import verify_manifest
 from sealtrain.records.dsse import Envelope
-from sealtrain.release.messages import (
-    MAX_MANIFEST_BYTES,
-    Accepted,
-    EnvelopeDocument,
-    TallyAnswer,
-)
+from sealtrain.release.facts import RunState
+from sealtrain.release.messages import Accepted, EnvelopeDocument, TallyAnswer
 
 __all__ = ["Registry"]
 
@@ -53,7 +51,7 @@ class Registry:
             signed = verify_decision(envelope, self._parts.consortium, now=now)
             return self._record_decision(signed, now)
         except SealtrainError as error:
-            self._refuse("approval", envelope, error)
+            self._refuse("approval", envelope.digest, error)
             raise
 
     def register_dataset(self, document: EnvelopeDocument) -> Accepted:
@@ -67,32 +65,30 @@ class Registry:
             manifest = verify_dataset(envelope, self._parts.consortium)
             return self._record_dataset(manifest, envelope)
         except SealtrainError as error:
-            self._refuse("dataset", envelope, error)
+            self._refuse("dataset", envelope.digest, error)
             raise
 
-    def submit_manifest(self, run_id: str, manifest: bytes) -> Accepted:
-        """Record that a run's manifest exists, by digest. Verifying it is everyone's own business.
+    def submit_manifest(self, data: bytes) -> Accepted:
+        """Verify a run's manifest as an auditor would and record its digest.
 
         Args:
-            run_id: 32 hex digits; a run this broker released keys to.
-            manifest: The manifest file's bytes, canonical JSON.
+            data: The manifest file's bytes.
 
         Raises:
             RunMismatch: No key was ever released to this run here.
-            DataInvalid: Not canonical JSON.
-            LimitExceeded: Too large, or too many manifests for this run.
+            Refused: The manifest does not verify.
+            LimitExceeded: Too many manifests for this run.
         """
-        parse_canonical(manifest, max_bytes=MAX_MANIFEST_BYTES)
-        digest = sha256_hex(manifest)
-        with self._parts.store.transaction() as transaction:
-            index = transaction.manifest(digest)
-            if index is None:
-                self._room_for_manifest(transaction, run_id)
-                index = self._parts.ledger.append(
-                    "manifest", {"run_id": run_id, "manifest_digest": digest}
-                )
-                transaction.add_manifest(digest, run_id, ledger_index=index)
-        return self._accepted(index, digest)
+        digest = sha256_hex(data)
+        try:
+            run_id = read_manifest(data).predicate.run.run_id
+            with self._parts.store.transaction() as transaction:
+                run = transaction.run(run_id)
+            verify_manifest(data, self._trust(run_id, run), artefacts=None, now=self._parts.clock())
+            return self._record_manifest(digest, run_id)
+        except SealtrainError as error:
+            self._refuse("manifest", digest, error)
+            raise
 
     def tally(self, target: Target) -> TallyAnswer:
         """Where a target's approval stands now, with the signed decisions on it, oldest first."""
@@ -202,29 +198,50 @@ class Registry:
                 hint="name the registered manifest as previous, or seal as a new dataset",
             )
 
-    def _room_for_manifest(self, transaction: Transaction, run_id: str) -> None:
-        if transaction.run(run_id) is None:
+    def _trust(self, run_id: str, run: RunState | None) -> Trust:
+        if run is None:
             raise RunMismatch(
                 "this broker released no key to such a run",
                 check="run",
                 got=run_id,
                 hint="submit the manifest to the broker whose receipts are in it",
             )
-        recorded = transaction.manifests_of(run_id)
-        if recorded >= self._parts.limits.manifests_per_run:
-            raise LimitExceeded(
-                "too many manifests were submitted for this run",
-                check="manifests",
-                got=recorded,
-                expected=f"at most {self._parts.limits.manifests_per_run}",
-            )
+        policy = self._parts.policy
+        return Trust(
+            version=1,
+            consortium_id=self._parts.consortium.consortium_id,
+            recipe_hash=run.recipe_hash,
+            compose_hash=run.compose_hash,
+            app_id=run.app_id,
+            broker=TrustedBroker(signing_key=to_base64(self._parts.keyring.signer.public)),
+            appraisal=policy,
+            simulated="refuse" if policy.simulator_root is None else "accept-insecure",
+        )
 
-    def _refuse(self, action: str, envelope: Envelope, error: SealtrainError) -> None:
+    def _record_manifest(self, digest: str, run_id: str) -> Accepted:
+        with self._parts.store.transaction() as transaction:
+            index = transaction.manifest(digest)
+            if index is None:
+                recorded = transaction.manifests_of(run_id)
+                if recorded >= self._parts.limits.manifests_per_run:
+                    raise LimitExceeded(
+                        "too many manifests were submitted for this run",
+                        check="manifests",
+                        got=recorded,
+                        expected=f"at most {self._parts.limits.manifests_per_run}",
+                    )
+                index = self._parts.ledger.append(
+                    "manifest", {"run_id": run_id, "manifest_digest": digest}
+                )
+                transaction.add_manifest(digest, run_id, ledger_index=index)
+        return self._accepted(index, digest)
+
+    def _refuse(self, action: str, digest: str, error: SealtrainError) -> None:
         body: dict[str, Any] = {
             "action": action,
             "code": error.code,
             "check": error.check,
-            "digest": envelope.digest,
+            "digest": digest,
         }
         self._parts.ledger.append("refusal", body)
 

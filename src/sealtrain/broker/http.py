@@ -1,0 +1,276 @@
+"""The broker over HTTP (spec/key-release.md): bounded bodies in, typed errors out, nothing else.
+
+1. A body is read up to its cap and parsed strictly once; FastAPI parses none.
+2. Work runs in threads; the event loop only moves bytes.
+3. An error of ours becomes its JSON; anything else becomes ``internal`` without a reason, and a log
+   line with the kind of the error and its place, never with a value.
+4. Answers are never cached.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as StarletteMessage
+
+from sealtrain import __version__
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.models import StrictModel
+from sealtrain.broker.openapi import describe
+from sealtrain.broker.service import Broker
+from sealtrain.consortium.approvals import Target
+from sealtrain.consortium.ledger import LedgerProof
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError
+from sealtrain.release.messages import (
+    MAX_MANIFEST_BYTES,
+    MAX_REQUEST_BYTES,
+    Accepted,
+    BrokerKeys,
+    Challenge,
+    ChallengeRequest,
+    EnvelopeDocument,
+    Health,
+    LedgerCheckpoint,
+    LedgerConsistency,
+    LedgerPage,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+    TallyAnswer,
+    load_message,
+)
+
+__all__ = ["broker_app"]
+
+_log = logging.getLogger("sealtrain.broker")
+
+_AppId = Annotated[str, Query(pattern="^[0-9a-f]{40}$")]
+_Hash = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
+_Index = Annotated[int, Query(ge=0, le=2**53 - 1)]
+_NO_STORE = {"cache-control": "no-store"}
+
+Asked = TypeVar("Asked", bound=StrictModel)
+
+
+def broker_app(broker: Broker) -> FastAPI:
+    """ASGI application of one broker; its documentation is at ``/docs``."""
+    app = FastAPI(
+        title="sealtrain broker",
+        version=__version__,
+        summary="Releases data keys to guests that prove themselves, while owners approve.",
+        redoc_url=None,
+    )
+    _add_reads(app, broker)
+    _add_ledger(app, broker)
+    _add_writes(app, broker)
+    _add_errors(app)
+    describe(app)
+    return app
+
+
+def _add_reads(app: FastAPI, broker: Broker) -> None:
+    @app.get("/v1/health", response_model=Health)
+    def health() -> Response:
+        """Whether the broker answers, and for which consortium."""
+        return _answer(
+            Health(
+                status="ok",
+                version=__version__,
+                consortium_id=broker.consortium.consortium_id,
+                ledger_size=broker.ledger.size,
+            )
+        )
+
+    @app.get("/v1/consortium", response_model=Consortium)
+    def consortium() -> Response:
+        """The consortium document it serves."""
+        return _answer(broker.consortium)
+
+    @app.get("/v1/keys", response_model=BrokerKeys)
+    def keys(app_id: _AppId, compose_hash: _Hash, nonce: _Hash) -> Response:
+        """Its public keys for one recipe, under fresh evidence of its own."""
+        broker.throttle.take(broker.now())
+        return _answer(broker.keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
+
+    @app.get("/v1/approvals", response_model=TallyAnswer)
+    def approvals(app_id: _AppId, compose_hash: _Hash, recipe_hash: _Hash) -> Response:
+        """Where the approval of one recipe stands."""
+        target = Target(app_id=app_id, compose_hash=compose_hash, recipe_hash=recipe_hash)
+        return _answer(broker.registry.tally(target))
+
+
+def _add_ledger(app: FastAPI, broker: Broker) -> None:
+    @app.get("/v1/ledger/checkpoint", response_model=LedgerCheckpoint)
+    def checkpoint() -> Response:
+        """Signed head of the ledger."""
+        return _answer(LedgerCheckpoint(checkpoint=broker.ledger.checkpoint()))
+
+    @app.get("/v1/ledger/entries", response_model=LedgerPage)
+    def entries(start: _Index = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+        """Consecutive entries of the ledger."""
+        found = broker.ledger.entries(start, limit)
+        return _answer(LedgerPage(start=start, entries=tuple(found)))
+
+    @app.get("/v1/ledger/proof", response_model=LedgerProof)
+    def proof(index: _Index) -> Response:
+        """Proof that an entry is in the ledger."""
+        return _answer(broker.ledger.proof(index))
+
+    @app.get("/v1/ledger/consistency", response_model=LedgerConsistency)
+    def consistency(first: _Index, second: _Index) -> Response:
+        """Proof that the ledger only grew between two sizes."""
+        return _answer(LedgerConsistency(path=broker.ledger.consistency(first, second)))
+
+
+def _add_writes(app: FastAPI, broker: Broker) -> None:
+    def post(
+        path: str,
+        asked: type[Asked],
+        answered: type[StrictModel],
+        act: Callable[[Asked], StrictModel],
+        summary: str,
+    ) -> None:
+        async def endpoint(request: Request) -> Response:
+            body = await _body(request, MAX_REQUEST_BYTES)
+            return await run_in_threadpool(lambda: _answer(act(load_message(asked, body))))
+
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=answered,
+            summary=summary,
+            openapi_extra={"x-body": asked.__name__},
+        )
+
+    def throttled(
+        act: Callable[[EnvelopeDocument], Accepted],
+    ) -> Callable[[EnvelopeDocument], Accepted]:
+        def limited(document: EnvelopeDocument) -> Accepted:
+            broker.throttle.take(broker.now())
+            return act(document)
+
+        return limited
+
+    post("/v1/challenges", ChallengeRequest, Challenge, broker.challenge, "Issue a challenge")
+    post("/v1/releases", ReleaseRequest, ReleaseAnswer, broker.release, "Release keys to a guest")
+    post("/v1/renewals", RenewalRequest, RenewalAnswer, broker.renew, "Renew a lease")
+    registry = broker.registry
+    post(
+        "/v1/approvals",
+        EnvelopeDocument,
+        Accepted,
+        throttled(registry.submit_decision),
+        "Submit an approval or revocation",
+    )
+    post(
+        "/v1/datasets",
+        EnvelopeDocument,
+        Accepted,
+        throttled(registry.register_dataset),
+        "Register a dataset",
+    )
+
+    @app.post("/v1/manifests", response_model=Accepted, summary="Record a run manifest")
+    async def manifests(request: Request) -> Response:
+        body = await _body(request, MAX_MANIFEST_BYTES)
+        broker.throttle.take(broker.now())
+        return await run_in_threadpool(lambda: _answer(registry.submit_manifest(body)))
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(SealtrainError)
+    async def ours(_request: Request, error: SealtrainError) -> Response:
+        if error.exit_code not in _STATUS:
+            _log_bug(error)
+            return _internal()
+        status = 429 if isinstance(error, LimitExceeded) and error.check in _RATE_CHECKS else None
+        if isinstance(error, LimitExceeded) and error.check == "body size":
+            status = 413
+        _log.info("refused code=%s check=%s", error.code, error.check)
+        return _error(error, status or _STATUS[error.exit_code])
+
+    @app.exception_handler(RequestValidationError)
+    async def query(_request: Request, error: RequestValidationError) -> Response:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        return _error(DataInvalid(f"the request has a wrong {where}", check="query"), 400)
+
+    @app.exception_handler(HTTPException)
+    async def routing(_request: Request, error: HTTPException) -> Response:
+        return _error(DataInvalid("no such path or method", check="path"), error.status_code)
+
+    app.add_middleware(_Shield)
+
+
+class _Shield:
+    """Answers ``internal`` to what nobody expected; a framework would log it with its values."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def sending(message: StarletteMessage) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            _log_bug(error)
+            if not started:
+                await _internal()(scope, receive, send)
+
+
+_STATUS = {2: 400, 3: 403, 5: 400}
+_RATE_CHECKS = ("rate", "outstanding challenges")
+
+
+async def _body(request: Request, max_bytes: int) -> bytes:
+    announced = request.headers.get("content-length", "0")
+    data = bytearray()
+    if announced.isdecimal() and int(announced) <= max_bytes:
+        async for part in request.stream():
+            data += part
+            if len(data) > max_bytes:
+                break
+        else:
+            return bytes(data)
+    raise LimitExceeded(
+        "the request is too large", check="body size", expected=f"at most {max_bytes} bytes"
+    )
+
+
+def _answer(message: StrictModel) -> Response:
+    return Response(
+        canonical_json(message.to_dict()), media_type="application/json", headers=_NO_STORE
+    )
+
+
+def _error(error: SealtrainError, status: int) -> Response:
+    return JSONResponse({"error": error.to_dict()}, status_code=status, headers=_NO_STORE)
+
+
+def _internal() -> Response:
+    body: dict[str, Any] = {"error": {"code": "internal", "message": "the broker failed"}}
+    return JSONResponse(body, status_code=500, headers=_NO_STORE)
+
+
+def _log_bug(error: Exception) -> None:
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f"{place.tb_frame.f_globals.get('__name__')}:{place.tb_lineno}" if place else "unknown"
+    _log.error("internal error=%s at=%s", type(error).__name__, where)

@@ -1,0 +1,74 @@
+"""OpenAPI of the broker: request bodies are ours to parse, so their schemas are added here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from sealtrain.release.messages import (
+    ChallengeRequest,
+    EnvelopeDocument,
+    ErrorBody,
+    ReleaseRequest,
+    RenewalRequest,
+)
+
+__all__ = ["describe"]
+
+_BODIES: tuple[type[BaseModel], ...] = (
+    ChallengeRequest,
+    EnvelopeDocument,
+    ErrorBody,
+    ReleaseRequest,
+    RenewalRequest,
+)
+_ERRORS = {
+    "400": "The request cannot be used",
+    "403": "Refused",
+    "413": "Body too large",
+    "429": "Too many requests",
+    "500": "The broker failed",
+}
+
+
+def describe(app: FastAPI) -> None:
+    """Give ``app`` a schema that names request bodies and error answers."""
+
+    def schema() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _schema(app)
+        return app.openapi_schema
+
+    # FastAPI documents this assignment as the way to extend its schema.
+    app.openapi = schema  # type: ignore[method-assign]
+
+
+def _schema(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title, version=app.version, summary=app.summary, routes=app.routes
+    )
+    _, definitions = models_json_schema(
+        [(model, "validation") for model in _BODIES],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name, body in definitions["$defs"].items():
+        schemas.setdefault(name, body)
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+            for status, text in _ERRORS.items():
+                operation["responses"][status] = {"description": text, "content": error}
+            name = operation.pop("x-body", None)
+            if name is not None:
+                content = {"schema": {"$ref": f"#/components/schemas/{name}"}}
+                operation["requestBody"] = {
+                    "required": True,
+                    "content": {"application/json": content},
+                }
+    return document
