@@ -70,6 +70,16 @@ TEXTS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_OPEN = {
+    "advisories": "open security advisory of the processor",
+    "measurements": "guest image: firmware, kernel and command line are not compared",
+    "key_provider": "key provider for the guest's own keys",
+    "os_image_hash": "operating system image",
+    "platform_ids": "machine, wherever it stands and whoever can open it",
+    "compose_hash": "deployment document that embeds the recipe",
+    "app_id": "app id",
+}
+
 _ALWAYS = (
     "side-channels",
     "revocation",
@@ -107,13 +117,13 @@ def limits_for(*, simulated: bool, dp: str = "none", accelerators: bool) -> tupl
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
     """What this reader chose not to check, one sentence each."""
-    sentences = []
-    for name in ("compose_hash", "app_id"):
-        if getattr(trust, name) == "any":
-            sentences.append(f"Your trust file accepts any {name.replace('_', ' ')}.")
-    for name, value in sorted(trust.appraisal.to_dict().items()):
-        if value == "any":
-            sentences.append(f"Your appraisal policy accepts any {name.replace('_', ' ')}.")
+    written = {**trust.appraisal.to_dict(), "compose_hash": trust.compose_hash}
+    written["app_id"] = trust.app_id
+    sentences = [
+        f"Your trust file accepts any {_OPEN.get(name, name.replace('_', ' '))}."
+        for name, value in written.items()
+        if value == "any"
+    ]
     if not artefacts_checked:
         sentences.append(
             "The output files were not looked at; only their names and digests are known."

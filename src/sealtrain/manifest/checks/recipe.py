@@ -8,6 +8,7 @@ from sealtrain.errors import (
     ClaimContradicted,
     DataInvalid,
     EgressRefused,
+    KeyProviderMismatch,
     LockInvalid,
     RecipeChanged,
     TrustMismatch,
@@ -46,8 +47,17 @@ def recipe_is_measured(case: Case) -> str:
         )
     # Known from here on, so that later checks report on it even where the quote does not hold.
     case.lock = lock
+    verified = case.need_verified()
+    pinned = lock.recipe.hardware.key_provider_id
+    if pinned is not None and verified.key_provider != pinned:
+        raise KeyProviderMismatch(
+            "the guest got its keys from another key provider than the recipe pins",
+            check="key provider",
+            got=verified.key_provider or "none",
+            expected=pinned,
+        )
     try:
-        measured = extract_lock(case.need_verified().app_compose)
+        measured = extract_lock(verified.app_compose)
     except LockInvalid as error:
         raise RecipeChanged(
             f"the measured deployment document is not one that sealtrain writes: {error.message}",

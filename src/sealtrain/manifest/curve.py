@@ -1,0 +1,143 @@
+"""A metric over the steps of a run, drawn as inline SVG: no script, image or font."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from sealtrain.manifest.markup import Html, join, tag
+
+__all__ = ["draw_curve"]
+
+Points = Sequence[tuple[int, float | None]]
+_WIDTH, _HEIGHT = 640, 230
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 12, 28
+_MAX_DRAWN = 600
+
+
+def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html | None:
+    """Line chart of one metric.
+
+    Args:
+        points: (step, value) with rising steps; ``None`` is a value that was not finite and
+            interrupts the line.
+        label: Name of the metric, read to those who cannot see the chart.
+        marks: Steps to mark with a vertical line (resumes).
+
+    Returns:
+        An ``svg`` element, ``None`` when fewer than two values are finite.
+    """
+    finite = [(step, value) for step, value in points if value is not None]
+    if len(finite) < 2:
+        return None
+    first, last = finite[0][0], finite[-1][0]
+    low, high = min(value for _, value in finite), max(value for _, value in finite)
+    ticks = _ticks(low, high)
+    low, high = min(low, ticks[0]), max(high, ticks[-1])
+
+    def across(step: float) -> float:
+        return _LEFT + (step - first) / max(last - first, 1) * (_WIDTH - _LEFT - _RIGHT)
+
+    def up(value: float) -> float:
+        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+
+    grid = [
+        join(
+            (
+                tag(
+                    "line", class_="grid", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=_n(up(t)), y2=_n(up(t))
+                ),
+                tag(
+                    "text",
+                    _short(t),
+                    class_="tick",
+                    x=_LEFT - 8,
+                    y=_n(up(t) + 4),
+                    text_anchor="end",
+                ),
+            )
+        )
+        for t in ticks
+    ]
+    steps = [
+        tag("text", f"{s:,}", class_="tick", x=_n(across(s)), y=_HEIGHT - 8, text_anchor=anchor)
+        for s, anchor in _step_labels(first, last)
+    ]
+    resumed = [
+        tag(
+            "line", class_="mark", x1=_n(across(s)), x2=_n(across(s)), y1=_TOP, y2=_HEIGHT - _BOTTOM
+        )
+        for s in marks
+        if first <= s <= last
+    ]
+    end = tag("circle", class_="end", cx=_n(across(last)), cy=_n(up(finite[-1][1])), r=3.5)
+    description = (
+        f"{label} from {_short(finite[0][1])} at step {first} to {_short(finite[-1][1])} "
+        f"at step {last}"
+    )
+    return tag(
+        "svg",
+        tag("title", description),
+        *grid,
+        *steps,
+        *resumed,
+        tag("path", class_="curve", d=_path(points, across, up)),
+        end,
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        class_="chart",
+    )
+
+
+def _path(points: Points, across: Callable[[float], float], up: Callable[[float], float]) -> str:
+    commands, pen_down = [], False
+    for step, value in _thinned(points):
+        if value is None:
+            pen_down = False
+            continue
+        commands.append(f"{'L' if pen_down else 'M'}{_n(across(step))} {_n(up(value))}")
+        pen_down = True
+    return "".join(commands)
+
+
+def _thinned(points: Points) -> Points:
+    """At most about ``_MAX_DRAWN`` points; extremes of every bucket stay, so no spike is lost."""
+    if len(points) <= _MAX_DRAWN:
+        return points
+    size = math.ceil(len(points) * 2 / _MAX_DRAWN)
+    kept: list[tuple[int, float | None]] = [points[0]]
+    for start in range(0, len(points), size):
+        bucket = points[start : start + size]
+        finite = [(step, value) for step, value in bucket if value is not None]
+        if not finite:
+            kept.append(bucket[0])
+            continue
+        extremes = {min(finite, key=lambda one: one[1]), max(finite, key=lambda one: one[1])}
+        kept.extend(sorted(extremes))
+    kept.append(points[-1])
+    return kept
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Three to six round values that enclose ``low`` to ``high``."""
+    if not high - low > abs(high) * 1e-9:
+        low, high = low - max(abs(low), 1.0) * 0.5, high + max(abs(high), 1.0) * 0.5
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [index * step for index in range(first, last + 1)]
+
+
+def _step_labels(first: int, last: int) -> list[tuple[int, str]]:
+    middle = (first + last) // 2
+    labels = [(first, "start"), (middle, "middle"), (last, "end")]
+    return [labels[0], labels[2]] if middle in {first, last} else labels
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}"

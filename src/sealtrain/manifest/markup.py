@@ -1,0 +1,61 @@
+"""HTML from trees: text is escaped unless it is already ``Html``, so no value becomes markup."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+
+__all__ = ["Html", "Part", "join", "tag"]
+
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9]*")
+_EMPTY = frozenset({"meta", "br", "hr", "line", "circle", "path", "rect"})
+
+
+class Html(str):
+    """Markup made by ``tag``; any other text is escaped when it enters a tree."""
+
+    __slots__ = ()
+
+
+Part = Html | str | int | float | None
+"""What may stand inside an element; ``None`` leaves nothing."""
+
+
+def tag(name: str, /, *children: Part, **attributes: Part) -> Html:
+    """One element. ``class_`` is ``class``, other underscores in names are hyphens.
+
+    Args:
+        name: Element name, from this package's own source only.
+        children: Text or elements in order.
+        attributes: Values are escaped; ``None`` leaves the attribute out.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"not an element name: {name!r}")
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value), quote=True)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _EMPTY and not children:
+        return Html(f"<{name}{written}/>")
+    return Html(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def join(parts: Iterable[Part]) -> Html:
+    """Parts one after the other."""
+    return Html("".join(_escaped(part) for part in parts))
+
+
+def _escaped(part: Part) -> str:
+    if part is None:
+        return ""
+    # Control and formatting characters (bidirectional overrides among them) could make a page
+    # read differently from what was signed.
+    return part if isinstance(part, Html) else html.escape(_visible(str(part)), quote=True)
+
+
+def _visible(text: str) -> str:
+    return "".join(
+        char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text
+    )

@@ -1,0 +1,184 @@
+"""One self-contained HTML page about a run: what an auditor reads, prints and files.
+
+The page loads nothing, runs nothing and shows no value as markup: its policy forbids every request,
+and all text passes through ``markup.tag``. Whatever was refused is shown under a refusal banner
+that says the contents are claims only.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from sealtrain import __version__
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.manifest.markup import Html, Part, join, tag
+from sealtrain.manifest.predicate import SIMULATED_MARKER
+from sealtrain.manifest.sections import (
+    approvals,
+    datasets,
+    evidence,
+    outputs,
+    summary,
+    timeline,
+    training,
+    what_ran,
+)
+from sealtrain.manifest.verify import Check, Report
+
+__all__ = ["render"]
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_MARKS = {"passed": "✓", "failed": "✗", "not-done": "·"}
+
+
+def render(report: Report) -> str:
+    """The page as text, UTF-8 when written.
+
+    Args:
+        report: From ``manifest.verify.examine``, accepted or not.
+    """
+    title = "Training run report"
+    body: list[Part] = [tag("p", "sealtrain run report", class_="kicker"), _heading(report)]
+    if report.simulated:
+        body.append(_simulated())
+    body.append(_verdict(report))
+    if report.manifest is not None:
+        predicate, facts = report.manifest.predicate, report.facts
+        body += [
+            summary(predicate, facts),
+            training(predicate, facts),
+            approvals(predicate, facts),
+            datasets(facts),
+            what_ran(predicate, facts),
+            evidence(predicate, facts),
+            timeline(predicate, facts),
+            outputs(report.manifest),
+        ]
+    body += [_checks(report), _limits(report), _footer(report)]
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", title),
+        tag("style", _style()),
+    )
+    page = tag("html", head, tag("body", tag("main", *body)), lang="en")
+    return f"<!doctype html>\n{page}\n"
+
+
+def _style() -> Html:
+    text = files("sealtrain.manifest").joinpath("report.css").read_text("utf-8")
+    return Html(text)  # our own file, no value in it
+
+
+def _heading(report: Report) -> Html:
+    if report.manifest is None:
+        return tag("h1", "Unreadable manifest")
+    lock = report.facts.lock
+    name = "Unverified run" if lock is None else lock.recipe.name
+    run = report.manifest.predicate.run
+    lines: list[Part] = [tag("h1", name)]
+    if lock is not None and lock.recipe.description:
+        lines.append(tag("p", lock.recipe.description))
+    lines.append(
+        tag("p", "Run ", tag("code", run.run_id), f", finished {run.finished_at}", class_="soft")
+    )
+    return join(lines)
+
+
+def _simulated() -> Html:
+    return tag(
+        "div",
+        tag("strong", SIMULATED_MARKER),
+        tag(
+            "span",
+            "A rehearsal: the evidence comes from software and proves nothing about hardware.",
+        ),
+        class_="simulated",
+        role="note",
+    )
+
+
+def _verdict(report: Report) -> Html:
+    passed = sum(check.outcome == "passed" for check in report.checks)
+    if report.refusal is None:
+        undone = len(report.checks) - passed
+        return tag(
+            "section",
+            tag("p", "✓ Verified", class_="word"),
+            tag(
+                "p",
+                f"{passed} of {len(report.checks)} checks passed against your trust file"
+                + (f"; {undone} left undone as you asked." if undone else "."),
+            ),
+            class_="verdict accepted",
+        )
+    error = report.refusal
+    return tag(
+        "section",
+        tag("p", "✗ Refused", class_="word"),
+        tag("p", tag("code", error.code), f" {error}"),
+        tag("p", error.hint) if error.hint else None,
+        tag("p", "What follows is only what the file claims. Do not rely on it.")
+        if report.manifest is not None
+        else None,
+        class_="verdict refused",
+    )
+
+
+def _checks(report: Report) -> Html:
+    return tag(
+        "section",
+        tag("h2", "Every check"),
+        tag("ul", *(_check(one) for one in report.checks), class_="checks"),
+    )
+
+
+def _check(check: Check) -> Html:
+    hint = None if check.error is None else check.error.hint
+    return tag(
+        "li",
+        tag("span", _MARKS[check.outcome], class_="mark", aria_hidden="true"),
+        tag("span", check.title),
+        tag(
+            "span",
+            "not done: " if check.outcome == "not-done" else None,
+            check.detail,
+            tag("span", hint, class_="hint") if hint else None,
+            class_="detail",
+        ),
+        class_=check.outcome,
+    )
+
+
+def _limits(report: Report) -> Html | None:
+    if not report.limits:
+        return None
+    return tag(
+        "section",
+        tag("h2", "What this does not prove"),
+        tag("ul", *(tag("li", limit) for limit in report.limits), class_="limits"),
+    )
+
+
+def _footer(report: Report) -> Html:
+    trust = report.trust
+    root = "a simulator's root" if trust.appraisal.simulator_root is not None else "Intel's root"
+    return tag(
+        "footer",
+        tag("p", "Manifest SHA-256 ", tag("code", report.digest)),
+        tag(
+            "p",
+            f"Verified {to_rfc3339(report.now)} by sealtrain {__version__}, offline, "
+            f"trusting {root}, consortium ",
+            tag("code", trust.consortium_id[:16] + "…"),
+            ", recipe ",
+            tag("code", trust.recipe_hash[:16] + "…"),
+            ".",
+        ),
+        tag(
+            "p", "This page is a rendering. What is signed is the manifest: verify that, not this."
+        ),
+    )

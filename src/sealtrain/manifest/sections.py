@@ -1,0 +1,304 @@
+"""The parts of a report that show what a manifest holds, one function for each section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sealtrain.consortium.approvals import Decision
+from sealtrain.manifest.curve import draw_curve
+from sealtrain.manifest.form import Manifest
+from sealtrain.manifest.markup import Html, Part, join, tag
+from sealtrain.manifest.predicate import Predicate
+from sealtrain.manifest.verify import Facts
+from sealtrain.recipe.lockfile import Lock
+from sealtrain.recipe.modelspec import ModelFromConfig
+
+__all__ = [
+    "approvals",
+    "datasets",
+    "evidence",
+    "outputs",
+    "summary",
+    "timeline",
+    "training",
+    "what_ran",
+]
+
+_MAX_CURVES = 6
+_UNVERIFIED = "Not shown: the check that establishes it did not pass."
+
+
+def summary(predicate: Predicate, facts: Facts) -> Html:
+    """What was trained, in numbers."""
+    run, compute = predicate.run, predicate.compute
+    records = [one.records for one in facts.datasets or ()]
+    numbers = [
+        *((_number(value), name) for name, value in sorted(run.metrics.items())),
+        (f"{run.steps:,}", "steps"),
+        (f"{run.tokens:,}" if run.tokens is not None else None, "tokens"),
+        (
+            f"{sum(one or 0 for one in records):,}" if records and None not in records else None,
+            "records",
+        ),
+        (_duration(compute.wall_s), "wall time"),
+    ]
+    tiles = [tag("li", tag("b", value), tag("span", name)) for value, name in numbers if value]
+    return tag(
+        "section",
+        tag("h2", "What was trained"),
+        tag("ul", *tiles, class_="numbers"),
+        _list(_recipe_facts(facts.lock)) if facts.lock is not None else _missing(),
+    )
+
+
+def training(predicate: Predicate, facts: Facts) -> Html | None:
+    """A curve for each metric that the recipe let out during the run."""
+    run = predicate.run
+    names = sorted({name for point in run.history for name in point.values}, key=_loss_first)
+    figures = []
+    for name in names[:_MAX_CURVES]:
+        points = [(point.step, point.values[name]) for point in run.history if name in point.values]
+        curve = draw_curve(points, label=name, marks=[one.step for one in run.resumes])
+        if curve is not None:
+            caption = f"{name} by step, as the release policy lets it out"
+            if run.resumes:
+                caption += "; dashed: continued from a sealed checkpoint"
+            figures.append(tag("figure", curve, tag("figcaption", caption)))
+    return tag("section", tag("h2", "Training"), *figures) if figures else None
+
+
+def approvals(predicate: Predicate, facts: Facts) -> Html:
+    """Who had agreed to this exact recipe."""
+    consortium = predicate.consortium
+    heading = tag("h2", "Who approved")
+    lead = f"{consortium.approve} of {len(consortium.owners)} owners must approve; any "
+    lead += f"{consortium.revoke} can stop it."
+    if facts.decisions is None:
+        return tag("section", heading, tag("p", lead), _missing())
+    counted = set() if facts.tally is None else set(facts.tally.approved_by)
+    rows: list[tuple[str, ...]] = []
+    for owner in consortium.owners:
+        decided = [one.decision for one in facts.decisions if one.owner.name == owner.name]
+        rows += [_decision(owner.name, one, owner.name in counted) for one in decided]
+        if not decided:
+            rows.append((owner.name, "no decision in this manifest", "", "", ""))
+    if facts.tally is not None:
+        lead = f"{facts.tally.progress} of {facts.tally.owners} owners had approved, "
+        lead += (
+            f"{facts.tally.threshold} were needed; any {consortium.revoke} could have stopped it."
+        )
+    columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")
+    return tag("section", heading, tag("p", lead), _table(columns, rows, numbers=(4,)))
+
+
+def datasets(facts: Facts) -> Html:
+    """Whose data it was."""
+    heading = tag("h2", "Datasets and owners")
+    if facts.datasets is None or facts.lock is None:
+        return tag("section", heading, _missing())
+    roles = {(one.owner, one.name): one.role for one in facts.lock.recipe.datasets}
+    rows = [
+        (
+            one.owner,
+            one.name,
+            roles.get((one.owner, one.name), ""),
+            "withheld" if one.records is None else f"{one.records:,}",
+            "" if one.tokens is None else f"{one.tokens:,}",
+            one.sealed_at,
+            tag("code", one.root),
+        )
+        for one in facts.datasets
+    ]
+    columns = ("Owner", "Dataset", "Role", "Records", "Tokens", "Sealed", "Root of the ciphertext")
+    return tag("section", heading, _table(columns, rows, numbers=(3, 4)))
+
+
+def what_ran(predicate: Predicate, facts: Facts) -> Html:
+    """Code, packages, base model and every setting, by digest."""
+    deployment, lock = predicate.deployment, facts.lock
+    pairs: list[tuple[str, Part]] = [
+        ("Recipe hash", tag("code", predicate.recipe.recipe_hash)),
+        ("Compose hash", tag("code", deployment.compose_hash)),
+        ("App id", tag("code", deployment.app_id)),
+    ]
+    parts: list[Part] = [tag("h2", "What ran")]
+    if lock is not None:
+        tokenizer = lock.tokenizer.sha256
+        pairs += [
+            ("sealtrain", join((lock.code.sealtrain, " ", tag("code", lock.code.sha256)))),
+            ("Base model", join((lock.model.kind, " ", tag("code", lock.model.sha256)))),
+            (
+                "Tokenizer",
+                join((lock.tokenizer.kind, " ", tag("code", tokenizer) if tokenizer else None)),
+            ),
+            (
+                "Packages",
+                f"{len(lock.environment.packages)} pinned, Python {lock.environment.python}",
+            ),
+        ]
+    reported = ", ".join(f"{key} {value}" for key, value in predicate.run.environment.items())
+    compute = predicate.compute
+    pairs += [
+        ("Reported by the run", reported or "nothing"),
+        ("Processors", "not measured" if compute.processors is None else compute.processors),
+        ("Accelerators", ", ".join(compute.accelerators) or "none"),
+    ]
+    parts.append(_list(pairs))
+    if lock is not None:
+        parts += [_settings(lock), _packages(lock)]
+    return tag("section", *parts)
+
+
+def evidence(predicate: Predicate, facts: Facts) -> Html:
+    """What the final quote showed, claim by claim."""
+    heading = tag("h2", "Evidence")
+    verified, verdict = facts.verified, facts.verdict
+    if verified is None:
+        return tag("section", heading, _missing())
+    pairs: list[tuple[str, Part]] = [
+        ("Platform", verified.platform),
+        ("Verified as of", predicate.run.finished_at),
+        ("TCB status", verified.tcb_status),
+        ("Advisories", ", ".join(verified.advisories) or "none"),
+        ("Machine (PPID)", tag("code", verified.ppid)),
+    ]
+    if verdict is None:
+        return tag("section", heading, _list(pairs), _missing())
+    rows = [
+        (
+            one.name,
+            tag("code", one.got),
+            one.expected if one.outcome != "equal" else "",
+            one.outcome,
+        )
+        for one in verdict.claims
+    ]
+    columns = ("Claim", "Measured", "Accepted", "Outcome")
+    return tag("section", heading, _list(pairs), _table(columns, rows))
+
+
+def timeline(predicate: Predicate, facts: Facts) -> Html:
+    """Start, releases, resumes and end in order of time."""
+    run = predicate.run
+    moments: list[tuple[str, str, str]] = [(run.started_at, "started", "guest's clock")]
+    for one in facts.receipts or ():
+        what = "lease renewed" if one.kind == "renewal" else "keys released"
+        what += " again for a resume" if one.resume else ""
+        note = f"{len(one.datasets)} datasets; " if one.datasets else ""
+        note += f"approved by {', '.join(one.approved_by)}; lease until {one.lease.not_after}"
+        moments.append((one.released_at, what, note + "; broker's clock"))
+    for resume in run.resumes:
+        moments.append((resume.at, "continued", f"from step {resume.step:,}; guest's clock"))
+    moments.append((run.finished_at, "finished", f"{run.steps:,} steps; guest's clock"))
+    items = [
+        tag("li", tag("time", at), tag("strong", what), " ", tag("span", note, class_="soft"))
+        for at, what, note in sorted(moments, key=lambda moment: moment[0])
+    ]
+    missing = None if facts.receipts is not None else _missing()
+    return tag("section", tag("h2", "Key releases"), missing, tag("ol", *items, class_="timeline"))
+
+
+def outputs(manifest: Manifest) -> Html:
+    """The sealed files and who can open them."""
+    sizes = {one.name: one.size for one in manifest.predicate.outputs.files}
+    rows = [
+        (tag("code", one.name), f"{sizes[one.name]:,}", tag("code", one.sha256))
+        for one in manifest.subjects
+    ]
+    recipients = ", ".join(manifest.predicate.outputs.recipients)
+    return tag(
+        "section",
+        tag("h2", "Outputs"),
+        tag("p", f"Sealed to {recipients}. Nobody else can open them."),
+        _table(("Sealed file", "Bytes", "SHA-256"), rows, numbers=(1,)),
+    )
+
+
+def _decision(owner: str, decision: Decision, counted: bool) -> tuple[str, ...]:
+    word = "revoked" if decision.decision == "revoke" else "approved"
+    if decision.decision == "approve" and not counted:
+        word += ", not counted"
+    until = decision.not_after or "for good"
+    return (owner, word, decision.signed_at, until, str(len(decision.datasets)))
+
+
+def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
+    recipe = lock.recipe
+    model = recipe.model
+    if isinstance(model, ModelFromConfig):
+        base = f"{model.config['model_type']} from random weights, seed {model.init_seed}"
+    else:
+        base = model.path
+    peft = recipe.peft
+    method = "all weights" if peft is None else f"LoRA, rank {peft.r}"
+    return [
+        ("Phase", recipe.phase),
+        ("Base model", base),
+        ("Trained", method),
+        (
+            "Privacy",
+            "no differential privacy" if recipe.privacy.dp == "none" else recipe.privacy.dp,
+        ),
+        ("May leave the guest", ", ".join(recipe.release_policy.metrics) or "no metric"),
+        ("Model goes to", ", ".join(recipe.release_policy.model.recipients)),
+    ]
+
+
+def _settings(lock: Lock) -> Html:
+    settings = lock.recipe.trainer.model_dump(mode="json")
+    rows = [(tag("code", name), str(value)) for name, value in sorted(settings.items())]
+    return tag("details", tag("summary", "Trainer settings"), _table(("Setting", "Value"), rows))
+
+
+def _packages(lock: Lock) -> Html:
+    rows = [
+        (name, pin.version, tag("code", pin.record_sha256))
+        for name, pin in sorted(lock.environment.packages.items())
+    ]
+    return tag(
+        "details",
+        tag("summary", f"{len(rows)} packages"),
+        _table(("Package", "Version", "Digest of its record"), rows),
+    )
+
+
+def _list(pairs: Iterable[tuple[str, Part]]) -> Html:
+    return tag(
+        "dl",
+        *(part for name, value in pairs for part in (tag("dt", name), tag("dd", value))),
+        class_="facts",
+    )
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[Part]], *, numbers: Sequence[int] = ()
+) -> Html:
+    def kind(index: int) -> str | None:
+        return "number" if index in numbers else None
+
+    head = tag("tr", *(tag("th", name, class_=kind(i)) for i, name in enumerate(columns)))
+    body = [
+        tag("tr", *(tag("td", cell, class_=kind(i)) for i, cell in enumerate(row))) for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
+
+
+def _missing() -> Html:
+    return tag("p", _UNVERIFIED, class_="soft")
+
+
+def _loss_first(name: str) -> tuple[bool, str]:
+    return ("loss" not in name, name)
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {left:02} s" if minutes else f"{seconds:.3g} s"
