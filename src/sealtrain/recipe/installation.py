@@ -35,6 +35,7 @@ __all__ = [
     "check_package_files",
     "measure_code",
     "measure_environment",
+    "record_digest",
 ]
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
@@ -78,7 +79,7 @@ def measure_environment(extra: str = "train") -> EnvironmentPin:
         ExtraMissing: A package that the extra asks for is absent or too old.
     """
     packages = {
-        name: PackagePin(version=dist.version, record_sha256=_record_digest(name, dist))
+        name: PackagePin(version=dist.version, record_sha256=record_digest(_record(name, dist)))
         for name, dist in sorted(_closure(extra).items())
     }
     return EnvironmentPin(
@@ -97,7 +98,7 @@ def check_package_files(names: tuple[str, ...]) -> None:
     """
     for name in names:
         dist = importlib.metadata.distribution(name)
-        for file, recorded in _record(name, dist):
+        for file, recorded in _files_of(_record(name, dist)):
             path = Path(str(dist.locate_file(file)))
             actual = _as_record(file_sha256(path)) if path.is_file() else "absent"
             if actual != recorded:
@@ -166,12 +167,12 @@ def _own_requirements() -> list[str]:
     return lines
 
 
-def _record_digest(name: str, dist: Distribution) -> str:
-    return sha256_hex(canonical_json(dict(_record(name, dist))))
+def record_digest(record: str) -> str:
+    """Digest of a RECORD file's text, 64 hex digits (spec/recipe.md)."""
+    return sha256_hex(canonical_json(dict(_files_of(record))))
 
 
-def _record(name: str, dist: Distribution) -> Iterator[tuple[str, str]]:
-    """Files of a package with their hash as RECORD writes it (``sha256=…``)."""
+def _record(name: str, dist: Distribution) -> str:
     text = dist.read_text("RECORD")
     if text is None:
         raise ExtraMissing(
@@ -179,7 +180,12 @@ def _record(name: str, dist: Distribution) -> Iterator[tuple[str, str]]:
             check="environment",
             hint=f"reinstall {name} from a wheel",
         )
-    for row in csv.reader(io.StringIO(text)):
+    return text
+
+
+def _files_of(record: str) -> Iterator[tuple[str, str]]:
+    """Files with their hash as RECORD writes it (``sha256=…``), in its order."""
+    for row in csv.reader(io.StringIO(record)):
         if len(row) != 3 or not row[1]:
             continue
         path = PurePosixPath(row[0])

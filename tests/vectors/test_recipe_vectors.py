@@ -1,0 +1,51 @@
+"""Locks and deployment documents against an independent generator (tools/vectorgen/recipe.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.errors import RecipeInvalid
+from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, extract_lock
+from sealtrain.recipe.installation import record_digest
+from sealtrain.recipe.lock import parse_lock
+from sealtrain.recipe.yamltext import parse_yaml
+
+FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "recipe"
+
+
+def vectors(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))[
+        "vectors"
+    ]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("vector", vectors("compose"), ids=lambda vector: vector["comment"])
+def test_a_lock_gives_its_deployment_document_and_back(vector: dict[str, Any]) -> None:
+    lock = parse_lock(vector["lock"].encode())
+    assert lock.recipe_hash == vector["recipe_hash"]
+    document = vector["compose"].encode()
+    assert build_compose(lock) == document
+    assert compose_hash(document) == vector["compose_hash"]
+    assert app_id_of(document, lock) == vector["app_id"]
+    assert extract_lock(document) == vector["lock"].encode()
+
+
+@pytest.mark.parametrize("vector", vectors("records"), ids=lambda vector: vector["comment"])
+def test_a_record_has_its_digest(vector: dict[str, Any]) -> None:
+    assert record_digest(vector["record"]) == vector["sha256"]
+
+
+@pytest.mark.parametrize("vector", vectors("yaml"), ids=lambda vector: repr(vector["yaml"]))
+def test_yaml_has_one_value_or_none(vector: dict[str, Any]) -> None:
+    data = vector["yaml"].encode()
+    if vector["refused"]:
+        with pytest.raises(RecipeInvalid):
+            parse_yaml(data, error=RecipeInvalid, what="recipe")
+    else:
+        assert repr(parse_yaml(data, error=RecipeInvalid, what="recipe")) == repr(vector["value"])

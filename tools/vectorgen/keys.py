@@ -1,0 +1,215 @@
+"""Vectors of key derivation and key files, made without sealtrain.
+
+Writes ``vectors/keys/{derive,keypairs,identity,root}.json``. HKDF is written out here with ``hmac``
+alone; everything follows from the labels below, so a second run writes the same bytes.
+Run: ``python tools/vectorgen/keys.py [FOLDER]``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+OUT = Path(__file__).resolve().parents[2] / "vectors" / "keys"
+APP, OTHER_APP = "a1" * 20, "a2" * 20
+COMPOSE, OTHER_COMPOSE = "b1" * 32, "b2" * 32
+OWNER, OTHER_OWNER = "c1" * 32, "c2" * 32
+RUN = "d1" * 16
+
+
+def sha(data: bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def seed(label: str) -> bytes:
+    """32 bytes that follow from the label."""
+    return hashlib.shake_256(b"sealtrain key vectors " + label.encode()).digest(32)
+
+
+def hkdf(secret: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869 with SHA-256 and no salt."""
+    key = hmac.digest(b"\0" * 32, secret, "sha256")
+    block, okm = b"", b""
+    for counter in range(1, -(-length // 32) + 1):
+        block = hmac.digest(key, block + info + bytes([counter]), "sha256")
+        okm += block
+    return okm[:length]
+
+
+def info_of(purpose: str, parts: list[str]) -> bytes:
+    """Length-prefixed purpose and parts."""
+    texts = [f"sealtrain/{purpose}/v1".encode(), *(part.encode() for part in parts)]
+    return b"".join(len(text).to_bytes(4, "big") + text for text in texts)
+
+
+def derived(secret: bytes, purpose: str, parts: list[str]) -> bytes:
+    """The scheme of spec/keys.md §1."""
+    return hkdf(secret, info_of(purpose, parts), 32)
+
+
+def hpke_public(key_seed: bytes) -> bytes:
+    """Public half of the hybrid pair that a 32-byte seed gives."""
+    okm = hkdf(key_seed, b"sealtrain/hpke-key/v1", 96)
+    mlkem = MLKEM768PrivateKey.from_seed_bytes(okm[:64]).public_key().public_bytes_raw()
+    return mlkem + X25519PrivateKey.from_private_bytes(okm[64:]).public_key().public_bytes_raw()
+
+
+def ed25519_public(key_seed: bytes) -> bytes:
+    """Public half of an Ed25519 seed."""
+    return Ed25519PrivateKey.from_private_bytes(key_seed).public_key().public_bytes_raw()
+
+
+def derive_vectors() -> list[dict[str, Any]]:
+    """``derive``: purposes, parts, and lists of parts that must not collide."""
+    root = seed("root")
+    cases = [
+        ("no part", "identity-signing", []),
+        ("one part", "signing-key", ["broker"]),
+        ("three parts", "recipe-key", [APP, COMPOSE, OWNER]),
+        ("parts split one way", "run-key", ["ab", "c"]),
+        ("parts split the other way", "run-key", ["a", "bc"]),
+        ("parts joined", "run-key", ["abc"]),
+        ("an empty part", "run-key", ["abc", ""]),
+        ("beyond ASCII", "run-key", ["größe"]),
+    ]
+    return [
+        {
+            "comment": comment,
+            "secret": root.hex(),
+            "purpose": purpose,
+            "parts": parts,
+            "info": info_of(purpose, parts).hex(),
+            "key": derived(root, purpose, parts).hex(),
+        }
+        for comment, purpose, parts in cases
+    ]
+
+
+def keypair_vectors() -> list[dict[str, Any]]:
+    """Recipe-bound pairs, run keys and signers of a root secret."""
+    cases: list[dict[str, Any]] = []
+    for root_label, app, compose, owner in (
+        ("root", APP, COMPOSE, OWNER),
+        ("root", OTHER_APP, COMPOSE, OWNER),
+        ("root", APP, OTHER_COMPOSE, OWNER),
+        ("root", APP, COMPOSE, OTHER_OWNER),
+        ("other root", APP, COMPOSE, OWNER),
+    ):
+        pair_seed = derived(seed(root_label), "recipe-key", [app, compose, owner])
+        cases.append(
+            {
+                "kind": "recipe",
+                "root": seed(root_label).hex(),
+                "app_id": app,
+                "compose_hash": compose,
+                "owner_id": owner,
+                "public_sha256": sha(hpke_public(pair_seed)),
+            }
+        )
+    for compose in (COMPOSE, OTHER_COMPOSE):
+        cases.append(
+            {
+                "kind": "run",
+                "root": seed("root").hex(),
+                "app_id": APP,
+                "compose_hash": compose,
+                "run_id": RUN,
+                "key": derived(seed("root"), "run-key", [APP, compose, RUN]).hex(),
+            }
+        )
+    for purpose in ("broker", "ledger"):
+        public = ed25519_public(derived(seed("root"), "signing-key", [purpose]))
+        cases.append(
+            {
+                "kind": "signing",
+                "root": seed("root").hex(),
+                "purpose": purpose,
+                "public": public.hex(),
+            }
+        )
+    return cases
+
+
+def identity_vectors() -> list[dict[str, Any]]:
+    """Identity files: valid ones with what they give, and damaged ones."""
+    good = {
+        "type": "sealtrain/identity/v1",
+        "name": "hospital-a",
+        "seed": base64.b64encode(seed("hospital-a")).decode(),
+    }
+    signing = ed25519_public(derived(seed("hospital-a"), "identity-signing", []))
+    sealing = hpke_public(derived(seed("hospital-a"), "identity-sealing", []))
+    public = {
+        "signing_key": base64.b64encode(signing).decode(),
+        "sealing_key_sha256": sha(sealing),
+        "owner_id": sha(b"sealtrain/owner/v1:" + signing + sealing),
+        "key_id": "ed25519:" + sha(signing),
+    }
+    text = json.dumps(good)
+    invalid: list[tuple[str, str]] = [
+        ("another type", json.dumps(good | {"type": "sealtrain/identity/v2"})),
+        ("no type", json.dumps({k: v for k, v in good.items() if k != "type"})),
+        ("unknown field", json.dumps(good | {"comment": "mine"})),
+        ("name with upper case", json.dumps(good | {"name": "Hospital"})),
+        ("empty name", json.dumps(good | {"name": ""})),
+        ("short seed", json.dumps(good | {"seed": base64.b64encode(b"x" * 31).decode()})),
+        ("long seed", json.dumps(good | {"seed": base64.b64encode(b"x" * 33).decode()})),
+        ("seed without padding", json.dumps(good | {"seed": str(good["seed"]).rstrip("=")})),
+        ("seed in hex", json.dumps(good | {"seed": seed("hospital-a").hex()})),
+        ("seed twice", text[:-1] + f', "seed": "{good["seed"]}"}}'),
+        ("cut off", text[:-1]),
+        ("empty", ""),
+        ("too long", " " * 5000 + text),
+    ]
+    return [
+        {"comment": "canonical", "file": json.dumps(good, sort_keys=True), "public": public},
+        *({"comment": comment, "file": file, "public": None} for comment, file in invalid),
+    ]
+
+
+def root_vectors() -> list[dict[str, Any]]:
+    """Contents of a ``file:`` root secret."""
+    text = seed("root").hex()
+    cases: list[tuple[str, str, str | None]] = [
+        ("with newline", text + "\n", text),
+        ("without newline", text, text),
+        ("upper case", text.upper(), None),
+        ("two newlines", text + "\n\n", None),
+        ("carriage return", text + "\r\n", None),
+        ("leading space", " " + text, None),
+        ("one digit short", text[:-1], None),
+        ("31 bytes", text[:-2], None),
+        ("33 bytes", text + "00", None),
+        ("not hex", "g" * 64, None),
+        ("empty", "", None),
+    ]
+    return [{"comment": comment, "file": file, "secret": key} for comment, file, key in cases]
+
+
+def main(out: Path) -> None:
+    """Write the four files."""
+    out.mkdir(parents=True, exist_ok=True)
+    families = {
+        "derive": derive_vectors(),
+        "keypairs": keypair_vectors(),
+        "identity": identity_vectors(),
+        "root": root_vectors(),
+    }
+    for name, vectors in families.items():
+        document = {"version": 1, "vectors": vectors}
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        (out / f"{name}.json").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else OUT)

@@ -1,0 +1,279 @@
+"""Vectors of locks and deployment documents, made without sealtrain.
+
+Writes ``vectors/recipe/{compose,records,yaml}.json``: locks with the deployment document that
+belongs to them, RECORD files with their digest, and YAML with the value it must have or none.
+Run: ``python tools/vectorgen/recipe.py [FOLDER]``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Json = Any
+OUT = Path(__file__).resolve().parents[2] / "vectors" / "recipe"
+LOCK_PATH = "/run/sealtrain/recipe.lock.json"
+ARGUMENTS = (
+    f"train {LOCK_PATH} --platform PLATFORM --guest /var/run/dstack.sock --base /work "
+    "--collateral file:/work/collateral.json --broker /work/broker.json "
+    "--data /work/sealed --out /work/out"
+)
+SCRIPT = (
+    "#!/bin/bash\n"
+    "# SIMULATED — NOT ATTESTED. This recipe names no image, so no hardware guest may run it.\n"
+    "set -euo pipefail\n"
+    "mkdir -p /run/sealtrain\n"
+    "printf %s \"$(cat <<'SEALTRAIN_RECIPE_LOCK'\n"
+    "LOCK\n"
+    "SEALTRAIN_RECIPE_LOCK\n"
+    f')" > {LOCK_PATH}\n'
+    f"exec sealtrain {ARGUMENTS.replace('PLATFORM', 'simulator')}\n"
+)
+
+
+def canonical(value: Json) -> str:
+    """RFC 8785 for what occurs here: no float that JSON and Python would write differently."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def sha(text: str) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def lock(description: str, hardware: Json) -> Json:
+    """A whole lock, every default written out."""
+    config = {"model_type": "llama", "hidden_size": 64}
+    start = {"config": config, "init_seed": 7, "dtype": "float32"}
+    return {
+        "version": 1,
+        "consortium_id": "c0" * 32,
+        "recipe": {
+            "version": 1,
+            "name": "vector",
+            "description": description,
+            "phase": "sft",
+            "model": {**start, "tokenizer": {"kind": "bytes"}},
+            "datasets": [{"owner": "a", "name": "x", "role": "train", "weight": 1}],
+            "columns": {"text": "text"},
+            "trainer": {
+                "max_steps": 3,
+                "per_device_train_batch_size": 8,
+                "per_device_eval_batch_size": 8,
+                "gradient_accumulation_steps": 1,
+                "learning_rate": 0.00005,
+                "lr_scheduler_type": "linear",
+                "lr_scheduler_kwargs": {},
+                "warmup_steps": 0,
+                "optim": "adamw_torch",
+                "weight_decay": 0,
+                "adam_beta1": 0.9,
+                "adam_beta2": 0.999,
+                "adam_epsilon": 1e-8,
+                "max_grad_norm": 1,
+                "label_smoothing_factor": 0,
+                "neftune_noise_alpha": None,
+                "bf16": False,
+                "activation_checkpointing": False,
+                "seed": 42,
+                "data_seed": None,
+                "logging_steps": 10,
+                "save_steps": 500,
+                "eval_steps": None,
+                "dataloader_drop_last": False,
+                "max_length": 1024,
+                "truncation_mode": "keep_start",
+                "packing": False,
+                "packing_strategy": "bfd",
+                "padding_free": False,
+                "pad_to_multiple_of": None,
+                "completion_only_loss": None,
+                "assistant_only_loss": False,
+                "loss_type": "nll",
+                "eos_token": None,
+                "pad_token": None,
+            },
+            "peft": None,
+            "privacy": {"dp": "none"},
+            "release_policy": {
+                "metrics": ["loss"],
+                "round_to": 4,
+                "every_n_steps": 1,
+                "logs": "none",
+                "model": {"recipients": ["a"]},
+            },
+            "hardware": {"app_id": None, **hardware},
+        },
+        "code": {"sealtrain": "0.1.0", "sha256": "11" * 32},
+        "environment": {
+            "python": "3.11",
+            "packages": {"trl": {"version": "1.16.0", "record_sha256": "22" * 32}},
+        },
+        "scripts": {},
+        "model": {"kind": "config", "sha256": sha(canonical(start))},
+        "tokenizer": {"kind": "bytes", "sha256": None},
+    }
+
+
+def written(value: Json) -> str:
+    """Canonical text of a lock; the two small floats as RFC 8785 (ECMAScript) spells them."""
+    return canonical(value).replace("5e-05", "0.00005").replace("1e-08", "1e-8")
+
+
+def compose(hardware: Json, text: str) -> str:
+    """The deployment document of a lock's text."""
+    document: Json = {
+        "manifest_version": 2,
+        "name": "vector",
+        "kms_enabled": hardware["key_provider"] == "kms",
+        "local_key_provider_enabled": hardware["key_provider"] == "local",
+        "key_provider": hardware["key_provider"],
+        "key_provider_id": hardware["key_provider_id"] or "",
+        "gateway_enabled": False,
+        "public_logs": False,
+        "public_sysinfo": False,
+        "public_tcbinfo": True,
+        "allowed_envs": [],
+        "no_instance_id": False,
+        "secure_time": True,
+        "storage_fs": "zfs",
+    }
+    if hardware["image"] is None:
+        document |= {"runner": "bash", "bash_script": SCRIPT.replace("LOCK\n", text + "\n", 1)}
+        return canonical(document)
+    service = {
+        "image": hardware["image"],
+        "entrypoint": ["sealtrain"],
+        "command": ARGUMENTS.replace("PLATFORM", "dstack").split(),
+        "working_dir": "/work",
+        "configs": [{"source": "recipe_lock", "target": LOCK_PATH}],
+        "volumes": ["/var/run/dstack.sock:/var/run/dstack.sock", "work:/work"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "read_only": True,
+        "tmpfs": ["/tmp"],  # noqa: S108  # a path inside the guest
+        "restart": "no",
+    }
+    services = {
+        "services": {"guest": service},
+        "configs": {"recipe_lock": {"content": text.replace("$", "$$")}},
+        "volumes": {"work": {}},
+    }
+    document |= {"runner": "docker-compose", "docker_compose_file": canonical(services)}
+    return canonical(document)
+
+
+def compose_vectors() -> list[Json]:
+    """Valid pairs."""
+    simulator = {
+        "platforms": ["simulator"],
+        "image": None,
+        "key_provider": "none",
+        "key_provider_id": None,
+    }
+    image = f"registry.example/sealtrain@sha256:{'5a' * 32}"
+    kms = {
+        "platforms": ["dstack"],
+        "image": image,
+        "key_provider": "kms",
+        "key_provider_id": "3059",
+    }
+    local = {**kms, "key_provider": "local", "key_provider_id": None}
+    contract = {**kms, "app_id": "ab" * 20}
+    result = []
+    for comment, description, hardware in (
+        ("simulator, bash", "", simulator),
+        ("simulator, shell syntax", "$(id) `id` ' \" \\ $HOME", simulator),
+        ("dstack, KMS", "", kms),
+        ("dstack, interpolation", "$HOME ${HOME} $$ 大", kms),
+        ("dstack, local key provider", "", local),
+        ("dstack, KMS contract", "", contract),
+    ):
+        text = written(lock(description, hardware))
+        document = compose(hardware, text)
+        result.append(
+            {
+                "comment": comment,
+                "lock": text,
+                "recipe_hash": sha(text),
+                "compose": document,
+                "compose_hash": sha(document),
+                "app_id": hardware.get("app_id") or sha(document)[:40],
+            }
+        )
+    return result
+
+
+def record_vectors() -> list[Json]:
+    """RECORD files with the map that is left and its digest."""
+    kept = {"pkg/__init__.py": "sha256=aaa", "pkg/x, y.py": "sha256=bbb"}
+    rows = 'pkg/__init__.py,sha256=aaa,1\n"pkg/x, y.py",sha256=bbb,2\n'
+    noise = (
+        "../../../bin/pkg,sha256=n,1\n/usr/bin/pkg,sha256=n,1\n"
+        "pkg/__pycache__/x.cpython-311.pyc,sha256=n,1\npkg/y.pyc,,\n"
+        "pkg-1.dist-info/RECORD,,\npkg-1.dist-info/INSTALLER,sha256=n,1\n"
+        "pkg-1.dist-info/REQUESTED,sha256=n,1\npkg-1.dist-info/direct_url.json,sha256=n,1\n"
+        "pkg-1.dist-info/uv_cache.json,sha256=n,1\n"
+    )
+    more = {**kept, "pkg-1.dist-info/METADATA": "sha256=ccc", "pkg/INSTALLER": "sha256=ddd"}
+    extra = "pkg-1.dist-info/METADATA,sha256=ccc,3\npkg/INSTALLER,sha256=ddd,4\n"
+    return [
+        {"comment": "plain", "record": rows, "sha256": sha(canonical(kept))},
+        {"comment": "installer's rows", "record": noise + rows, "sha256": sha(canonical(kept))},
+        {"comment": "CRLF", "record": rows.replace("\n", "\r\n"), "sha256": sha(canonical(kept))},
+        {"comment": "more files", "record": rows + extra, "sha256": sha(canonical(more))},
+    ]
+
+
+def yaml_vectors() -> list[Json]:
+    """Texts with their value; ``refused`` where there is none."""
+    good: list[tuple[str, Json]] = [
+        ("a: 1\nb: 2.5\nc: 2e-5\nd: -3", {"a": 1, "b": 2.5, "c": 2e-5, "d": -3}),
+        ("a: yes\nb: 0o7\nc: 0x1\nd: 1_000", {"a": "yes", "b": "0o7", "c": "0x1", "d": "1_000"}),
+        ("a: .5\nb: 5.\nc: +1\nd: 00", {"a": ".5", "b": "5.", "c": 1, "d": "00"}),
+        ("a: True\nb: NULL\nc: false", {"a": "True", "b": "NULL", "c": False}),
+        ("a: 2001-12-14\nb: 1:30", {"a": "2001-12-14", "b": "1:30"}),
+        ("a: 'null'\nb: |\n  x\n  y\n", {"a": "null", "b": "x\ny\n"}),
+        ("[]", []),
+        ("text", "text"),
+    ]
+    bad = [
+        "a: 1\na: 1",
+        "a: &x b",
+        "a: *x",
+        "a: !!int '1'",
+        "<<: {}",
+        "{[a]: b}",
+        "{{a: b}: c}",
+        "---\na: 1\n---\n",
+        "%TAG ! x\n---\na",
+        "a: 1e400",
+        "a: [",
+        "\ta: 1",
+        "a: \u0007",
+    ]
+    return [
+        *({"yaml": text, "value": value, "refused": False} for text, value in good),
+        *({"yaml": text, "value": None, "refused": True} for text in bad),
+    ]
+
+
+def main(out: Path) -> None:
+    """Write the three files."""
+    out.mkdir(parents=True, exist_ok=True)
+    families = {
+        "compose": compose_vectors(),
+        "records": record_vectors(),
+        "yaml": yaml_vectors(),
+    }
+    for name, vectors in families.items():
+        document = {"version": 1, "vectors": vectors}
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        (out / f"{name}.json").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else OUT)
