@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -71,6 +71,9 @@ class Identity:
 
     def __repr__(self) -> str:
         return f"Identity({self.name!r}, <private>)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("Identity must not be pickled or copied: it holds key material")
 
     @classmethod
     def generate(cls, name: str, random: Callable[[int], bytes] = os.urandom) -> Self:

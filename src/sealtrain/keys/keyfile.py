@@ -31,27 +31,11 @@ def read_secret_file(path: Path, *, max_bytes: int) -> bytes:
         raise KeyFileInvalid(
             f"cannot read key file {path}: {error.strerror}", check="key file"
         ) from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise KeyFileInvalid(f"key file is not a regular file: {path}", check="key file")
-        if status.st_uid != os.geteuid():
-            raise KeyFileInvalid(
-                f"key file belongs to another user: {path}",
-                check="key file",
-                got=f"uid {status.st_uid}",
-                expected=f"uid {os.geteuid()}",
-            )
-        mode = stat.S_IMODE(status.st_mode)
-        if mode & 0o077:
-            raise KeyFileInvalid(
-                f"key file is readable by others: {path}",
-                check="key file",
-                got=f"mode {mode:04o}",
-                expected="mode 0600",
-                hint=f"chmod 600 {path}",
-            )
-        data = file.read(max_bytes + 1)
+    try:
+        _check_status(os.fstat(descriptor), path)
+        data = _read(descriptor, max_bytes + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > max_bytes:
         raise KeyFileInvalid(
             f"key file is too long: {path}", check="key file", expected=f"≤ {max_bytes} bytes"
@@ -74,3 +58,31 @@ def write_secret_file(path: Path, data: bytes) -> None:
         raise KeyFileInvalid(
             f"cannot write key file {path}: {error.strerror}", check="key file"
         ) from None
+
+
+def _check_status(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyFileInvalid(f"key file is not a regular file: {path}", check="key file")
+    if status.st_uid != os.geteuid():
+        raise KeyFileInvalid(
+            f"key file belongs to another user: {path}",
+            check="key file",
+            got=f"uid {status.st_uid}",
+            expected=f"uid {os.geteuid()}",
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise KeyFileInvalid(
+            f"key file is readable by others: {path}",
+            check="key file",
+            got=f"mode {mode:04o}",
+            expected="mode 0600",
+            hint=f"chmod 600 {path}",
+        )
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := os.read(descriptor, size - len(data))):
+        data += more
+    return data
