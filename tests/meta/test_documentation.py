@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
+
+import sealtrain
+from sealtrain.attest.policy import policy_from_dict
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -96,6 +100,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
             continue
         for line in body.replace("\\\n", " ").splitlines():
             words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+            words = words[: words.index(">")] if ">" in words else words
             if words and words[0] == "sealtrain":
                 yield words[1:]
 
@@ -105,7 +110,6 @@ def problem_with(words: list[str]) -> str | None:
     from sealtrain.cli import app
 
     command = typer.main.get_command(app)
-    words = [word for word in words if word not in {"&", ">", "|"}]
     rest = list(words)
     while rest and hasattr(command, "commands"):
         if rest[0].startswith("-"):
@@ -170,3 +174,26 @@ def test_every_make_target_in_the_readme_exists() -> None:
     )
     assert named
     assert named <= targets
+
+
+# --- Code and documents inside pages --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_name_of_the_package_in_a_page_exists(page: Path) -> None:
+    unknown = {
+        name
+        for language, body in FENCE.findall(page.read_text("utf-8"))
+        if language == "python"
+        for name in re.findall(r"\bsealtrain\.(\w+)", body)
+        if not hasattr(sealtrain, name)
+    }
+    assert unknown == set()
+
+
+def test_the_policy_in_the_operators_guide_is_a_policy() -> None:
+    page = (REPOSITORY / "docs/guides/operator.md").read_text("utf-8")
+    [example] = [body for language, body in FENCE.findall(page) if language == "yaml"]
+    policy = policy_from_dict(yaml.safe_load(example))
+    assert policy.platform == "dstack"
+    assert policy.root == "intel"
