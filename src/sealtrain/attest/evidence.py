@@ -78,7 +78,7 @@ class LogEntry(StrictModel):
     digest: Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{96})?$")]
     event: Annotated[str, StringConstraints(max_length=256)]
     event_payload: _Hex
-    version: Literal[1, 2]
+    version: Annotated[int, Field(ge=1, le=2)]
 
 
 class Evidence(StrictModel):
@@ -88,7 +88,7 @@ class Evidence(StrictModel):
     the measured compose hash. ``vm_config`` is the host's unsigned statement, kept for the record.
     """
 
-    version: Literal[1]
+    version: Annotated[int, Field(ge=1, le=1)]  # unlike Literal[1], refuses true
     platform: Literal["dstack", "simulator"]
     quote: Annotated[str, StringConstraints(min_length=4, max_length=MAX_QUOTE_BYTES * 4 // 3 + 4)]
     event_log: Annotated[tuple[LogEntry, ...], Field(min_length=1, max_length=MAX_LOG_ENTRIES)]

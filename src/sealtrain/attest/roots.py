@@ -49,6 +49,8 @@ def root_key_sha256(der: bytes) -> str:
 
 def _load(der: bytes) -> x509.Certificate:
     try:
-        return x509.load_der_x509_certificate(der)
-    except ValueError as error:
+        certificate = x509.load_der_x509_certificate(der)
+        _ = certificate.subject  # parsed on first use
+    except (ValueError, x509.InvalidVersion) as error:
         raise QuoteInvalid("certificate cannot be parsed", check="quote structure") from error
+    return certificate

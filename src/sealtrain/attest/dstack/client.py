@@ -7,6 +7,7 @@ idempotent, and agents make quotes one at a time.
 
 from __future__ import annotations
 
+import socket as sockets
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -189,6 +190,10 @@ class DstackClient:
         raise AssertionError("the loop above returns or raises")
 
     def _post_once(self, path: str, body: dict[str, str]) -> tuple[int, Any]:
+        # The HTTP library leaks its socket when a unix connect fails; ours fails first and cleanly.
+        with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+            probe.settimeout(self._timeout)
+            probe.connect(self.socket)
         transport = httpx.HTTPTransport(uds=self.socket, trust_env=False)
         # trust_env off: no proxy, no certificate file and no netrc from the environment.
         with (

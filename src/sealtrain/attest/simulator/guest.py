@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sealtrain.attest.dstack import keys
 from sealtrain.attest.dstack.msgpack import pack
-from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
+from sealtrain.attest.dstack.parse import RUNTIME_EVENT, log_entries, runtime_digest
 from sealtrain.attest.dstack.secp256k1 import ORDER, sign_recoverable
+from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.secret import Secret
@@ -131,6 +132,17 @@ class SimulatedGuest:
                     },
                 },
             }
+        )
+
+    def evidence(self, report_data: bytes, *, collateral: Collateral | None) -> Evidence:
+        """Evidence as ``dstack.collect`` builds it, without a server. Raises as ``quote``."""
+        return Evidence.build(
+            platform="simulator",
+            quote=self.quote(report_data),
+            event_log=log_entries(self.event_log()),
+            app_compose=self.compose,
+            vm_config=self.vm_config(),
+            collateral=collateral,
         )
 
     def vm_config(self) -> str:

@@ -158,8 +158,11 @@ class SimulatedPki:
         rtmr: tuple[bytes, bytes, bytes, bytes] = (bytes(48), bytes(48), bytes(48), bytes(48)),
         mr_config_id: bytes = bytes(48),
         td_attributes: bytes = TD_ATTRIBUTES,
+        service_td: bytes | None = None,
     ) -> bytes:
-        """A version 4 quote over 64 bytes, signed by this PKI's attestation key.
+        """A quote over 64 bytes, signed by this PKI's attestation key.
+
+        Version 4, or version 5 with a TD report 1.5 where ``service_td`` (48 bytes) is given.
 
         Raises:
             DataInvalid: A field has the wrong length.
@@ -171,11 +174,15 @@ class SimulatedPki:
             + hashlib.sha256(public + qe_auth).digest()
             + bytes(32)
         )
-        header = struct.pack("<HHIHH", 4, 2, 0x81, 0, 0) + _QE_VENDOR + bytes(20)
         body = bytes(16 + 48 + 48 + 8) + td_attributes + bytes(8) + mrtd + mr_config_id
         body += bytes(48 + 48) + b"".join(rtmr) + report_data
-        if len(body) != 584 or len(report_data) != 64:
+        if len(body) != 584 or len(report_data) != 64 or len(service_td or bytes(48)) != 48:
             raise DataInvalid("a field of the simulated quote has the wrong length")
+        version = 4 if service_td is None else 5
+        header = struct.pack("<HHIHH", version, 2, 0x81, 0, 0) + _QE_VENDOR + bytes(20)
+        if service_td is not None:
+            body += bytes(16) + service_td
+            header += struct.pack("<HI", 3, len(body))
         chain = struct.pack("<HI", 5, len(self._chain)) + self._chain
         certified = qe_report + _raw_sign(self._pck_key, qe_report)
         certified += struct.pack("<H", len(qe_auth)) + qe_auth + chain

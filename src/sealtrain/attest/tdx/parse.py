@@ -1,9 +1,11 @@
-"""TDX quote, version 4: strict structure, nothing trusted yet.
+"""TDX quotes, versions 4 and 5: strict structure, nothing trusted yet.
 
-A quote is accepted only in its one length: header (48) || TD report (584) || length (4) ||
-signature data, every inner length exact and no byte after the last. Without this rule a quote has
-many encodings that all verify. Even so the ECDSA signature itself can be re-encoded, hence the
-identity of a quote is ``sha256(bytes 0..631)``, the part the signature covers.
+A quote is accepted only in its one length: header (48) || TD report || length (4) || signature
+data, every inner length exact and no byte after the last. In version 4 the report is 584 bytes
+long; version 5 puts its type (2) and size (4) before it and knows a second one of 648 bytes, which
+adds the service guest that could migrate this one. Without the length rule a quote has many
+encodings that all verify. Even so the ECDSA signature itself can be re-encoded, hence the identity
+of a quote is the SHA-256 of what the signature covers: ``bytes 0..631`` in version 4.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from dataclasses import dataclass
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import PlatformMismatch, QuoteInvalid
 
-__all__ = ["SIGNED_BYTES", "TdxQuote", "canonical_quote", "parse_quote"]
+__all__ = ["TdxQuote", "canonical_quote", "parse_quote"]
 
-SIGNED_BYTES = 632
-_AUTH_AT = SIGNED_BYTES + 4
+_HEADER_BYTES = 48
+_REPORT_BYTES = {2: 584, 3: 648}
+"""Report sizes by the body type of version 5; version 4 always has type 2."""
 _TDX = 0x81
 _SGX = 0x00
 _DEBUG_BIT = 0x01
@@ -41,6 +44,8 @@ class TdxQuote:
     mr_config_id: bytes
     rtmr: tuple[str, str, str, str]
     report_data: bytes
+    service_td: bytes
+    """Measurement of the service guest bound to this one, 48 bytes; zeros where there is none."""
     certificates: tuple[bytes, ...]
     """DER: PCK leaf, its issuer, the root."""
 
@@ -59,18 +64,18 @@ def canonical_quote(raw: bytes) -> bytes:
     """Cut the zero bytes with which platforms pad a quote; collectors call this, verifiers never.
 
     Raises:
+        PlatformMismatch: A quote of SGX or of an unknown kind of platform.
         QuoteInvalid: Too short, or something else than zeros follows the signature data.
     """
-    if len(raw) < _AUTH_AT:
-        raise QuoteInvalid("quote is too short", got=f"{len(raw)} bytes")
-    end = _AUTH_AT + struct.unpack_from("<I", raw, SIGNED_BYTES)[0]
+    auth = _report_span(raw)[1] + 4
+    end = auth + int.from_bytes(raw[auth - 4 : auth], "little")
     if len(raw) < end or raw[end:].strip(b"\0"):
         raise QuoteInvalid("quote has the wrong length", check="quote structure")
     return raw[:end]
 
 
 def parse_quote(raw: bytes) -> TdxQuote:
-    """Parse the one encoding of a version 4 TDX quote.
+    """Parse the one encoding of a TDX quote.
 
     Args:
         raw: The whole quote.
@@ -79,55 +84,71 @@ def parse_quote(raw: bytes) -> TdxQuote:
         PlatformMismatch: A quote of SGX or of an unknown kind of platform.
         QuoteInvalid: Another version, a truncated quote, trailing bytes, an inconsistent length.
     """
-    if len(raw) < _AUTH_AT:
-        raise QuoteInvalid(
-            "quote is too short",
-            check="quote structure",
-            got=f"{len(raw)} bytes",
-            expected=f"over {_AUTH_AT} bytes",
-        )
-    version, key_type, tee_type = struct.unpack_from("<HHI", raw, 0)
-    if tee_type != _TDX or version == 3:
-        kind = "SGX" if tee_type == _SGX or version == 3 else f"tee type {tee_type:#x}"
-        raise PlatformMismatch(
-            "quote is not of a TDX guest", check="quote kind", got=kind, expected="TDX"
-        )
-    if version != 4:
-        raise QuoteInvalid(
-            "quote has an unsupported version", check="quote structure", got=version, expected=4
-        )
-    if key_type != 2:
-        raise QuoteInvalid(
-            "quote has an unsupported attestation key",
-            check="quote structure",
-            got=key_type,
-            expected="2 (ECDSA P-256)",
-        )
+    start, end = _report_span(raw)
+    report = bytes(raw[start:end])
     return TdxQuote(
         raw=bytes(raw),
-        identity=sha256_hex(raw[:SIGNED_BYTES]),
-        td_attributes=bytes(raw[168:176]),
-        mrtd=raw[184:232].hex(),
-        mr_config_id=bytes(raw[232:280]),
-        rtmr=(raw[376:424].hex(), raw[424:472].hex(), raw[472:520].hex(), raw[520:568].hex()),
-        report_data=bytes(raw[568:632]),
-        certificates=_certificates(_signature_data(raw)),
+        identity=sha256_hex(raw[:end]),
+        td_attributes=report[120:128],
+        mrtd=report[136:184].hex(),
+        mr_config_id=report[184:232],
+        rtmr=(
+            report[328:376].hex(),
+            report[376:424].hex(),
+            report[424:472].hex(),
+            report[472:520].hex(),
+        ),
+        report_data=report[520:584],
+        service_td=report[600:648] or bytes(48),
+        certificates=_certificates(_chain(raw, end + 4)),
     )
 
 
-def _signature_data(raw: bytes) -> bytes:
-    """Walk the nested lengths and return the PEM chain they end in."""
-    (auth_size,) = struct.unpack_from("<I", raw, SIGNED_BYTES)
-    _exact("signature data", _AUTH_AT + auth_size, len(raw))
-    outer = _AUTH_AT + 128
+def _report_span(raw: bytes) -> tuple[int, int]:
+    """First byte of the TD report and first byte after it, where the signed part ends."""
+    if len(raw) < _HEADER_BYTES + 6:
+        raise _truncated()
+    version, key_type, tee_type = struct.unpack_from("<HHI", raw, 0)
+    if tee_type != _TDX or version == 3:
+        found = "SGX" if tee_type == _SGX or version == 3 else f"tee type {tee_type:#x}"
+        raise PlatformMismatch(
+            "quote is not of a TDX guest", check="quote kind", got=found, expected="TDX"
+        )
+    if version not in (4, 5):
+        raise QuoteInvalid(
+            "quote has an unsupported version",
+            check="quote structure",
+            got=version,
+            expected="4 or 5",
+        )
+    _known("attestation key type", key_type, 2)
+    start, kind, size = _HEADER_BYTES, 2, _REPORT_BYTES[2]
+    if version == 5:
+        kind, size = struct.unpack_from("<HI", raw, start)
+        start += 6
+    if size != _REPORT_BYTES.get(kind):
+        raise QuoteInvalid(
+            "quote holds an unsupported report",
+            check="quote structure",
+            got=f"type {kind}, {size} bytes",
+            expected="TD report 1.0 or 1.5",
+        )
+    if len(raw) < start + size + 4:
+        raise _truncated()
+    return start, start + size
+
+
+def _chain(raw: bytes, auth: int) -> bytes:
+    """Walk the nested lengths of the signature data and return the PEM chain they end in."""
+    _exact("signature data", auth + int.from_bytes(raw[auth - 4 : auth], "little"), len(raw))
+    outer = auth + 128
     cert_type, cert_size = _header(raw, outer)
     _exact("certification data", outer + 6 + cert_size, len(raw))
     _known("certification data type", cert_type, 6)
     qe_auth = outer + 6 + 384 + 64
     if len(raw) < qe_auth + 2:
-        raise QuoteInvalid("quote is truncated", check="quote structure")
-    (qe_auth_size,) = struct.unpack_from("<H", raw, qe_auth)
-    inner = qe_auth + 2 + qe_auth_size
+        raise _truncated()
+    inner = qe_auth + 2 + int.from_bytes(raw[qe_auth : qe_auth + 2], "little")
     chain_type, chain_size = _header(raw, inner)
     _exact("certificate chain", inner + 6 + chain_size, len(raw))
     _known("certificate chain type", chain_type, 5)
@@ -136,9 +157,13 @@ def _signature_data(raw: bytes) -> bytes:
 
 def _header(raw: bytes, at: int) -> tuple[int, int]:
     if len(raw) < at + 6:
-        raise QuoteInvalid("quote is truncated", check="quote structure")
+        raise _truncated()
     kind, size = struct.unpack_from("<HI", raw, at)
     return kind, size
+
+
+def _truncated() -> QuoteInvalid:
+    return QuoteInvalid("quote is truncated", check="quote structure")
 
 
 def _exact(what: str, end: int, length: int) -> None:

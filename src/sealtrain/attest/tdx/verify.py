@@ -6,10 +6,11 @@ is the appraisal policy's.
 1. The quote parses strictly (``parse``).
 2. Its chain ends in the root the policy trusts. Under ``root: intel`` a SIMULATED root is named as
    such; under a simulator's root a hardware quote is refused.
-3. Signatures, chains, revocation lists and collateral hold at ``now``; the TCB status is one the
-   policy lists; the collateral is not older than the policy's floor.
-4. What the library verified is what we parsed, field by field.
-5. The guest is not in debug mode.
+3. ``now`` lies inside the validity of collateral, revocation lists and certificates (``window``).
+4. Signatures, chains, revocation and collateral hold; the TCB status is one the policy lists; the
+   collateral is not older than the policy's floor.
+5. What the library verified is what we parsed, field by field.
+6. The guest is not in debug mode and no service guest can migrate it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import INTEL_ROOT_KEY_SHA256, is_simulated_certificate, root_key_sha256
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.attest.tdx.window import check_window, collateral_window
 from sealtrain.errors import (
     CollateralExpired,
     CollateralMismatch,
@@ -77,6 +79,7 @@ def verify_quote(
     """
     quote = parse_quote(raw)
     simulated = _check_root(quote, policy)
+    check_window(collateral_window(collateral, quote.certificates), now)
     verifier = dcap_qvl.QuoteVerifier(policy.simulator_root)
     try:
         document = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(collateral.to_dict()))
@@ -93,6 +96,8 @@ def verify_quote(
     _check_agreement(quote, claims)
     if quote.debug:
         raise DebugGuest("guest runs in debug mode", check="debug")
+    if any(quote.service_td):
+        raise DebugGuest("guest can be migrated by a service guest", check="service guest")
     return VerifiedQuote(
         quote=quote,
         simulated=simulated,
@@ -157,7 +162,7 @@ def _library_policy(policy: AppraisalPolicy, now: int) -> Any:
 
 def _check_agreement(quote: TdxQuote, claims: dict[str, Any]) -> None:
     """Two parsers must read the same registers, or one of them reads something unsigned."""
-    report = claims["report"].get("TD10")
+    report = claims["report"].get("TD10") or claims["report"].get("TD15", {}).get("base")
     ours = {
         "td_attributes": quote.td_attributes.hex(),
         "mr_td": quote.mrtd,
@@ -175,9 +180,15 @@ def _check_agreement(quote: TdxQuote, claims: dict[str, Any]) -> None:
 _REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
     # Order matters: the first pattern that occurs in the library's message decides.
     (r"Debug mode", DebugGuest, "debug", "guest runs in debug mode"),
+    (
+        r"service ?td|SERVICETD",
+        DebugGuest,
+        "service guest",
+        "guest can be migrated by a service guest",
+    ),
     (r"SEPT_VE_DISABLE", DebugGuest, "debug", "guest leaves its page tables open to the host"),
     (
-        r"expired|CrlExpired|CertExpired|CertNotValidYet|in the future|not yet valid",
+        r"expired|NotValidYet|in the future|not yet valid",
         CollateralExpired,
         "collateral time",
         "collateral is not valid at the verification time",
@@ -189,13 +200,13 @@ _REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
         "collateral is older than the policy's floor",
     ),
     (
-        r"TCB status|TCB level|TCB too old|CPU SVN|PCESVN|QE.*too old|Revoked",
+        r"TCB status|TCB level|too old|Revoked",
         TcbStatusRefused,
         "TCB status",
         "platform's TCB status is not acceptable",
     ),
     (
-        r"Fmspc|PCE ?ID|QE Identity|tcb_info|TcbInfo|TCBInfo|qe_identity|CRL|Crl|tee type mismatch",
+        r"Fmspc|PCE ?ID|QE[ _]Identity|tcb_?info|CRL|tee type mismatch",
         CollateralMismatch,
         "collateral",
         "collateral is not authentic or of another platform",
@@ -212,7 +223,7 @@ _REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
 def _typed(message: str, policy: AppraisalPolicy) -> EvidenceRefused:
     detail = " ".join(message.removeprefix("Verification failed: ").split())[:200]
     for pattern, error, check, text in _REASONS:
-        if re.search(pattern, detail):
+        if re.search(pattern, detail, re.IGNORECASE):
             expected: str | None = None
             if error is TcbStatusRefused:
                 expected = ", ".join(policy.tcb_status)

@@ -1,0 +1,104 @@
+"""When collateral and a quote's certificates are valid: one interval over all of them.
+
+The library checks the same times; it does not always say which one failed. Here the whole interval
+is known before any signature is looked at, so a refusal can name it. A wrong answer here could only
+refuse: nothing is accepted for lying inside the window.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+from cryptography import x509
+
+from sealtrain.attest.evidence import Collateral
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.errors import CollateralExpired, CollateralMismatch, DataInvalid
+
+__all__ = ["Window", "check_window", "collateral_window"]
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----")
+_MAX_CERTIFICATES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Seconds since 1970: valid where ``start <= now < end``."""
+
+    start: int
+    end: int
+
+
+def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -> Window:
+    """Intersection of all validity periods.
+
+    Args:
+        collateral: TCB info, QE identity, two revocation lists, their issuers.
+        certificates: The quote's own chain, DER.
+
+    Raises:
+        CollateralMismatch: A date, certificate or revocation list cannot be parsed.
+    """
+    starts: list[int] = []
+    ends: list[int] = []
+    try:
+        for text in (collateral.tcb_info, collateral.qe_identity):
+            document = parse_json(text.encode("utf-8"), max_depth=16)
+            starts.append(from_rfc3339(document["issueDate"]))
+            ends.append(from_rfc3339(document["nextUpdate"]))
+        for crl_hex in (collateral.root_ca_crl, collateral.pck_crl):
+            crl = x509.load_der_x509_crl(bytes.fromhex(crl_hex))
+            starts.append(int(crl.last_update_utc.timestamp()))
+            # A list without an end counts as ended.
+            ends.append(int(crl.next_update_utc.timestamp()) if crl.next_update_utc else 0)
+        for der in (*certificates, *_chains(collateral)):
+            certificate = x509.load_der_x509_certificate(der)
+            starts.append(int(certificate.not_valid_before_utc.timestamp()))
+            ends.append(int(certificate.not_valid_after_utc.timestamp()) + 1)  # inclusive, RFC 5280
+    except (DataInvalid, ValueError, TypeError, KeyError) as error:
+        raise CollateralMismatch("collateral cannot be parsed", check="collateral") from error
+    return Window(start=max(starts), end=min(ends))
+
+
+def check_window(window: Window, now: int) -> None:
+    """Refuse a moment outside the window.
+
+    Raises:
+        CollateralExpired: ``now`` lies before or after it.
+    """
+    if not window.start <= now < window.end:
+        raise CollateralExpired(
+            "collateral is not valid at the verification time",
+            check="collateral time",
+            got=_text(now),
+            expected=f"from {_text(window.start)} to before {_text(window.end)}",
+            hint="fetch fresh collateral" if now >= window.end else "check the clock",
+        )
+
+
+def _chains(collateral: Collateral) -> list[bytes]:
+    found: list[bytes] = []
+    for chain in (
+        collateral.pck_crl_issuer_chain,
+        collateral.tcb_info_issuer_chain,
+        collateral.qe_identity_issuer_chain,
+    ):
+        for match in _PEM.finditer(chain):
+            try:
+                found.append(base64.b64decode("".join(match[1].split()), validate=True))
+            except binascii.Error as error:
+                raise ValueError("certificate is not PEM") from error
+    if len(found) > 3 * _MAX_CERTIFICATES:
+        raise ValueError("too many certificates")
+    return found
+
+
+def _text(seconds: int) -> str:
+    try:
+        return to_rfc3339(seconds)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds} s"

@@ -1,0 +1,27 @@
+"""One simulated guest, made once, without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from sealtrain.attest.policy import AppraisalPolicy, insecure_simulator_policy
+from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.base.secret import Secret
+
+COMPOSE = b'{"name":"unit","runner":"docker-compose"}\n'
+
+
+@pytest.fixture(scope="session")
+def pki() -> SimulatedPki:
+    return SimulatedPki(b"unit-test seed of a simulated PKI")
+
+
+@pytest.fixture(scope="session")
+def guest(pki: SimulatedPki) -> SimulatedGuest:
+    return SimulatedGuest(pki, Secret(b"\x05" * 32), COMPOSE, random=lambda count: b"\x07" * count)
+
+
+@pytest.fixture(scope="session")
+def policy(pki: SimulatedPki) -> AppraisalPolicy:
+    return insecure_simulator_policy(pki.root_der)

@@ -1,0 +1,228 @@
+"""Appraisal: each claim alone decides, and the verdict says what it rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from sealtrain.attest.appraise import appraise
+from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
+from sealtrain.attest.report_data import report_data
+from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.attest.verify import Verified, verify
+from sealtrain.errors import (
+    AppIdMismatch,
+    CollateralMismatch,
+    ComposeHashMismatch,
+    EvidenceRefused,
+    KeyProviderMismatch,
+    MeasurementMismatch,
+    PlatformMismatch,
+    ReportDataMismatch,
+    SimulatedEvidence,
+    TcbStatusRefused,
+)
+
+NOW = 1_800_000_000
+ASKED = report_data("unit", {"challenge": "c"})
+
+
+@pytest.fixture
+def verified(guest: SimulatedGuest, pki: SimulatedPki, policy: AppraisalPolicy) -> Verified:
+    evidence = guest.evidence(ASKED, collateral=None)
+    return verify(evidence, policy, NOW, collateral=pki.collateral(NOW))
+
+
+def changed(policy: AppraisalPolicy, **fields: Any) -> AppraisalPolicy:
+    return policy_from_dict({**policy.to_dict(), **fields})
+
+
+def test_a_verdict_lists_every_claim_and_says_simulated(
+    verified: Verified, policy: AppraisalPolicy, guest: SimulatedGuest
+) -> None:
+    verdict = appraise(
+        verified,
+        policy,
+        report_data=ASKED,
+        compose_hash=guest.compose_hash.hex(),
+        app_id=guest.app_id.hex(),
+    )
+    document = verdict.to_dict()
+    assert document["simulated"] is True
+    assert document["label"] == "SIMULATED — NOT ATTESTED"
+    assert document["verified_at"] == "2027-01-15T08:00:00Z"
+    assert [claim["name"] for claim in document["claims"]] == [
+        "platform",
+        "TCB status",
+        "advisories",
+        "collateral floor",
+        "machine",
+        "guest image",
+        "key provider",
+        "OS image",
+        "compose hash",
+        "app id",
+        "report data",
+    ]
+    outcomes = {claim["name"]: claim["outcome"] for claim in document["claims"]}
+    assert outcomes["compose hash"] == outcomes["report data"] == "equal"
+    assert outcomes["guest image"] == "any"
+
+
+def test_pinned_reference_values_hold(verified: Verified, policy: AppraisalPolicy) -> None:
+    image = {name: getattr(verified, name) for name in ("mrtd", "rtmr0", "rtmr1", "rtmr2")}
+    pinned = changed(policy, measurements=[image], platform_ids=[verified.ppid])
+    verdict = appraise(verified, pinned, report_data=ASKED, compose_hash=None, app_id=None)
+    outcomes = {claim.name: claim.outcome for claim in verdict.claims}
+    assert outcomes["guest image"] == "equal"
+    assert outcomes["machine"] == "allowed"
+
+
+@pytest.mark.parametrize("register", ["mrtd", "rtmr0", "rtmr1", "rtmr2"])
+def test_one_register_off_is_another_image(
+    verified: Verified, policy: AppraisalPolicy, register: str
+) -> None:
+    image = {name: getattr(verified, name) for name in ("mrtd", "rtmr0", "rtmr1", "rtmr2")}
+    image[register] = "00" * 48
+    with pytest.raises(MeasurementMismatch):
+        appraise(
+            verified,
+            changed(policy, measurements=[image]),
+            report_data=ASKED,
+            compose_hash=None,
+            app_id=None,
+        )
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"platform_ids": ["00" * 16]}, PlatformMismatch),
+        ({"key_provider": "30" * 91}, KeyProviderMismatch),
+        ({"key_provider": "30" * 91, "os_image_hash": ["00" * 32]}, KeyProviderMismatch),
+        ({"tcb_status": ["OutOfDate"]}, TcbStatusRefused),
+        ({"min_tcb_evaluation_data_number": 2}, TcbStatusRefused),
+    ],
+)
+def test_a_policy_that_asks_for_more_refuses(
+    verified: Verified,
+    policy: AppraisalPolicy,
+    fields: dict[str, Any],
+    error: type[EvidenceRefused],
+) -> None:
+    with pytest.raises(error) as caught:
+        appraise(
+            verified, changed(policy, **fields), report_data=ASKED, compose_hash=None, app_id=None
+        )
+    assert caught.value.got
+    assert caught.value.expected
+
+
+def test_an_os_image_is_compared_once_its_provider_is_pinned(pki: SimulatedPki) -> None:
+    from sealtrain.attest.policy import insecure_simulator_policy
+    from sealtrain.base.secret import Secret
+
+    guest = SimulatedGuest(pki, Secret(b"\x05" * 32), b'{"key_provider":"kms"}')
+    policy = insecure_simulator_policy(pki.root_der)
+    facts = verify(
+        guest.evidence(ASKED, collateral=None), policy, NOW, collateral=pki.collateral(NOW)
+    )
+    assert facts.key_provider_name == "kms"
+    for image, accepted in ((facts.os_image_hash, True), ("00" * 32, False)):
+        pinned = changed(policy, key_provider=facts.key_provider, os_image_hash=[image])
+        if accepted:
+            appraise(facts, pinned, report_data=ASKED, compose_hash=None, app_id=None)
+        else:
+            with pytest.raises(MeasurementMismatch):
+                appraise(facts, pinned, report_data=ASKED, compose_hash=None, app_id=None)
+
+
+def test_another_document_app_or_conversation_is_refused(
+    verified: Verified, policy: AppraisalPolicy
+) -> None:
+    with pytest.raises(ComposeHashMismatch):
+        appraise(verified, policy, report_data=ASKED, compose_hash="00" * 32, app_id=None)
+    with pytest.raises(AppIdMismatch):
+        appraise(verified, policy, report_data=ASKED, compose_hash=None, app_id="00" * 20)
+    for asked in (bytes(64), ASKED[:32] + bytes(32), ASKED[:32], ASKED + b"\0", b""):
+        with pytest.raises(ReportDataMismatch):
+            appraise(verified, policy, report_data=asked, compose_hash=None, app_id=None)
+
+
+@pytest.mark.parametrize(
+    ("advisories", "accepted"),
+    [("any", True), ("none", False), (["INTEL-SA-1"], False), (["INTEL-SA-1", "INTEL-SA-2"], True)],
+)
+def test_open_advisories_are_the_policys_decision(
+    verified: Verified, policy: AppraisalPolicy, advisories: object, accepted: bool
+) -> None:
+    facts = dataclasses.replace(verified, advisories=("INTEL-SA-1", "INTEL-SA-2"))
+    relaxed = changed(policy, advisories=advisories)
+    if accepted:
+        appraise(facts, relaxed, report_data=ASKED, compose_hash=None, app_id=None)
+    else:
+        with pytest.raises(TcbStatusRefused):
+            appraise(facts, relaxed, report_data=ASKED, compose_hash=None, app_id=None)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "SWHardeningNeeded",
+        "ConfigurationNeeded",
+        "ConfigurationAndSWHardeningNeeded",
+        "OutOfDate",
+        "OutOfDateConfigurationNeeded",
+    ],
+)
+def test_a_lower_tcb_status_passes_only_where_the_policy_lists_it(
+    guest: SimulatedGuest, pki: SimulatedPki, policy: AppraisalPolicy, status: str
+) -> None:
+    evidence = guest.evidence(ASKED, collateral=pki.collateral(NOW, tcb_status=status))
+    with pytest.raises(TcbStatusRefused):
+        verify(evidence, policy, NOW)
+    lenient = changed(policy, tcb_status=["UpToDate", status])
+    assert verify(evidence, lenient, NOW).tcb_status == status
+
+
+def test_a_hardware_policy_never_appraises_simulated_facts(verified: Verified) -> None:
+    production = policy_from_dict(
+        {
+            "platform": "dstack",
+            "root": "intel",
+            "tcb_status": ["UpToDate"],
+            "advisories": "none",
+            "debug": "refuse",
+            "measurements": "any",
+            "key_provider": "any",
+            "os_image_hash": "any",
+            "platform_ids": "any",
+            "min_tcb_evaluation_data_number": 0,
+        }
+    )
+    for facts in (verified, dataclasses.replace(verified, platform="dstack")):
+        with pytest.raises(SimulatedEvidence):
+            appraise(facts, production, report_data=ASKED, compose_hash=None, app_id=None)
+
+
+def test_a_simulator_policy_never_appraises_hardware_facts(
+    verified: Verified, policy: AppraisalPolicy
+) -> None:
+    with pytest.raises(PlatformMismatch):
+        appraise(
+            dataclasses.replace(verified, simulated=False),
+            policy,
+            report_data=ASKED,
+            compose_hash=None,
+            app_id=None,
+        )
+
+
+def test_evidence_without_any_collateral_is_refused(
+    guest: SimulatedGuest, policy: AppraisalPolicy
+) -> None:
+    with pytest.raises(CollateralMismatch):
+        verify(guest.evidence(ASKED, collateral=None), policy, NOW)

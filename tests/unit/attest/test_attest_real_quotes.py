@@ -1,0 +1,221 @@
+"""Quotes and logs of real machines: accepted at their times, refused outside, replayed exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sealtrain.attest.dstack.parse import parse_event_log
+from sealtrain.attest.dstack.verify import verify_log
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.policy import policy_from_dict
+from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
+from sealtrain.attest.tdx.verify import verify_quote
+from sealtrain.attest.verify import verify
+from sealtrain.errors import (
+    CollateralExpired,
+    CollateralMismatch,
+    ComposeHashMismatch,
+    EventLogMismatch,
+    EvidenceRefused,
+    PlatformMismatch,
+    QuoteInvalid,
+    TcbStatusRefused,
+)
+
+INTEL = {
+    "platform": "dstack",
+    "root": "intel",
+    "tcb_status": ["UpToDate"],
+    "advisories": "none",
+    "debug": "refuse",
+    "measurements": "any",
+    "key_provider": "any",
+    "os_image_hash": "any",
+    "platform_ids": "any",
+    "min_tcb_evaluation_data_number": 17,
+}
+POLICY = policy_from_dict(INTEL)
+# name, quote, collateral, first and last valid second, evaluation data number
+REAL = [
+    ("tdx", "tdx/tdx_quote", "tdx/tdx_quote_collateral.json", 1750329147, 1752919234, 17),
+    (
+        "gpu-guest",
+        "dstack/verifier-fixtures/quote-report.json",
+        "tdx/tdx_quote_outdated_collateral.json",
+        1771412331,
+        1774003274,
+        18,
+    ),
+    (
+        "near",
+        "tdx/near-gas-test/quote_hex.txt",
+        "tdx/near-gas-test/quote_collateral.json",
+        1756798919,
+        1759388630,
+        17,
+    ),
+]
+real = pytest.mark.parametrize(
+    ("quote", "collateral", "first", "last", "number"),
+    [row[1:] for row in REAL],
+    ids=[row[0] for row in REAL],
+)
+
+
+def load_quote(shared: Path, name: str) -> bytes:
+    path = shared / "vectors" / name
+    if path.suffix == ".json":
+        raw = bytes.fromhex(json.loads(path.read_text())["quote"])
+    elif path.suffix in (".txt", ".hex"):
+        raw = bytes.fromhex(path.read_text().strip())
+    else:
+        raw = path.read_bytes()
+    return canonical_quote(raw)
+
+
+def load_collateral(shared: Path, name: str) -> Collateral:
+    return Collateral.from_dict(json.loads((shared / "vectors" / name).read_text()))
+
+
+@real
+def test_a_real_quote_verifies_inside_its_window(
+    shared: Path, quote: str, collateral: str, first: int, last: int, number: int
+) -> None:
+    for now in (first, last):
+        verified = verify_quote(
+            load_quote(shared, quote), load_collateral(shared, collateral), POLICY, now
+        )
+        assert verified.tcb_status == "UpToDate"
+        assert not verified.simulated
+        assert verified.tcb_evaluation_data_number == number
+
+
+@real
+def test_a_real_quote_is_refused_one_second_outside_its_window(
+    shared: Path, quote: str, collateral: str, first: int, last: int, number: int
+) -> None:
+    for now in (0, first - 1, last + 1, last + 10**9):
+        with pytest.raises(CollateralExpired):
+            verify_quote(
+                load_quote(shared, quote), load_collateral(shared, collateral), POLICY, now
+            )
+
+
+@real
+def test_a_floor_above_the_collaterals_number_refuses_it(
+    shared: Path, quote: str, collateral: str, first: int, last: int, number: int
+) -> None:
+    policy = policy_from_dict({**INTEL, "min_tcb_evaluation_data_number": number + 1})
+    with pytest.raises(TcbStatusRefused, match="floor"):
+        verify_quote(load_quote(shared, quote), load_collateral(shared, collateral), policy, first)
+
+
+def test_the_same_verifier_accepts_the_shared_mock_only_under_its_own_root(shared: Path) -> None:
+    from sealtrain.attest.policy import insecure_simulator_policy
+
+    folder = shared / "vectors/tdx/own-mock"
+    collateral = Collateral.from_dict(json.loads((folder / "collateral.json").read_text()))
+    raw = (folder / "quote.bin").read_bytes()
+    policy = insecure_simulator_policy((folder / "root.der").read_bytes())
+    assert verify_quote(raw, collateral, policy, 1750000001).simulated
+    with pytest.raises(EvidenceRefused):
+        verify_quote(raw, collateral, POLICY, 1750000001)
+
+
+def test_collateral_of_another_platform_family_is_refused(shared: Path) -> None:
+    with pytest.raises(CollateralMismatch):
+        verify_quote(
+            load_quote(shared, "tdx/tdx_quote"),
+            load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
+            POLICY,
+            1772708331,
+        )
+
+
+def test_a_platform_below_every_tcb_level_is_refused(shared: Path) -> None:
+    with pytest.raises(TcbStatusRefused):
+        verify_quote(
+            load_quote(shared, "tdx/tdx_quote_outdated"),
+            load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
+            POLICY,
+            1772708331,
+        )
+
+
+def test_an_sgx_quote_is_another_platform(shared: Path) -> None:
+    with pytest.raises(PlatformMismatch):
+        verify_quote(
+            (shared / "vectors/tdx/sgx_quote").read_bytes(),
+            load_collateral(shared, "tdx/sgx_quote_collateral.json"),
+            POLICY,
+            1750332747,
+        )
+
+
+def test_platform_padding_is_cut_by_collectors_and_refused_by_the_parser(shared: Path) -> None:
+    raw = (shared / "vectors/tdx/tdx_quote").read_bytes()
+    with pytest.raises(QuoteInvalid):
+        parse_quote(raw)
+    assert len(canonical_quote(raw)) == 4936 < len(raw) == 5006
+    with pytest.raises(QuoteInvalid):
+        canonical_quote(raw[:-1] + b"\x01")
+
+
+def test_an_example_guest_closes_from_compose_bytes_to_register(shared: Path) -> None:
+    folder = shared / "vectors/dstack/rtmr3-based"
+    report = json.loads((folder / "report.json").read_text())
+    quote = parse_quote(canonical_quote(bytes.fromhex(report["quote"])))
+    compose = (folder / "app-compose.json").read_bytes()
+    log = parse_event_log(report["event_log"])
+    measured = verify_log(log, quote.rtmr, quote.mr_config_id, compose)
+    expected = "06768e6df639ce3be65e9e5321f8b2d82dbffb01c74323462d34c2feb9653aff"
+    assert measured.compose_hash == expected
+    assert measured.app_id == expected[:40]
+    assert measured.key_provider_name == "kms"
+    with pytest.raises(ComposeHashMismatch):
+        verify_log(log, quote.rtmr, quote.mr_config_id, compose + b"\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["quote-report.json", "tdx-lite-getquote.json"], ids=["digests-given", "digests-gone"]
+)
+def test_real_logs_replay_to_all_registers(shared: Path, name: str) -> None:
+    """Replay passes before the compose check, so that check is the one that answers."""
+    report = json.loads((shared / "vectors/dstack/verifier-fixtures" / name).read_text())
+    quote = parse_quote(canonical_quote(bytes.fromhex(report["quote"])))
+    log = parse_event_log(report["event_log"])
+    with pytest.raises(ComposeHashMismatch):
+        verify_log(log, quote.rtmr, quote.mr_config_id, b"{}")
+    for index in range(len(log)):
+        with pytest.raises(EventLogMismatch):
+            verify_log(log[:index] + log[index + 1 :], quote.rtmr, quote.mr_config_id, b"{}")
+
+
+def test_the_v054_simulator_log_replays_to_its_quote(shared: Path) -> None:
+    folder = shared / "vectors/dstack/simulator-v0.5.4"
+    quote = parse_quote(canonical_quote(bytes.fromhex((folder / "quote.hex").read_text().strip())))
+    with pytest.raises(ComposeHashMismatch):
+        verify_log(
+            parse_event_log((folder / "eventlog.json").read_text()),
+            quote.rtmr,
+            quote.mr_config_id,
+            (folder / "app-compose.json").read_bytes(),
+        )
+
+
+def test_a_whole_real_gpu_guest_verifies_up_to_the_document_we_do_not_have(shared: Path) -> None:
+    report = json.loads((shared / "vectors/dstack/verifier-fixtures/quote-report.json").read_text())
+    evidence = Evidence.build(
+        platform="dstack",
+        quote=canonical_quote(bytes.fromhex(report["quote"])),
+        event_log=parse_event_log(report["event_log"]),
+        app_compose=b"{}",
+        vm_config=report["vm_config"],
+        collateral=load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
+    )
+    evidence = Evidence.from_bytes(evidence.to_bytes())
+    with pytest.raises(ComposeHashMismatch):
+        verify(evidence, POLICY, 1772708331)
