@@ -1,0 +1,132 @@
+"""How a command leaves: the exit code says who must act, stderr says why, stdout stays data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sealtrain import cli
+from sealtrain.errors import (
+    ApprovalsMissing,
+    BrokerUnreachable,
+    NotSealed,
+    RecipeInvalid,
+    SealtrainError,
+)
+
+SAMPLE = "patient 4711, malignant"
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, error: BaseException, *words: str) -> int:
+    """Exit code of the program when its command raises ``error``."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(sys, "argv", ["sealtrain", *words])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RecipeInvalid("bad field"), 2),
+        (ApprovalsMissing("one short"), 3),
+        (BrokerUnreachable("no answer"), 4),
+        (NotSealed("no seal"), 5),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError(), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_the_exit_code_follows_the_error(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    assert leave(monkeypatch, error) == code
+
+
+def test_a_refusal_says_everything_it_knows_on_stderr_and_nothing_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ApprovalsMissing(
+        "recipe is not approved",
+        owner="hospital-b",
+        check="approvals",
+        got="1 of 3",
+        expected="2 of 3",
+        hint="ask hospital-b",
+    )
+    leave(monkeypatch, error)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[0] == "refused [approvals-missing]: recipe is not approved"
+    for part in ("hospital-b", "approvals", "1 of 3", "2 of 3", "ask hospital-b"):
+        assert part in shown.err
+
+
+def test_with_json_the_error_is_one_object_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = NotSealed("no seal", got="text")
+    leave(monkeypatch, error, "inspect", "x", "--json")
+    assert json.loads(capsys.readouterr().out) == {"error": error.to_dict()}
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]], ids=["text", "json"])
+def test_a_bug_shows_its_kind_and_place_but_never_a_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert leave(monkeypatch, ValueError(SAMPLE), *words) == 1
+    shown = capsys.readouterr()
+    assert SAMPLE not in shown.out + shown.err
+    assert "ValueError" in shown.err
+    assert Path(__file__).name in shown.err
+
+
+def test_an_unknown_subclass_of_the_root_is_still_reported_as_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, SealtrainError("odd")) == 1
+    assert "error [error]: odd" in capsys.readouterr().err
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sealtrain", *words], cwd=cwd, capture_output=True, text=True
+    )
+
+
+def test_a_command_line_that_makes_no_sense_exits_2(tmp_path: Path) -> None:
+    result = run("seal", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Usage:" in result.stderr
+
+
+def test_an_absent_file_exits_without_a_traceback_and_leaves_nothing(tmp_path: Path) -> None:
+    result = run("lock", "absent.yaml", cwd=tmp_path)
+    assert result.returncode in {2, 5}
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_identity_is_never_written_over_an_old_one(tmp_path: Path) -> None:
+    assert run("keygen", "hospital-a", cwd=tmp_path).returncode == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = run("keygen", "hospital-a", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "[already-exists]" in again.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_json_output_is_one_object_and_talk_goes_to_stderr(tmp_path: Path) -> None:
+    result = run("keygen", "hospital-a", "--json", cwd=tmp_path)
+    assert json.loads(result.stdout)["name"] == "hospital-a"
+    assert "secret" in result.stderr
