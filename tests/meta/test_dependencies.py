@@ -1,0 +1,102 @@
+"""What is imported is declared, in the right extra; what is declared is used."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGE = REPOSITORY / "src/sealtrain"
+
+# Import name → distribution, where they differ.
+DISTRIBUTIONS = {
+    "dcap_qvl": "dcap-qvl",
+    "huggingface_hub": "huggingface-hub",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+# Folder → extras its modules may rely on besides the core.
+EXTRAS = {"training": ["train"], "broker": ["broker"], "attest/simulator": ["simulator"]}
+# Declared although no module names it.
+NEEDED_UNSEEN = {
+    "accelerate": "transformers' Trainer refuses to start without it",
+}
+
+
+def declared() -> dict[str, set[str]]:
+    """Distributions by extra; the core's under the empty name."""
+    table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    groups = {"": table["dependencies"], **table["optional-dependencies"]}
+    return {
+        extra: {canonicalize_name(Requirement(line).name) for line in lines}
+        for extra, lines in groups.items()
+    }
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Distributions that a module imports, outside ``if TYPE_CHECKING``."""
+    tree = ast.parse(path.read_text("utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        else:
+            continue
+        for name in names:
+            top = name.partition(".")[0]
+            if top not in sys.stdlib_module_names and top != "sealtrain":
+                yield canonicalize_name(DISTRIBUTIONS.get(top, top))
+
+
+def extras_of(path: Path) -> list[str]:
+    relative = path.relative_to(PACKAGE).as_posix()
+    return [
+        "",
+        *(e for folder, es in EXTRAS.items() if relative.startswith(f"{folder}/") for e in es),
+    ]
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def test_every_import_is_declared_where_it_is_used() -> None:
+    groups = declared()
+    undeclared = {
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in MODULES
+        for name in imported(path)
+        if not any(name in groups[extra] for extra in extras_of(path))
+    }
+    assert undeclared == set()
+
+
+@pytest.mark.parametrize("extra", ["", "train", "broker", "simulator"])
+def test_every_declared_package_is_imported(extra: str) -> None:
+    used = {name for path in MODULES for name in imported(path)}
+    assert declared()[extra] - used - NEEDED_UNSEEN.keys() == set()
+
+
+def test_dev_contains_every_extra_that_code_uses() -> None:
+    table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    [itself] = [
+        Requirement(line)
+        for line in table["optional-dependencies"]["dev"]
+        if Requirement(line).name == table["name"]
+    ]
+    assert itself.extras >= {"train", "broker", "simulator"}
