@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
@@ -12,6 +14,7 @@ from sealtrain.errors import QuoteInvalid
 __all__ = [
     "INTEL_ROOT_KEY_SHA256",
     "SIMULATED_LABEL",
+    "X509_ERRORS",
     "is_simulated_certificate",
     "root_key_sha256",
 ]
@@ -19,6 +22,9 @@ __all__ = [
 INTEL_ROOT_KEY_SHA256 = "a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"
 """SHA-256 of the Intel SGX Root CA's SubjectPublicKeyInfo. It names a foreign root early; the
 certificate itself is inside the verification library."""
+
+X509_ERRORS = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+"""What the certificate library raises on bytes that are no certificate it can read."""
 
 SIMULATED_LABEL = "SIMULATED — NOT ATTESTED"
 """What every artefact made under a simulator says."""
@@ -30,7 +36,10 @@ def is_simulated_certificate(der: bytes) -> bool:
     Raises:
         QuoteInvalid: Not an X.509 certificate in DER.
     """
-    names = _load(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    try:
+        names = _load(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except X509_ERRORS as error:
+        raise QuoteInvalid("certificate cannot be parsed", check="quote structure") from error
     return any(str(name.value).startswith("SIMULATED") for name in names)
 
 
@@ -42,7 +51,7 @@ def root_key_sha256(der: bytes) -> str:
     """
     try:
         key = _load(der).public_key()
-    except (ValueError, TypeError) as error:
+    except X509_ERRORS as error:
         raise QuoteInvalid("root key cannot be parsed", check="quote structure") from error
     return sha256_hex(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 

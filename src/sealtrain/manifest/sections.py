@@ -209,7 +209,7 @@ def outputs(manifest: Manifest) -> Html:
     return tag(
         "section",
         tag("h2", "Outputs"),
-        tag("p", f"Sealed to {recipients}. Nobody else can open them."),
+        tag("p", f"Sealed to {recipients}. Digests are of the sealed files."),
         _table(("Sealed file", "Bytes", "SHA-256"), rows, numbers=(1,)),
     )
 
@@ -273,12 +273,16 @@ def _list(pairs: Iterable[tuple[str, Part]]) -> Html:
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[Part]], *, numbers: Sequence[int] = ()
 ) -> Html:
-    def kind(index: int) -> str | None:
-        return "number" if index in numbers else None
+    def kind(index: int, cell: Part = None) -> str | None:
+        if index in numbers:
+            return "number"
+        short = isinstance(cell, str) and not isinstance(cell, Html) and len(cell) <= 24
+        return "short" if short else None
 
     head = tag("tr", *(tag("th", name, class_=kind(i)) for i, name in enumerate(columns)))
     body = [
-        tag("tr", *(tag("td", cell, class_=kind(i)) for i, cell in enumerate(row))) for row in rows
+        tag("tr", *(tag("td", cell, class_=kind(i, cell)) for i, cell in enumerate(row)))
+        for row in rows
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
 
