@@ -163,7 +163,10 @@ def _own_requirements() -> list[str]:
     project = tomllib.loads(project_file.read_text("utf-8"))["project"]
     lines = list(project["dependencies"])
     for extra, wanted in project["optional-dependencies"].items():
-        lines += [f"{line} ; extra == '{extra}'" for line in wanted if ";" not in line]
+        for line in wanted:
+            name, _, marker = line.partition(";")
+            within = f"({marker.strip()}) and " if marker else ""
+            lines.append(f"{name.strip()} ; {within}extra == '{extra}'")
     return lines
 
 
