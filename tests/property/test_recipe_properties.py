@@ -25,7 +25,7 @@ from sealtrain.recipe.yamltext import parse_yaml
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json"
 LOCKS = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["vectors"]]
-BOUNDED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 names = st.from_regex(r"[a-z0-9][a-z0-9-]{0,12}", fullmatch=True)
 texts = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=12)
