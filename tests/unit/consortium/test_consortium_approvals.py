@@ -1,0 +1,197 @@
+"""Writing decisions and counting them; most rules are in ``vectors/approvals``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sealtrain.consortium.approvals import (
+    DatasetPin,
+    Decision,
+    SignedDecision,
+    Target,
+    require,
+    sign_decision,
+    tally,
+    verify_decision,
+)
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import (
+    ApprovalExpired,
+    ApprovalRevoked,
+    ApprovalsMissing,
+    RecipeChanged,
+    StatementInvalid,
+)
+
+NOW = 1_772_366_400
+DAY = 86_400
+TARGET = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash="0c" * 32)
+OTHER = Target(app_id="1a" * 20, compose_hash="1b" * 32, recipe_hash="1c" * 32)
+PINS = [DatasetPin(dataset_id=f"{n}" * 32, root=f"{n}" * 64) for n in (2, 1)]
+
+
+@pytest.fixture
+def approve(consortium: Consortium, members: dict[str, Any]) -> Any:
+    def write(name: str, target: Target = TARGET, **changes: Any) -> SignedDecision:
+        fields = {"signed_at": NOW, "not_after": NOW + DAY, **changes}
+        decision = Decision.approve(consortium_id=consortium.consortium_id, target=target, **fields)
+        return verify_decision(sign_decision(decision, members[name].signer), consortium)
+
+    return write
+
+
+@pytest.fixture
+def revoke(consortium: Consortium, members: dict[str, Any]) -> Any:
+    def write(name: str, target: Target = TARGET) -> SignedDecision:
+        decision = Decision.revoke(
+            consortium_id=consortium.consortium_id, target=target, signed_at=NOW
+        )
+        return verify_decision(sign_decision(decision, members[name].signer), consortium)
+
+    return write
+
+
+def test_an_approval_says_what_was_meant(approve: Any, members: dict[str, Any]) -> None:
+    signed = approve("ada", datasets=PINS)
+    assert signed.owner == members["ada"].public
+    assert signed.decision.target == TARGET
+    assert (signed.decision.signed, signed.decision.ends) == (NOW, NOW + DAY)
+    assert signed.decision.pins() == {"1" * 32: "1" * 64, "2" * 32: "2" * 64}
+    assert signed.digest == signed.envelope.digest
+
+
+def test_nonces_are_random_by_default_and_given_for_tests(consortium: Consortium) -> None:
+    def write(**changes: Any) -> Decision:
+        return Decision.revoke(
+            consortium_id=consortium.consortium_id, target=TARGET, signed_at=NOW, **changes
+        )
+
+    assert write().nonce != write().nonce
+    assert write(random=lambda size: b"\x01" * size).nonce == "01" * 16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"not_after": NOW},
+        {"not_after": NOW - 1},
+        {"datasets": [PINS[0], PINS[0]]},
+        {"target": Target(app_id="", compose_hash="0b" * 32, recipe_hash="0c" * 32)},
+        {"datasets": [DatasetPin(dataset_id=f"{n:032x}", root="0" * 64) for n in range(1025)]},
+    ],
+    ids=["ends at once", "ended before", "a dataset twice", "no target", "too many datasets"],
+)
+def test_an_approval_that_nobody_would_read_is_not_written(
+    changes: dict[str, Any], consortium: Consortium
+) -> None:
+    fields = {"target": TARGET, "signed_at": NOW, "not_after": NOW + DAY, **changes}
+    with pytest.raises(StatementInvalid):
+        Decision.approve(consortium_id=consortium.consortium_id, **fields)
+
+
+def test_status_words_are_threshold_progress_and_sealed(
+    approve: Any, consortium: Consortium
+) -> None:
+    decisions = [approve("ada")]
+    before = tally(decisions, consortium, TARGET, NOW).to_dict()
+    assert (before["threshold"], before["progress"], before["sealed"]) == (2, 1, True)
+    after = tally([*decisions, approve("cyd")], consortium, TARGET, NOW).to_dict()
+    assert (after["threshold"], after["progress"], after["sealed"]) == (2, 2, False)
+
+
+def test_a_tally_shows_the_pins_of_the_approvals_that_count(
+    approve: Any, revoke: Any, consortium: Consortium
+) -> None:
+    decisions = [approve("ada", datasets=PINS[:1]), approve("ben"), approve("cyd", datasets=PINS)]
+    counted = tally([*decisions, revoke("cyd")], consortium, TARGET, NOW)
+    assert counted.pins == {"ada": {"2" * 32: "2" * 64}, "ben": {}}
+    assert [one.owner.name for one in counted.approvals] == ["ada", "ben"]
+
+
+def test_a_later_approval_replaces_the_pins(approve: Any, consortium: Consortium) -> None:
+    first, second = approve("ada", datasets=PINS), approve("ada", datasets=[])
+    assert tally([first, second], consortium, TARGET, NOW).pins == {"ada": {}}
+    assert tally([second, first], consortium, TARGET, NOW).pins == {"ada": PINS_BY_ID}
+
+
+PINS_BY_ID = {pin.dataset_id: pin.root for pin in PINS}
+
+
+def test_an_unsealed_tally_passes_and_is_returned(approve: Any, consortium: Consortium) -> None:
+    counted = tally([approve("ada"), approve("ben")], consortium, TARGET, NOW)
+    assert require(counted) is counted
+    assert counted.valid_until == NOW + DAY
+
+
+def test_the_boundary_second_counts_and_the_next_does_not(
+    approve: Any, consortium: Consortium
+) -> None:
+    decisions = [approve("ada"), approve("ben", not_after=NOW + 10)]
+    assert require(tally(decisions, consortium, TARGET, NOW + 10)).progress == 2
+    with pytest.raises(ApprovalExpired) as caught:
+        require(tally(decisions, consortium, TARGET, NOW + 11))
+    assert caught.value.owner == "ben"
+    assert "ben" in str(caught.value.hint)
+
+
+def test_a_refusal_names_who_approved_who_is_missing_and_what_to_do(
+    approve: Any, consortium: Consortium
+) -> None:
+    with pytest.raises(ApprovalsMissing) as caught:
+        require(tally([approve("ben")], consortium, TARGET, NOW))
+    told = caught.value.to_dict()
+    assert told["owner"] == "ada, cyd"
+    assert "approved: ben" in told["got"]
+    assert "missing: ada, cyd" in told["got"]
+    assert "sealtrain approve" in told["hint"]
+
+
+def test_a_revocation_names_who_revoked(approve: Any, revoke: Any, consortium: Consortium) -> None:
+    decisions = [approve("ada"), approve("ben"), revoke("cyd")]
+    with pytest.raises(ApprovalRevoked) as caught:
+        require(tally(decisions, consortium, TARGET, NOW))
+    assert caught.value.owner == "cyd"
+
+
+def test_a_changed_recipe_is_told_from_a_missing_approval(
+    approve: Any, consortium: Consortium
+) -> None:
+    decisions = [approve("ada", OTHER), approve("ben", OTHER)]
+    with pytest.raises(RecipeChanged) as caught:
+        require(tally(decisions, consortium, TARGET, NOW))
+    assert (caught.value.got, caught.value.expected) == (TARGET.recipe_hash, OTHER.recipe_hash)
+
+
+def test_the_same_recipe_in_another_deployment_is_told_apart(
+    approve: Any, consortium: Consortium
+) -> None:
+    near = Target(app_id=OTHER.app_id, compose_hash="ee" * 32, recipe_hash=TARGET.recipe_hash)
+    with pytest.raises(RecipeChanged, match="another deployment") as caught:
+        require(tally([approve("ada", near)], consortium, TARGET, NOW))
+    assert "ee" * 32 in str(caught.value.expected)
+
+
+def test_a_clock_ahead_is_mentioned(approve: Any, consortium: Consortium) -> None:
+    ahead = approve("ada", signed_at=NOW + 400)
+    with pytest.raises(ApprovalsMissing) as caught:
+        require(tally([ahead, approve("ben")], consortium, TARGET, NOW))
+    assert "ada approved with a clock ahead" in str(caught.value.hint)
+    assert require(tally([ahead, approve("ben")], consortium, TARGET, NOW, skew=400)).progress == 2
+
+
+def test_a_tally_depends_on_nothing_but_its_arguments(approve: Any, consortium: Consortium) -> None:
+    decisions = [approve("ada"), approve("ben")]
+    assert tally(decisions, consortium, TARGET, NOW) == tally(
+        iter(decisions), consortium, TARGET, NOW
+    )
+
+
+def test_decisions_of_another_consortium_cannot_even_be_counted(
+    approve: Any, consortium: Consortium, members: dict[str, Any]
+) -> None:
+    owners = [one.public for one in members.values()]
+    other = Consortium.found(name="labs", owners=owners, approve=1)
+    with pytest.raises(ValueError, match="verify_decision"):
+        tally([approve("ada")], other, TARGET, NOW)
