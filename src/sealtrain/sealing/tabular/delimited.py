@@ -105,12 +105,12 @@ def _header(path: Path) -> list[str]:
     """Column names, read by themselves: types must be named before the reader opens."""
     import csv
 
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         try:
             names = next(csv.reader(file, strict=True), [])
-        except (csv.Error, UnicodeDecodeError):
+        except csv.Error:
             names = []
-    if not names or not all(names):
+    if not names or not all(names) or any("\ufffd" in name for name in names):
         raise SchemaMismatch(
             f"{path.name}: the first row must name every column",
             check="schema",

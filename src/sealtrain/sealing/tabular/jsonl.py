@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -21,6 +22,9 @@ __all__ = ["infer_schema", "read_batches"]
 
 BLOCK_BYTES = 4 << 20
 MAX_LINE_BYTES = 256 << 20
+# Arrow would turn such an integer into a float and lose digits without a word.
+_LONG_INTEGER = re.compile(rb"[:\[,][ \t]*-?[0-9]{19,}[ \t]*[,\]}]")
+_INT64 = range(-(1 << 63), 1 << 63)
 
 Progress = Callable[[int], None]
 
@@ -40,6 +44,8 @@ def infer_schema(path: Path) -> pa.Schema:
 
     schema: pa.Schema | None = None
     for first, block in _blocks(path):
+        if _LONG_INTEGER.search(block):
+            _refuse_long_integers(path, first, block)
         found = _as_text(_parse(path, first, block, None).schema)
         try:
             schema = found if schema is None else _merge(schema, found)
@@ -135,6 +141,31 @@ def _refuse(path: Path, first: int, block: bytes) -> NoReturn:
         check="record",
         hint="give every record the same type in the same field; integers up to 64 bits",
     ) from None
+
+
+def _refuse_long_integers(path: Path, first: int, block: bytes) -> None:
+    number = first
+    for line in block.split(b"\n"):
+        if not line.strip():
+            continue
+        number += 1
+        if not _LONG_INTEGER.search(line):
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # the parser names this record
+        pending = [value]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, dict | list):
+                pending.extend(item.values() if isinstance(item, dict) else item)
+            elif isinstance(item, int) and item not in _INT64:
+                raise RecordInvalid(
+                    f"{path.name}: record {number} holds an integer beyond 64 bits",
+                    check="record",
+                    hint="write it as a string",
+                ) from None
 
 
 def _merge(left: pa.Schema, right: pa.Schema) -> pa.Schema:

@@ -1,0 +1,132 @@
+"""Sealed files and folders for tests, from fixed keys and a repeatable source of randomness."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.dataset import DatasetDescription, SealedDataset, seal_dataset
+from sealtrain.sealing.file import FileContext, SealedFile, open_file, seal_file
+from sealtrain.sealing.stanza import RecipeBinding, Stanza
+
+DATASET_ID = "d1" * 16
+OWNER_ID = "0a" * 32
+KEY = DataKey(bytes(range(32)))
+OTHER_KEY = DataKey(bytes(range(1, 33)))
+BINDING = RecipeBinding("a1" * 20, "b1" * 32, OWNER_ID)
+CANARY = "canary-6f1e9c"
+
+
+def repeatable(label: str = "") -> Callable[[int], bytes]:
+    """A source of bytes that depends on the label and the order of calls only."""
+    count = 0
+
+    def random(size: int) -> bytes:
+        nonlocal count
+        count += 1
+        return hashlib.shake_256(f"{label}/{count}".encode()).digest(size)
+
+    return random
+
+
+def content(size: int, label: str = "") -> bytes:
+    """Bytes that repeat nowhere."""
+    return hashlib.shake_256(f"content/{label}".encode()).digest(size)
+
+
+def context(**changes: Any) -> FileContext:
+    fields: dict[str, Any] = {"dataset_id": DATASET_ID, "owner_id": OWNER_ID, "name": "records"}
+    return FileContext(**(fields | changes))
+
+
+def stanza(mark: str = "5a", kind: str = "owner") -> Stanza:
+    """A stanza of the right form that wraps nothing."""
+    return Stanza(kind=kind, recipient=mark * 32, body=mark.encode() * 16)
+
+
+def sealed(
+    data: bytes,
+    *,
+    key: DataKey = KEY,
+    stanzas: Sequence[Stanza] = (),
+    salt: str = "",
+    **changes: Any,
+) -> bytes:
+    """A sealed file as bytes."""
+    target = io.BytesIO()
+    seal_file(
+        io.BytesIO(data),
+        target,
+        data_key=key,
+        context=context(**changes),
+        stanzas=stanzas,
+        random=repeatable(salt),
+    )
+    return target.getvalue()
+
+
+def opened(
+    file: bytes, *, key: DataKey = KEY, root: str | None = None, expect: FileContext | None = None
+) -> SealedFile:
+    return open_file(io.BytesIO(file), key, root=root, context=expect)
+
+
+def root_of(file: bytes, key: DataKey = KEY) -> str:
+    with opened(file, key=key) as reader:
+        return reader.root
+
+
+def json_lines(rows: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFolder:
+    """A sealed dataset with everything needed to open it."""
+
+    folder: Path
+    key: DataKey
+    description: DatasetDescription
+
+    def open(self) -> SealedDataset:
+        return SealedDataset.open(self.folder, self.key, root=self.description.root)
+
+
+def sealed_folder(
+    source: Path | Sequence[Path], out: Path, *, salt: str = "folder", **options: Any
+) -> SealedFolder:
+    """Seal with a fixed key; the stanza is one that wraps nothing."""
+    keys: list[DataKey] = []
+
+    def stanzas(data_key: DataKey, dataset_id: str) -> Sequence[Stanza]:
+        keys.append(data_key)
+        return (stanza(), stanza("6b", "recipe"))
+
+    settings: dict[str, Any] = {
+        "name": "records",
+        "owner_id": OWNER_ID,
+        "owner_name": "hospital-a",
+        "binding": BINDING,
+        "stanzas": stanzas,
+        "sign": lambda description: description.root.encode(),
+        "random": repeatable(salt),
+    }
+    description = seal_dataset(source, out, **(settings | options))
+    return SealedFolder(out, keys[0], description)
+
+
+def all_rows(dataset: SealedDataset) -> list[dict[str, Any]]:
+    return [
+        row for number in range(dataset.num_batches) for row in dataset.batch(number).to_pylist()
+    ]
+
+
+def everything_below(folder: Path) -> bytes:
+    """Every byte of every file under a folder, hidden ones too."""
+    return b"\0".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())

@@ -1,0 +1,210 @@
+"""Records in: one schema for a whole file, and errors that name positions, never content."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from sealing_world import CANARY, json_lines
+
+from sealtrain.errors import (
+    DataInvalid,
+    FormatUnknown,
+    LimitExceeded,
+    RecordInvalid,
+    SchemaMismatch,
+)
+from sealtrain.sealing.tabular import jsonl
+from sealtrain.sealing.tabular.batches import BATCH_BYTES, evenly, open_records
+
+
+def read(*paths: Path) -> pa.Table:
+    schema, batches = open_records(paths, lambda _: None)
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def write(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_json_lines_keep_their_values(tmp_path: Path) -> None:
+    rows = [
+        {"id": 1, "text": "a", "score": 1, "tags": ["x"], "at": "2024-05-06", "deep": {"k": None}},
+        {"id": 2, "text": None, "score": 2.5, "tags": [], "at": "soon", "deep": {"k": "v"}},
+    ]
+    assert read(write(tmp_path, "a.jsonl", json_lines(rows))).to_pylist() == rows
+
+
+def test_json_types_are_settled_over_the_whole_file_not_its_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 1000)
+    rows: list[dict[str, object]] = [{"n": number, "late": None} for number in range(500)]
+    rows.append({"n": 0.5, "late": "2020-01-01", "new": True})
+    table = read(write(tmp_path, "a.jsonl", json_lines(rows)))
+    assert table.schema.field("n").type == pa.float64()
+    assert table.schema.field("late").type == pa.string()
+    assert table.num_rows == 501
+    assert table.column("new").to_pylist() == [None] * 500 + [True]
+
+
+def test_blank_lines_a_byte_order_mark_and_a_missing_last_newline_do_no_harm(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, "a.jsonl", b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": 2}')
+    assert read(path).to_pylist() == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("line", "position"),
+    [
+        (f'{{"a": "{CANARY}"', 3),
+        (f'"{CANARY}"', 3),
+        (f'{{"a": "{CANARY}"}} trailing', 3),
+        (f'{{"a": 1, "b": {CANARY}}}', 3),
+        ('{"a": 99999999999999999999999999}', 3),
+        ('{"a": {"deep": [1, -9223372036854775809]}}', 3),
+    ],
+)
+def test_a_bad_json_record_is_named_by_position_only(
+    tmp_path: Path, line: str, position: int
+) -> None:
+    path = write(tmp_path, "a.jsonl", f'{{"a": 1}}\n{{"a": 2}}\n{line}\n{{"a": 3}}\n')
+    assert_refused(lambda: read(path), RecordInvalid, f"record {position}")
+
+
+def test_the_largest_integers_and_long_digits_in_text_are_kept(tmp_path: Path) -> None:
+    rows = [
+        {"a": (1 << 63) - 1, "t": "x: 99999999999999999999999999, y"},
+        {"a": -(1 << 63), "t": ""},
+    ]
+    assert read(write(tmp_path, "a.jsonl", json_lines(rows))).to_pylist() == rows
+
+
+def test_a_field_that_changes_its_type_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, object]] = [{"a": 1} for _ in range(300)] + [{"a": CANARY}]
+    path = write(tmp_path, "a.jsonl", json_lines(rows))
+    assert_refused(lambda: read(path), RecordInvalid, "records 1 and 301")
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 100)
+    assert_refused(lambda: read(path), SchemaMismatch, "record")
+
+
+def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1000)
+    path = write(tmp_path, "a.jsonl", '{"a": "' + CANARY * 1000 + '"}\n')
+    assert_refused(lambda: read(path), LimitExceeded, "record 1")
+
+
+def test_csv_types_are_settled_over_all_rows(tmp_path: Path) -> None:
+    head = "id,zip,score,flag,text,empty,when\n"
+    body = "".join(f'{i},007{i},{i},true,"a, b",,2024-01-02\n' for i in range(100))
+    path = write(tmp_path, "a.csv", head + body + '100,1,1.5,false,"two\nlines",,x\n')
+    table = read(path)
+    assert [str(field.type) for field in table.schema] == [
+        "int64", "string", "double", "bool", "string", "int64", "string",
+    ]  # fmt: skip
+    assert table.column("zip")[3].as_py() == "0073"
+    assert table.column("text")[100].as_py() == "two\nlines"
+    assert table.column("empty").null_count == 101
+    assert table.column("when")[0].as_py() == "2024-01-02"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a,b\n1,2\n{CANARY}\n",
+        f"a,b\n1,2\n1,2,{CANARY}\n",
+        f"a,b\n1,2\n{CANARY},\xff\n".encode("latin-1"),
+        f'a,b\n1,2\n"{CANARY}\n',
+    ],
+)
+def test_a_bad_csv_row_is_named_without_its_content(tmp_path: Path, text: str | bytes) -> None:
+    assert_refused(lambda: read(write(tmp_path, "a.csv", text)), RecordInvalid, "row")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a,a\n1,2\n", "a,,b\n1,2,3\n"])
+def test_a_csv_header_names_every_column_once(tmp_path: Path, text: str) -> None:
+    with pytest.raises((SchemaMismatch, RecordInvalid)):
+        read(write(tmp_path, "a.csv", text))
+
+
+def test_parquet_and_arrow_lose_dictionaries_and_metadata_only(tmp_path: Path) -> None:
+    kind = pa.array(["x", "y", "x"]).dictionary_encode()
+    table = pa.table({"kind": kind, "blob": [b"\x00", None, b"\xff"]}, metadata={"a": "b"})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pa.ipc.new_stream(tmp_path / "b.arrow", table.schema) as writer:
+        writer.write_table(table)
+    for name in ("a.parquet", "a.arrow", "b.arrow"):
+        back = read(tmp_path / name)
+        assert back.schema == pa.schema([("kind", pa.string()), ("blob", pa.binary())])
+        assert back.schema.metadata is None
+        assert back.to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_columnar_file_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, name, CANARY * 10)
+    assert_refused(lambda: read(path), RecordInvalid, "not a readable")
+
+
+def test_an_arrow_file_with_offsets_outside_its_memory_is_refused(tmp_path: Path) -> None:
+    with pa.ipc.new_file(tmp_path / "a.arrow", pa.schema([("t", pa.string())])) as writer:
+        writer.write_batch(pa.record_batch([["x" * 1_234_567]], names=["t"]))
+    data = (tmp_path / "a.arrow").read_bytes()
+    offset = (1_234_567).to_bytes(4, "little")
+    place = data.index(bytes(4) + offset + b"\0")
+    (tmp_path / "a.arrow").write_bytes(
+        data[: place + 4] + (1 << 30).to_bytes(4, "little") + data[place + 8 :]
+    )
+    assert_refused(lambda: read(tmp_path / "a.arrow"), RecordInvalid, "not a readable")
+
+
+def test_several_files_must_agree(tmp_path: Path) -> None:
+    one = write(tmp_path, "1.jsonl", json_lines([{"a": 1}]))
+    two = write(tmp_path, "2.jsonl", json_lines([{"a": 2.5, "b": "x"}]))
+    assert read(one, two).to_pylist() == [{"a": 1.0, "b": None}, {"a": 2.5, "b": "x"}]
+    three = write(tmp_path, "3.jsonl", json_lines([{"a": "text"}]))
+    with pytest.raises(SchemaMismatch):
+        read(one, three)
+    with pytest.raises(SchemaMismatch):
+        read(write(tmp_path, "1.csv", "a\n1\n"), write(tmp_path, "2.csv", "b\n1\n"))
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatUnknown):
+        read(write(tmp_path, "a.docx", "x"))
+
+
+def test_batches_come_out_evenly_whatever_came_in() -> None:
+    schema = pa.schema([("t", pa.string())])
+    rows = [f"{number:05d}" * (number % 300) for number in range(20_000)]
+    small = [pa.record_batch([rows[i : i + 7]], schema=schema) for i in range(0, 20_000, 7)]
+    large = [pa.record_batch([rows], schema=schema)]
+    for source in (small, large):
+        batches = list(evenly(source, schema))
+        assert [value for batch in batches for value in batch.column(0).to_pylist()] == rows
+        assert all(batch.nbytes < 2 * BATCH_BYTES for batch in batches)
+        assert all(batch.nbytes > BATCH_BYTES / 3 for batch in batches[:-1])
+    assert list(evenly([], schema)) == []
+
+
+def assert_refused(work: Callable[[], object], error: type[DataInvalid], text: str) -> None:
+    """``work`` raises ``error`` naming ``text``; no part of its trace holds the canary."""
+    with pytest.raises(error) as caught:
+        work()
+    assert text in str(caught.value)
+    trace = "".join(traceback.format_exception(caught.value))
+    shown = [line for line in trace.splitlines() if not line.lstrip().startswith(("f'", 'f"'))]
+    assert CANARY not in "\n".join(shown)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
