@@ -209,7 +209,7 @@ class Broker:
             version=1,
             run_id=request.run_id,
             enc=to_base64(sealed),
-            receipt=EnvelopeDocument.model_validate(receipt.to_dict()),
+            receipt=EnvelopeDocument.of(receipt),
             proof=self.ledger.proof(index).to_dict(),
         )
 
@@ -237,7 +237,7 @@ class Broker:
         return RenewalAnswer(
             version=1,
             run_id=request.run_id,
-            receipt=EnvelopeDocument.model_validate(receipt.to_dict()),
+            receipt=EnvelopeDocument.of(receipt),
             proof=self.ledger.proof(index).to_dict(),
         )
 

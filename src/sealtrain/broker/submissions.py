@@ -45,7 +45,7 @@ class Registry:
             Refused: Not signed by an owner of this consortium, malformed, or over already.
             LimitExceeded: The broker holds as many decisions as it keeps.
         """
-        envelope = Envelope.from_dict(document.to_dict())
+        envelope = document.envelope()
         now = self._parts.clock()
         try:
             signed = verify_decision(envelope, self._parts.consortium, now=now)
@@ -60,7 +60,7 @@ class Registry:
         Raises:
             Refused: Not signed by its owner, or not the successor of the recorded manifest.
         """
-        envelope = Envelope.from_dict(document.to_dict())
+        envelope = document.envelope()
         try:
             manifest = verify_dataset(envelope, self._parts.consortium)
             return self._record_dataset(manifest, envelope)
@@ -106,9 +106,7 @@ class Registry:
         return TallyAnswer(
             version=1,
             tally=counted.to_dict(),
-            decisions=tuple(
-                EnvelopeDocument.model_validate_json(envelope.to_bytes()) for envelope in envelopes
-            ),
+            decisions=tuple(EnvelopeDocument.of(envelope) for envelope in envelopes),
         )
 
     def _record_decision(self, signed: SignedDecision, now: int) -> Accepted:

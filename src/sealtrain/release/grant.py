@@ -220,7 +220,7 @@ def _receipted(
     request: ReleaseRequest | RenewalRequest,
     broker: AttestedBroker,
 ) -> Receipted:
-    envelope = Envelope.from_dict(answer.receipt.to_dict())
+    envelope = answer.receipt.envelope()
     receipt = verify_receipt(envelope, broker.signing_key)  # (1)
     asked = request.datasets if isinstance(request, ReleaseRequest) else ()
     releasing = isinstance(request, ReleaseRequest)

@@ -24,6 +24,7 @@ from sealtrain.base.models import (
 )
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.records.dsse import Envelope
 
 __all__ = [
     "MAX_DATASETS",
@@ -158,6 +159,15 @@ class EnvelopeDocument(StrictModel):
     payload: Annotated[Base64, StringConstraints(max_length=4 << 20)]
     payloadType: Annotated[str, StringConstraints(max_length=256)]  # noqa: N815  # DSSE's own name
     signatures: tuple[EnvelopeSignature, ...] = Field(min_length=1, max_length=64)
+
+    @classmethod
+    def of(cls, envelope: Envelope) -> Self:
+        """The message that carries ``envelope``."""
+        return cls.model_validate_json(envelope.to_bytes())
+
+    def envelope(self) -> Envelope:
+        """The envelope, parsed strictly and unverified. Raises ``SignatureInvalid``."""
+        return Envelope.from_dict(self.to_dict())
 
 
 class ReleaseAnswer(StrictModel):

@@ -1,0 +1,193 @@
+"""A lease ends, a revocation reaches running guests, and no checkpoint is rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from release_world import ReleaseWorld, release_world, target_of
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.errors import (
+    ApprovalExpired,
+    ApprovalRevoked,
+    ChallengeReplayed,
+    ChallengeUnknown,
+    CheckpointRefused,
+    LeaseStale,
+    LeaseUnknown,
+    SealtrainError,
+)
+from sealtrain.release.grant import Grant, renew
+from sealtrain.release.messages import RenewalRequest, load_message
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
+    with release_world(tmp_path) as made:
+        yield made
+
+
+def renewed(world: ReleaseWorld, grant: Grant, **changed: Any) -> Grant:
+    collect = changed.pop("collect", None) or world.collect(changed.pop("guest", None) or world.guest())
+    return renew(world.wire, world.attest(), collect, grant, **changed)  # type: ignore[arg-type]
+
+
+def refused(world: ReleaseWorld, error: type[SealtrainError], grant: Grant, **changed: Any) -> None:
+    with pytest.raises(error) as caught:
+        renewed(world, grant, **changed)
+    assert caught.value.exit_code == 3
+    body = world.refusals()[-1]
+    assert (body["action"], body["code"], body["run_id"]) == ("renewal", error.code, grant.run_id)
+    world.assert_no_key_left()
+
+
+def test_a_renewed_lease_ends_later_and_carries_no_key(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    world.clock.advance(3000)
+    later = renewed(world, grant, checkpoint=(1, "aa" * 32))
+    assert later.lease_ends == grant.lease_ends + 3000
+    assert later.lease_id == grant.lease_id
+    assert [one.receipt.kind for one in later.receipts] == ["release", "renewal"]
+    assert later.latest_checkpoint is not None
+    assert later.latest_checkpoint.counter == 1
+    assert world.kinds()[-1] == "renewal"
+    world.assert_no_key_left()
+
+
+def test_a_stale_lease_is_not_revived(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    world.clock.advance(3600)
+    refused(world, LeaseStale, grant)
+
+
+def test_a_stale_lease_starts_again_with_resume(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    renewed(world, grant, checkpoint=(4, "aa" * 32))
+    world.clock.advance(4000)
+    again = world.obtain(run_id=grant.run_id, resume=True)
+    assert again.run_key == grant.run_key
+    assert again.data_keys == grant.data_keys
+    assert again.latest_checkpoint is not None
+    assert (again.latest_checkpoint.counter, again.latest_checkpoint.digest) == (4, "aa" * 32)
+    assert again.lease_id != grant.lease_id
+
+
+def test_a_resume_ends_the_lease_of_the_guest_before(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    world.obtain(run_id=grant.run_id, resume=True)
+    refused(world, LeaseStale, grant)
+
+
+def test_a_revocation_stops_renewals(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    world.revoke("hospital-c")
+    refused(world, ApprovalRevoked, grant)
+
+
+def test_a_lease_does_not_outlive_the_approvals(tmp_path: Path) -> None:
+    with release_world(tmp_path, approved_by=("hospital-a",)) as world:
+        ends = world.clock() + 100
+        world.approve("hospital-b", not_after=ends)
+        grant = world.obtain()
+        assert grant.lease_ends == ends + 1
+        world.clock.advance(101)
+        refused(world, ApprovalExpired, grant)
+
+
+def test_the_last_second_of_an_approval_still_gives_a_lease(tmp_path: Path) -> None:
+    with release_world(tmp_path, approved_by=("hospital-a",)) as world:
+        world.approve("hospital-b", not_after=world.clock() + 1)
+        world.clock.advance(1)
+        assert world.obtain().lease_ends == world.clock() + 1
+
+
+def test_an_invented_lease(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    other = world.obtain()
+    swapped = Grant(
+        run_id=grant.run_id,
+        data_keys={},
+        run_key=grant.run_key,
+        latest_checkpoint=None,
+        receipts=other.receipts,
+    )
+    refused(world, LeaseUnknown, swapped)
+
+
+def test_another_instance_of_the_same_guest_cannot_renew(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    refused(world, LeaseUnknown, grant, guest=world.guest(number=1))
+
+
+def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    other = world.lock(lambda recipe: recipe["trainer"].update(max_steps=301))
+    for owner in ("hospital-a", "hospital-b"):
+        world.approve(owner, target=target_of(other), datasets=[])
+    receipt = grant.receipts[0].receipt.model_copy(update={"recipe_hash": other.recipe_hash})
+    swapped = Grant(
+        run_id=grant.run_id,
+        data_keys={},
+        run_key=grant.run_key,
+        latest_checkpoint=None,
+        receipts=(type(grant.receipts[0])(receipt=receipt, envelope=grant.receipts[0].envelope,
+                                          proof=grant.receipts[0].proof),),
+    )  # fmt: skip
+    with pytest.raises(LeaseUnknown):
+        renew(
+            world.wire,  # type: ignore[arg-type]  # the client's methods that are used
+            world.attest(other),
+            world.collect(world.guest(other)),
+            swapped,
+        )
+    assert world.refusals()[-1]["code"] == "lease-unknown"
+
+
+@pytest.mark.parametrize(
+    ("offered", "accepted"),
+    [((4, "aa" * 32), False), ((5, "bb" * 32), False), ((5, "aa" * 32), True), ((6, "bb" * 32), True)],
+    ids=["lower", "same counter, other digest", "the same", "higher"],
+)
+def test_the_anchored_checkpoint_never_goes_back(
+    world: ReleaseWorld, offered: tuple[int, str], accepted: bool
+) -> None:
+    grant = renewed(world, world.obtain(), checkpoint=(5, "aa" * 32))
+    if accepted:
+        after = renewed(world, grant, checkpoint=offered)
+        assert after.latest_checkpoint is not None
+        assert (after.latest_checkpoint.counter, after.latest_checkpoint.digest) == offered
+    else:
+        refused(world, CheckpointRefused, grant, checkpoint=offered)
+        again = world.obtain(run_id=grant.run_id, resume=True)
+        assert again.latest_checkpoint is not None
+        assert again.latest_checkpoint.counter == 5
+
+
+def test_a_renewal_without_a_checkpoint_keeps_the_anchor(world: ReleaseWorld) -> None:
+    grant = renewed(world, world.obtain(), checkpoint=(5, "aa" * 32))
+    after = renewed(world, grant)
+    assert after.latest_checkpoint is not None
+    assert after.latest_checkpoint.counter == 5
+
+
+def test_a_renewal_request_cannot_be_replayed(world: ReleaseWorld) -> None:
+    renewed(world, world.obtain())
+    request = world.wire.requests[-1]
+    with pytest.raises(ChallengeReplayed):
+        world.wire.renew(load_message(RenewalRequest, canonical_json(request.to_dict())))
+
+
+def test_a_challenge_for_a_release_does_not_renew(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    plain = world.wire.challenge
+    world.wire.challenge = lambda consortium_id, _purpose: plain(  # type: ignore[method-assign]
+        consortium_id, "release"
+    )
+    refused(world, ChallengeUnknown, grant)
+
+
+def test_two_runs_never_share_a_run_key(world: ReleaseWorld) -> None:
+    assert world.obtain().run_key != world.obtain().run_key

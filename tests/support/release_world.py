@@ -1,0 +1,444 @@
+"""Three owners, one broker and as many guests as a test wants, from real parts in one process.
+
+``Wire`` stands where HTTP would be: every message crosses it as JSON bytes, a test may alter them on
+the way, and all that ever left the broker is kept to be searched for keys.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from manifest_world import OWNERS, RECIPE, digest, identity, simulated_pki
+
+from sealtrain.attest.dstack.parse import log_entries
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.policy import AppraisalPolicy, insecure_simulator_policy
+from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.secret import Secret
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.parts import BrokerParts
+from sealtrain.broker.service import Broker
+from sealtrain.broker.store import Store
+from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
+from sealtrain.consortium.datasets import sign_dataset
+from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import SealtrainError
+from sealtrain.keys.identity import Identity
+from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
+from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
+from sealtrain.records.dsse import Envelope
+from sealtrain.release.attested import AttestedBroker, fetch_keys
+from sealtrain.release.grant import Grant, obtain
+from sealtrain.release.messages import (
+    Accepted,
+    BrokerKeys,
+    Challenge,
+    ChallengeRequest,
+    EnvelopeDocument,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+    load_message,
+)
+from sealtrain.release.pin import BrokerPin
+from sealtrain.release.transcript import ledger_origin
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.description import DatasetDescription, ShardInfo
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_recipe
+
+NOW = 1_790_000_000
+DAY = 24 * 3600
+ROOT = bytes(range(32))
+BROKER_COMPOSE = canonical_json({"name": "sealtrain-broker", "manifest_version": 2})
+
+Tamper = Callable[[dict[str, Any]], None]
+
+
+class TestClock:
+    """A clock that stands still until it is told otherwise."""
+
+    __test__ = False
+
+    def __init__(self, now: int = NOW) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: int) -> None:
+        self.now += seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedSet:
+    """What the broker and a guest see of one owner's sealed dataset."""
+
+    owner: str
+    dataset_id: str
+    root: str
+    key: DataKey
+    stanza: Stanza
+    envelope: Envelope
+
+    @property
+    def asked(self) -> tuple[str, str, Stanza]:
+        return self.dataset_id, self.root, self.stanza
+
+    @property
+    def pin(self) -> DatasetPin:
+        return DatasetPin(dataset_id=self.dataset_id, root=self.root)
+
+
+@dataclass(kw_only=True)
+class Wire:
+    """A ``BrokerClient`` without a network, for one broker."""
+
+    broker: Broker
+    on_request: Tamper = lambda _document: None
+    on_answer: Tamper = lambda _document: None
+    left_the_broker: list[bytes] = field(default_factory=list)
+    requests: list[ReleaseRequest | RenewalRequest] = field(default_factory=list)
+
+    def keys(self, **query: str) -> BrokerKeys:
+        return self._answered(BrokerKeys, self.broker.keys(**query))
+
+    def challenge(self, consortium_id: str, purpose: str) -> Challenge:
+        body = {"version": 1, "consortium_id": consortium_id, "purpose": purpose}
+        asked = load_message(ChallengeRequest, canonical_json(body))
+        return self._answered(Challenge, self._guarded(self.broker.challenge, asked))
+
+    def release(self, request: ReleaseRequest) -> ReleaseAnswer:
+        sent = self._sent(ReleaseRequest, request)
+        return self._answered(ReleaseAnswer, self._guarded(self.broker.release, sent))
+
+    def renew(self, request: RenewalRequest) -> RenewalAnswer:
+        sent = self._sent(RenewalRequest, request)
+        return self._answered(RenewalAnswer, self._guarded(self.broker.renew, sent))
+
+    def _sent(self, cls: Any, request: Any) -> Any:
+        self.requests.append(request)
+        document = parse_json(canonical_json(request.to_dict()))
+        self.on_request(document)
+        return load_message(cls, canonical_json(document))
+
+    def _guarded(self, act: Callable[[Any], Any], asked: Any) -> Any:
+        try:
+            return act(asked)
+        except SealtrainError as error:
+            self.left_the_broker.append(canonical_json(error.to_dict()))
+            raise
+
+    def _answered(self, cls: Any, answer: Any) -> Any:
+        data = canonical_json(answer.to_dict())
+        self.left_the_broker.append(data)
+        document = parse_json(data)
+        self.on_answer(document)
+        return load_message(cls, canonical_json(document))
+
+
+@dataclass(kw_only=True)
+class ReleaseWorld:
+    folder: Path
+    clock: TestClock
+    consortium: Consortium
+    locked: LockedRecipe
+    pki: SimulatedPki
+    policy: AppraisalPolicy
+    broker: Broker
+    store: Store
+    ledger: Ledger
+    keyring: Keyring
+    wire: Wire
+    sealed: dict[str, SealedSet] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Target:
+        return target_of(self.locked)
+
+    @property
+    def pin(self) -> BrokerPin:
+        return BrokerPin(
+            url="http://127.0.0.1:1",
+            compose_hash=sha256_hex(BROKER_COMPOSE),
+            appraisal=self.policy,
+        )
+
+    def guest(
+        self, locked: LockedRecipe | None = None, *, pki: SimulatedPki | None = None, number: int = 0
+    ) -> SimulatedGuest:
+        return booted(pki or self.pki, (locked or self.locked).compose_bytes, number)
+
+    def collect(
+        self, guest: SimulatedGuest, *, pki: SimulatedPki | None = None
+    ) -> Callable[[bytes], Evidence]:
+        return lambda data: evidence_of(guest, data, pki or self.pki, self.clock())
+
+    def lock(self, change: Callable[[dict[str, Any]], None] = lambda _recipe: None) -> LockedRecipe:
+        return lock_changed(self.consortium.consortium_id, change)
+
+    def seal(
+        self,
+        owner: str,
+        *,
+        locked: LockedRecipe | None = None,
+        name: str = "biopsies",
+        signed_by: str | None = None,
+        **changed: Any,
+    ) -> SealedSet:
+        """What sealing makes of an owner's data, without the data."""
+        locked = locked or self.locked
+        me = identity(owner).public
+        key = DataKey.generate()
+        dataset_id = os.urandom(16).hex()
+        binding = RecipeBinding(
+            app_id=locked.app_id, compose_hash=locked.compose_hash, owner_id=me.owner_id
+        )
+        keys = self.keyring.public_keys(
+            self.consortium, app_id=locked.app_id, compose_hash=locked.compose_hash
+        )
+        public = HpkePublicKey(
+            next(from_base64(key.public_key) for key in keys if key.owner == owner)
+        )
+        stanza = wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=public)
+        fields: dict[str, Any] = {
+            "dataset_id": dataset_id,
+            "name": name,
+            "owner_id": me.owner_id,
+            "owner_name": owner,
+            "root": digest(f"root {dataset_id}"),
+            "shards": (ShardInfo(name="shard-00000.sealed", size=70_000, root="11" * 32),),
+            "records": 152,
+            "tokens": None,
+            "schema_digest": digest("schema"),
+            "binding": binding,
+        } | changed
+        envelope = sign_dataset(
+            DatasetDescription(**fields),
+            identity(signed_by or owner).signer,
+            sealed_at=to_rfc3339(self.clock() - 3600),
+        )
+        return SealedSet(
+            owner=owner,
+            dataset_id=fields["dataset_id"],
+            root=fields["root"],
+            key=key,
+            stanza=stanza,
+            envelope=envelope,
+        )
+
+    def register(self, sealed: SealedSet) -> Accepted:
+        return self.broker.registry.register_dataset(document_of(sealed.envelope))
+
+    def approve(
+        self,
+        owner: str,
+        *,
+        target: Target | None = None,
+        identity_of: Identity | None = None,
+        **changed: Any,
+    ) -> Accepted:
+        pins = [self.sealed[owner].pin] if owner in self.sealed else []
+        arguments: dict[str, Any] = {
+            "consortium_id": self.consortium.consortium_id,
+            "target": target or self.target,
+            "datasets": pins,
+            "signed_at": self.clock(),
+            "not_after": self.clock() + 30 * DAY,
+        } | changed
+        decision = Decision.approve(**arguments)
+        return self.submit(sign_decision(decision, (identity_of or identity(owner)).signer))
+
+    def revoke(self, owner: str) -> Accepted:
+        decision = Decision.revoke(
+            consortium_id=self.consortium.consortium_id, target=self.target, signed_at=self.clock()
+        )
+        return self.submit(sign_decision(decision, identity(owner).signer))
+
+    def submit(self, envelope: Envelope) -> Accepted:
+        return self.broker.registry.submit_decision(document_of(envelope))
+
+    def attest(self, locked: LockedRecipe | None = None, wire: Wire | None = None) -> AttestedBroker:
+        locked = locked or self.locked
+        return fetch_keys(
+            wire or self.wire,  # type: ignore[arg-type]  # the client's methods that are used
+            self.pin,
+            self.consortium,
+            app_id=locked.app_id,
+            compose_hash=locked.compose_hash,
+            now=self.clock(),
+        )
+
+    def obtain(self, **changed: Any) -> Grant:
+        """A release that a test changes one thing of; honest without arguments."""
+        locked = changed.pop("locked", self.locked)
+        broker = changed.pop("attested", None) or self.attest(locked)
+        guest = changed.pop("guest", None) or self.guest(locked)
+        arguments: dict[str, Any] = {
+            "run_id": os.urandom(16).hex(),
+            "recipe_hash": locked.recipe_hash,
+            "datasets": [one.asked for one in self.sealed.values()],
+            "resume": False,
+        }
+        wire = changed.pop("wire", self.wire)
+        collect = changed.pop("collect", None) or self.collect(guest)
+        return obtain(wire, broker, collect, **(arguments | changed))
+
+    def refusals(self) -> list[dict[str, Any]]:
+        return [
+            entry["body"] for entry in self.ledger.entries() if entry["kind"] == "refusal"
+        ]
+
+    def kinds(self) -> list[str]:
+        return [str(entry["kind"]) for entry in self.ledger.entries()]
+
+    def assert_no_key_left(self) -> None:
+        """No data key, run key or root in anything that left the broker or that it wrote."""
+        secrets = [one.key.reveal() for one in self.sealed.values()] + [ROOT]
+        forms = [form for key in secrets for form in (key, key.hex().encode(), to_base64(key).encode())]
+        written = [path.read_bytes() for path in self.folder.rglob("*sqlite*")]
+        for data in (*self.wire.left_the_broker, *written):
+            for form in forms:
+                assert form not in data
+
+
+@cache
+def booted(pki: SimulatedPki, compose: bytes, number: int) -> SimulatedGuest:
+    """A guest; booting one is slow, so tests share them. ``number`` tells instances apart."""
+    return SimulatedGuest(
+        pki, Secret(bytes(32)), compose, random=lambda size: bytes([number]) * size
+    )
+
+
+def document_of(envelope: Envelope) -> EnvelopeDocument:
+    return load_message(EnvelopeDocument, envelope.to_bytes())
+
+
+def target_of(locked: LockedRecipe) -> Target:
+    return Target(
+        app_id=locked.app_id, compose_hash=locked.compose_hash, recipe_hash=locked.recipe_hash
+    )
+
+
+def evidence_of(
+    guest: SimulatedGuest, report_data: bytes, pki: SimulatedPki, now: int
+) -> Evidence:
+    return Evidence.build(
+        platform="simulator",
+        quote=guest.quote(report_data),
+        event_log=log_entries(guest.event_log()),
+        app_compose=guest.compose,
+        vm_config=guest.vm_config(),
+        collateral=pki.collateral(now),
+    )
+
+
+def lock_changed(
+    consortium_id: str, change: Callable[[dict[str, Any]], None] = lambda _recipe: None
+) -> LockedRecipe:
+    recipe: dict[str, Any] = copy.deepcopy(dict(RECIPE))
+    recipe["datasets"] = [
+        {"owner": owner, "name": "biopsies", "role": "train"} for owner in OWNERS
+    ]
+    change(recipe)
+    return _locked(consortium_id, yaml.safe_dump(recipe, sort_keys=False))
+
+
+@cache
+def _locked(consortium_id: str, recipe: str) -> LockedRecipe:
+    installation = Installation(
+        code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
+        environment=EnvironmentPin(
+            python="3.11",
+            packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},
+        ),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recipe.yaml"
+        path.write_text(recipe)
+        return lock_recipe(path, consortium_id=consortium_id, installation=installation)
+
+
+@contextmanager
+def release_world(
+    folder: Path,
+    *,
+    approved_by: tuple[str, ...] = ("hospital-a", "hospital-b"),
+    limits: BrokerLimits | None = None,
+    guest_pki: SimulatedPki | None = None,
+    lease_seconds: int = 3600,
+    root: bytes = ROOT,
+    owners: tuple[str, ...] = OWNERS,
+) -> Iterator[ReleaseWorld]:
+    """A broker whose owners sealed, registered and, but for those left out, approved."""
+    clock = TestClock()
+    pki = guest_pki or simulated_pki()
+    policy = insecure_simulator_policy(pki.root_der)
+    consortium = Consortium.found(
+        name="breast-cancer", owners=[identity(name).public for name in owners], approve=2
+    )
+    keyring = Keyring(Secret(root))
+    state = folder / f"state-{os.urandom(4).hex()}"
+    state.mkdir()
+    store = Store(state / "broker.sqlite")
+    own_guest = booted(pki, BROKER_COMPOSE, 0)
+    try:
+        with Ledger.open(
+            state / "ledger.sqlite",
+            origin=ledger_origin(consortium.consortium_id),
+            signer=keyring.signer,
+            clock=clock,
+        ) as ledger:
+            broker = Broker(
+                BrokerParts(
+                    consortium=consortium,
+                    policy=policy,
+                    keyring=keyring,
+                    store=store,
+                    ledger=ledger,
+                    collect=lambda data: evidence_of(own_guest, data, pki, clock()),
+                    collateral=lambda: pki.collateral(clock()),
+                    clock=clock,
+                    random=os.urandom,
+                    limits=limits or BrokerLimits(),
+                    lease_seconds=lease_seconds,
+                )
+            )
+            world = ReleaseWorld(
+                folder=folder,
+                clock=clock,
+                consortium=consortium,
+                locked=lock_changed(consortium.consortium_id),
+                pki=pki,
+                policy=policy,
+                broker=broker,
+                store=store,
+                ledger=ledger,
+                keyring=keyring,
+                wire=Wire(broker=broker),
+            )
+            for owner in owners:
+                world.sealed[owner] = world.seal(owner)
+                world.register(world.sealed[owner])
+            for owner in approved_by:
+                world.approve(owner)
+            yield world
+    finally:
+        store.close()

@@ -1,0 +1,191 @@
+"""The broker's memory: single use, monotonic, all or nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sealtrain.broker.store import Store
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import ConfigError, LimitExceeded
+
+NOW = 1_790_000_000
+TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path / "broker.sqlite")
+    yield made
+    made.close()
+
+
+def issue(store: Store, challenge: str, *, now: int = NOW, most: int = 10) -> None:
+    with store.transaction() as transaction:
+        transaction.issue(
+            challenge, "release", now=now, expires_at=now + 120, max_outstanding=most
+        )
+
+
+def test_a_challenge_burns_once(store: Store) -> None:
+    issue(store, "one")
+    with store.transaction() as transaction:
+        first = transaction.burn("one", now=NOW)
+        second = transaction.burn("one", now=NOW)
+        unknown = transaction.burn("two", now=NOW)
+    assert first is not None
+    assert second is not None
+    assert (first.used, second.used, unknown) == (False, True, None)
+    assert first.expires_at == NOW + 120
+
+
+def test_of_many_threads_one_burns_a_challenge(store: Store) -> None:
+    issue(store, "one")
+    wins: list[bool] = []
+    together = threading.Barrier(12)
+
+    def burn() -> None:
+        together.wait()
+        with store.transaction() as transaction:
+            state = transaction.burn("one", now=NOW)
+        assert state is not None
+        wins.append(not state.used)
+
+    threads = [threading.Thread(target=burn) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(wins) == [False] * 11 + [True]
+
+
+def test_two_processes_share_one_memory(store: Store, tmp_path: Path) -> None:
+    issue(store, "one")
+    other = Store(tmp_path / "broker.sqlite")
+    with other.transaction() as transaction:
+        state = transaction.burn("one", now=NOW)
+    other.close()
+    assert state is not None
+    assert not state.used
+    with store.transaction() as transaction:
+        again = transaction.burn("one", now=NOW)
+    assert again is not None
+    assert again.used
+
+
+def test_expired_challenges_make_room_and_old_ones_are_forgotten(store: Store) -> None:
+    issue(store, "one", most=1)
+    with pytest.raises(LimitExceeded):
+        issue(store, "two", most=1)
+    issue(store, "three", now=NOW + 121, most=1)
+    with store.transaction() as transaction:
+        assert transaction.burn("one", now=NOW + 121) is not None
+    issue(store, "four", now=NOW + 3 * 24 * 3600, most=1)
+    with store.transaction() as transaction:
+        assert transaction.burn("one", now=NOW) is None
+
+
+def test_used_challenges_do_not_wait(store: Store) -> None:
+    issue(store, "one", most=1)
+    with store.transaction() as transaction:
+        transaction.burn("one", now=NOW)
+    issue(store, "two", most=1)
+
+
+def test_a_block_that_raises_leaves_nothing(store: Store) -> None:
+    with pytest.raises(RuntimeError), store.transaction() as transaction:
+        transaction.begin_run("d" * 32, **TARGET, now=NOW)
+        raise RuntimeError
+    with store.transaction() as transaction:
+        assert transaction.run("d" * 32) is None
+
+
+def test_a_run_remembers_its_newest_checkpoint(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.begin_run("d" * 32, **TARGET, now=NOW)
+        begun = transaction.run("d" * 32)
+        transaction.anchor("d" * 32, Anchor(counter=3, digest="e" * 64))
+        run = transaction.run("d" * 32)
+    assert begun is not None
+    assert begun.checkpoint is None
+    assert run is not None
+    assert run.checkpoint == Anchor(counter=3, digest="e" * 64)
+    assert run.recipe_hash == TARGET["recipe_hash"]
+
+
+def test_a_new_lease_ends_the_ones_before(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.begin_run("d" * 32, **TARGET, now=NOW)
+        for lease in ("1" * 64, "2" * 64):
+            transaction.grant_lease(
+                lease, "d" * 32, not_after=NOW + 60, instance_id="i", now=NOW
+            )
+        transaction.extend_lease("2" * 64, not_after=NOW + 99)
+        first, second = transaction.lease("1" * 64), transaction.lease("2" * 64)
+        assert transaction.lease("3" * 64) is None
+    assert first is not None
+    assert second is not None
+    assert (first.superseded, second.superseded) == (True, False)
+    assert second.not_after == NOW + 99
+
+
+def test_a_lease_needs_a_run(store: Store) -> None:
+    with pytest.raises(Exception, match="FOREIGN KEY"), store.transaction() as transaction:
+        transaction.grant_lease("1" * 64, "d" * 32, not_after=NOW, instance_id="", now=NOW)
+
+
+def test_decisions_come_back_in_order_and_bounded(store: Store) -> None:
+    with store.transaction() as transaction:
+        for number in range(3):
+            transaction.add_decision(
+                digest=str(number) * 64, **TARGET, envelope=b"%d" % number, ledger_index=number
+            )
+        assert transaction.decisions(limit=3) == (b"0", b"1", b"2")
+        assert transaction.decision("1" * 64) == (1, "1" * 64, b"1")
+        assert transaction.decision("9" * 64) is None
+        with pytest.raises(LimitExceeded):
+            transaction.decisions(limit=2)
+
+
+def test_a_dataset_has_one_manifest_at_a_time(store: Store) -> None:
+    with store.transaction() as transaction:
+        for number in range(2):
+            transaction.put_dataset(
+                dataset_id="f" * 32, digest=str(number), envelope=b"%d" % number, ledger_index=number
+            )
+        assert transaction.dataset("f" * 32) == (1, "1", b"1")
+        assert transaction.datasets(["f" * 32, "0" * 32]) == {"f" * 32: b"1"}
+
+
+def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.sqlite"
+    Store(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(ConfigError):
+        Store(path)
+
+
+def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    path = tmp_path / "broker.sqlite"
+    script = (
+        "import os, sys; from pathlib import Path; from sealtrain.broker.store import Store\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "with store.transaction() as transaction:\n"
+        f"    transaction.begin_run('d' * 32, app_id='a', compose_hash='b', recipe_hash='c', now={NOW})\n"
+        "    os._exit(9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert done.returncode == 9
+    store = Store(path)
+    with store.transaction() as transaction:
+        assert transaction.run("d" * 32) is None
+    store.close()
