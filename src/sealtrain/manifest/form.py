@@ -115,7 +115,7 @@ def _document(
         "version": VERSION,
         "bundle": {
             "mediaType": BUNDLE_MEDIA_TYPE,
-            "verificationMaterial": {"publicKey": {"hint": key_hint(public)}},
+            "verificationMaterial": {"publicKey": {"hint": key_hint(public)}, "tlogEntries": []},
             "dsseEnvelope": signed_statement.to_dict(),
         },
         "evidence": signed_evidence.to_dict(),

@@ -1,0 +1,164 @@
+"""The page: complete, self-contained, honest about refusals, and escaped by construction."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from manifest_world import NOW, OWNERS, World
+
+from sealtrain.manifest.curve import draw_curve
+from sealtrain.manifest.markup import Html, join, tag
+from sealtrain.manifest.report import render
+from sealtrain.manifest.verify import examine
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page; fails on elements that do not nest."""
+
+    VOID = frozenset({"meta", "br", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(name)
+        self.attributes += attributes
+        if name not in self.VOID:
+            self.open.append(name)
+
+    def handle_startendtag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append(name)
+        self.attributes += attributes
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop() == name
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def page(world: World, honest: bytes) -> str:
+    return render(examine(honest, world.trust(), artefacts=world.artefacts, now=NOW))
+
+
+def test_every_section_is_there_with_its_facts(world: World, page: str) -> None:
+    parsed = Page(page)
+    for text in (
+        "SIMULATED — NOT ATTESTED",
+        "Verified",
+        "breast-cancer-diagnosis",
+        "What was trained",
+        "0.9204",
+        "Who approved",
+        "2 of 3 owners had approved",
+        "Datasets and owners",
+        "What ran",
+        "Evidence",
+        "Key releases",
+        "Outputs",
+        "Every check",
+        "What this does not prove",
+        *OWNERS,
+        *(subject.sha256 for subject in world.subjects),
+        world.locked.recipe_hash,
+        world.locked.compose_hash,
+    ):
+        assert text in parsed.text
+    assert parsed.elements.count("svg") == 1
+    assert parsed.text.count("✓") == 19
+
+
+def test_the_page_asks_for_nothing_and_runs_nothing(page: str) -> None:
+    parsed = Page(page)
+    assert not {"script", "img", "link", "iframe", "object", "form"} & set(parsed.elements)
+    names = {name for name, _ in parsed.attributes}
+    assert not {name for name in names if name.startswith("on")}
+    assert not names & {"src", "href", "srcset", "style", "action"}
+    assert not re.search(r"url\(|@import|https?://", page)
+    policy = dict(parsed.attributes)["content"] and [
+        value for name, value in parsed.attributes if value and "default-src" in value
+    ]
+    assert policy
+    assert policy[0].startswith("default-src 'none'")
+
+
+def test_a_refused_manifest_is_shown_as_claims_only(world: World, honest: bytes) -> None:
+    report = examine(honest, world.trust(recipe_hash="00" * 32), artefacts=None, now=NOW)
+    parsed = Page(render(report))
+    assert "Refused" in parsed.text
+    assert "trust-mismatch" in parsed.text
+    assert "Do not rely on it" in parsed.text
+    assert "✓ Verified" not in parsed.text
+    assert parsed.text.count("✗") == 2
+
+
+def test_an_unreadable_manifest_still_gives_a_page(world: World) -> None:
+    parsed = Page(render(examine(b"{}", world.trust(), artefacts=None, now=NOW)))
+    assert "Unreadable manifest" in parsed.text
+    assert "manifest-malformed" in parsed.text
+
+
+def test_what_was_not_established_is_not_shown_as_fact(world: World, honest: bytes) -> None:
+    broker = {"signing_key": "MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}
+    parsed = Page(render(examine(honest, world.trust(broker=broker), artefacts=None, now=NOW)))
+    assert "keys released" not in parsed.text
+    assert "did not pass" in parsed.text
+
+
+def test_text_is_escaped_unless_it_is_markup() -> None:
+    assert tag("p", "<b>&\"'") == "<p>&lt;b&gt;&amp;&quot;&#x27;</p>"
+    assert tag("p", tag("b", "x")) == "<p><b>x</b></p>"
+    assert tag("p", title='"><script>') == '<p title="&quot;&gt;&lt;script&gt;"></p>'
+    assert join(("<", Html("<br/>"), None, 3)) == "&lt;<br/>3"
+    assert "\u202e" not in tag("p", "a\u202eb")
+    with pytest.raises(ValueError, match="element"):
+        tag("p onload=x")
+
+
+def test_a_curve_encloses_its_values_and_breaks_where_one_is_not_finite() -> None:
+    svg = draw_curve([(0, 4.0), (10, None), (20, 1.0), (30, 0.5)], label="loss", marks=[20, 99])
+    assert svg is not None
+    path = re.search(r' d="([^"]+)"', svg)
+    assert path is not None
+    assert path[1].count("M") == 2
+    assert path[1].count("L") == 1
+    assert svg.count('class="mark"') == 1
+    for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path[1]):
+        assert 0 <= float(x) <= 640
+        assert 0 <= float(y) <= 230
+
+
+@pytest.mark.parametrize(
+    "points",
+    [[], [(0, 1.0)], [(0, None), (1, None)]],
+    ids=["nothing", "one value", "nothing finite"],
+)
+def test_too_little_to_draw_draws_nothing(points: list[tuple[int, float | None]]) -> None:
+    assert draw_curve(points, label="loss") is None
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, -3.5, 1e30])
+def test_a_flat_curve_can_be_drawn(value: float) -> None:
+    svg = draw_curve([(0, value), (1, value)], label="loss")
+    assert svg is not None
+    assert "nan" not in svg.lower()
+
+
+def test_a_long_run_is_thinned_and_keeps_its_spike() -> None:
+    points = [(step, 1.0) for step in range(50_000)]
+    points[31_337] = (31_337, 9.0)
+    svg = draw_curve(points, label="loss")
+    assert svg is not None
+    assert len(svg) < 20_000
+    heights = {float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", svg)}
+    assert len(heights) == 2

@@ -1,0 +1,86 @@
+"""A trust file says everything or is refused: no default, no unknown field, `any` is a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from manifest_world import World
+
+from sealtrain.errors import SealtrainError, TrustInvalid
+from sealtrain.manifest.trust import Trust, load_trust, parse_trust
+
+
+def test_a_written_trust_file_is_read_back(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "trust.yaml"
+    path.write_text(yaml.safe_dump(world.trust_document()))
+    assert load_trust(path) == world.trust()
+
+
+@pytest.mark.parametrize("field", sorted(Trust.model_fields))
+def test_a_field_left_out_is_refused_by_name(world: World, field: str) -> None:
+    document = world.trust_document()
+    del document[field]
+    with pytest.raises(TrustInvalid, match=field) as caught:
+        parse_trust(document)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("consortium_id", "any"),
+        ("recipe_hash", "any"),
+        ("compose_hash", "*"),
+        ("compose_hash", None),
+        ("app_id", "00" * 32),
+        ("simulated", "accept"),
+        ("simulated", True),
+        ("version", 2),
+        ("broker", {"signing_key": "AAAA"}),
+        ("broker", {"signing_key": "A" * 42 + "B="}),
+        ("broker", {}),
+        ("appraisal", {}),
+        ("appraisal", "any"),
+    ],
+)
+def test_a_field_that_says_something_else_is_refused(world: World, field: str, value: Any) -> None:
+    with pytest.raises(TrustInvalid):
+        world.trust(**{field: value})
+
+
+def test_an_unknown_field_is_refused_with_the_near_one(world: World) -> None:
+    with pytest.raises(TrustInvalid) as caught:
+        world.trust(recipe_hsh="00" * 32)
+    assert "recipe_hash" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "- 1",
+        "a: [",
+        "version: 1\nversion: 1",
+        "a: &x 1\nb: *x",
+        "\x00",
+        "!!python/object:os.x {}",
+    ],
+)
+def test_what_is_no_trust_file_is_a_configuration_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trust.yaml"
+    path.write_text(text)
+    with pytest.raises(TrustInvalid):
+        load_trust(path)
+
+
+def test_a_missing_trust_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SealtrainError, match=r"nowhere\.yaml"):
+        load_trust(tmp_path / "nowhere.yaml")
+
+
+def test_the_page_shows_every_field(repository: Path) -> None:
+    page = (repository / "spec/trust.md").read_text("utf-8")
+    assert [name for name in Trust.model_fields if f"    {name}:" not in page] == []
