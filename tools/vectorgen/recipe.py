@@ -18,7 +18,7 @@ OUT = Path(__file__).resolve().parents[2] / "vectors" / "recipe"
 LOCK_PATH = "/run/sealtrain/recipe.lock.json"
 ARGUMENTS = (
     f"train {LOCK_PATH} --platform PLATFORM --guest /var/run/dstack.sock --base /work "
-    "--collateral file:/work/collateral.json --broker /work/broker.json "
+    "--collateral file:/work/collateral.json --broker /work/broker.yaml "
     "--data /work/sealed --out /work/out"
 )
 SCRIPT = (
@@ -82,8 +82,6 @@ def lock(description: str, hardware: Json) -> Json:
                 "data_seed": None,
                 "logging_steps": 10,
                 "save_steps": 500,
-                "eval_steps": None,
-                "dataloader_drop_last": False,
                 "max_length": 1024,
                 "truncation_mode": "keep_start",
                 "packing": False,

@@ -36,7 +36,7 @@ _CONFIG = "recipe_lock"
 def _arguments(platform: str) -> list[str]:
     return [
         *("train", LOCK_PATH, "--platform", platform, "--guest", _SOCKET, "--base", WORK),
-        *("--collateral", f"file:{WORK}/collateral.json", "--broker", f"{WORK}/broker.json"),
+        *("--collateral", f"file:{WORK}/collateral.json", "--broker", f"{WORK}/broker.yaml"),
         *("--data", f"{WORK}/sealed", "--out", f"{WORK}/out"),
     ]
 

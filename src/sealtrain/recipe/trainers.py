@@ -65,10 +65,6 @@ class TrainerArguments(StrictModel):
     data_seed: Seed | None = Field(default=None, description="Seed of the order; seed when null.")
     logging_steps: Steps = 10
     save_steps: Steps = 500
-    eval_steps: Steps | None = Field(
-        default=None, description="Steps between evaluations; only at the end when null."
-    )
-    dataloader_drop_last: bool = False
 
     @model_validator(mode="after")
     def _warmup_is_steps_or_fraction(self) -> Self:

@@ -57,7 +57,7 @@ def sft() -> dict[str, Any]:
 def tabular(sft: dict[str, Any]) -> dict[str, Any]:
     return sft | {
         "phase": "classify",
-        "model": {"config": {"model_type": "mlp"}, "init_seed": 1},
+        "model": {"config": {"model_type": "sealtrain-tabular"}, "init_seed": 1},
         "columns": {"features": ["radius", "texture"], "label": "diagnosis"},
         "labels": ["benign", "malignant"],
         "peft": None,
