@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
@@ -250,6 +250,8 @@ def _entry_bytes(kind: str, at: str, body: dict[str, JsonValue]) -> bytes:
             got=f"{len(data)} bytes",
             expected=f"at most {MAX_ENTRY_BYTES}",
         )
+    # A float beyond 2**53 is written like an integer that nobody may read: refuse it now.
+    parse_canonical(data)
     return data
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,8 +76,9 @@ class LedgerStore:
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             try:
-                for pragma in ("journal_mode=WAL", "synchronous=FULL", "trusted_schema=OFF"):
-                    self._db.execute(f"PRAGMA {pragma}")
+                _switch_to_wal(self._db)
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute("PRAGMA trusted_schema=OFF")
                 self._prepare(meta)
             except BaseException:
                 self._db.close()
@@ -233,6 +235,20 @@ def _create_private(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _switch_to_wal(db: sqlite3.Connection) -> None:
+    """Switch the journal, waiting for others: here SQLite's own busy timeout does not apply."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _size(db: sqlite3.Connection) -> int:

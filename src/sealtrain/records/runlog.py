@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable
 from typing import Self
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.errors import DataInvalid, LimitExceeded, RunLogBroken
 
@@ -86,8 +86,10 @@ class RunLog:
                 "fields": fields,
             }
             data = _entry_bytes(entry)
+            # A float beyond 2**53 is written like an integer that nobody may read: refuse it now.
+            kept = parse_canonical(data)
             self._head = hashlib.sha256(self._head + data).digest()
-            self._entries.append(parse_json(data))
+            self._entries.append(kept)
             return self._head.hex()
 
     @property
@@ -168,7 +170,7 @@ def _entry_bytes(entry: dict[str, JsonValue]) -> bytes:
 
 
 def _copy(entry: JsonValue) -> dict[str, JsonValue]:
-    copied: dict[str, JsonValue] = parse_json(canonical_json(entry))
+    copied: dict[str, JsonValue] = parse_canonical(canonical_json(entry))
     return copied
 
 

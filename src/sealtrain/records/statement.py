@@ -59,8 +59,9 @@ def build(
         "predicateType": predicate_type,
         "predicate": predicate,
     }
-    _read(document, predicate_type)
-    return canonical_json(document)
+    payload = canonical_json(document)
+    parse(payload, predicate_type)
+    return payload
 
 
 def parse(payload: bytes, predicate_type: str) -> Statement:

@@ -1,0 +1,341 @@
+"""Properties of envelopes, notes, run logs, trees and tallies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.secret import Secret
+from sealtrain.consortium.approvals import (
+    Decision,
+    SignedDecision,
+    Target,
+    sign_decision,
+    tally,
+    verify_decision,
+)
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.proofs import LedgerProof, verify_proof
+from sealtrain.errors import ProofInvalid, Refused, RunLogBroken, SignatureInvalid
+from sealtrain.records import dsse, merkle, runlog
+from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
+from sealtrain.records.dsse import Ed25519Signer, Envelope
+from sealtrain.records.identity import PublicIdentity
+from sealtrain.records.note import SignedNote
+from sealtrain.records.runlog import RunLog
+from sealtrain.sealing.hpke import HpkePrivateKey
+
+BOUNDED = settings(max_examples=50, deadline=None)
+FEW = settings(max_examples=20, deadline=None)
+TYPE = "application/vnd.example+json"
+SIGNERS = [
+    Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
+    for number in range(1, 5)
+]
+KEYS = [signer.public for signer in SIGNERS]
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(-(2.0**53) + 1, 2.0**53 - 1)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+)
+keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(keys, values, max_size=5)
+
+
+def refuses(data: bytes) -> bool:
+    try:
+        dsse.verify(Envelope.from_bytes(data), KEYS, payload_type=TYPE)
+    except SignatureInvalid:
+        return True
+    return False
+
+
+@BOUNDED
+@given(payload=st.binary(max_size=300), count=st.integers(1, 4))
+def test_an_envelope_gives_back_exactly_what_was_signed(payload: bytes, count: int) -> None:
+    envelope = dsse.sign(payload, TYPE, *SIGNERS[:count])
+    data = envelope.to_bytes()
+    read = Envelope.from_bytes(data)
+    assert read.to_bytes() == data
+    assert dsse.verify(read, KEYS, payload_type=TYPE, threshold=count) == payload
+
+
+ONE = dsse.sign(b'{"a":1}', TYPE, SIGNERS[0]).to_bytes()
+
+
+def test_every_flipped_bit_of_an_envelope_refuses_it() -> None:
+    for position in range(len(ONE)):
+        for bit in range(8):
+            flipped = bytearray(ONE)
+            flipped[position] ^= 1 << bit
+            assert refuses(bytes(flipped)), (position, bit)
+
+
+def test_every_truncation_of_an_envelope_refuses_it() -> None:
+    assert not refuses(ONE)
+    assert all(refuses(ONE[:length]) for length in range(len(ONE)))
+
+
+@BOUNDED
+@given(data=st.data())
+def test_bytes_put_in_taken_out_or_replaced_refuse_an_envelope(data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(ONE)))
+    end = data.draw(st.integers(start, min(len(ONE), start + 8)))
+    changed = ONE[:start] + data.draw(st.binary(max_size=8)) + ONE[end:]
+    assume(changed != ONE)
+    assert refuses(changed)
+
+
+@BOUNDED
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_never_an_envelope_and_never_a_crash(data: bytes) -> None:
+    assert refuses(data)
+
+
+@FEW
+@given(objects)
+def test_arbitrary_json_is_never_an_envelope_and_never_a_crash(document: dict[str, Any]) -> None:
+    assert refuses(canonical_json(document))
+
+
+LEAVES = [merkle.leaf_hash(bytes([number])) for number in range(64)]
+
+
+@BOUNDED
+@given(data=st.data())
+def test_a_mutated_inclusion_proof_is_refused(data: st.DataObject) -> None:
+    size = data.draw(st.integers(2, 64))
+    index = data.draw(st.integers(0, size - 1))
+    root = merkle.root_of(LEAVES[:size])
+    path = merkle.inclusion_proof(LEAVES[:size], index)
+    assert merkle.verify_inclusion(LEAVES[index], index, size, path, root) == root
+    mutated = mutate(data, path)
+    try:
+        merkle.verify_inclusion(LEAVES[index], index, size, mutated, root)
+    except ProofInvalid:
+        return
+    raise AssertionError("a mutated proof verified")
+
+
+@BOUNDED
+@given(data=st.data())
+def test_a_mutated_consistency_proof_is_refused(data: st.DataObject) -> None:
+    second = data.draw(st.integers(2, 64))
+    first = data.draw(st.integers(1, second - 1))
+    roots = [merkle.root_of(LEAVES[:size]) for size in (first, second)]
+    path = merkle.consistency_proof(LEAVES[:second], first)
+    assert merkle.verify_consistency(first, second, path, *roots) == roots[1]
+    mutated = mutate(data, path)
+    try:
+        merkle.verify_consistency(first, second, mutated, *roots)
+    except ProofInvalid:
+        return
+    raise AssertionError("a mutated proof verified")
+
+
+def mutate(data: st.DataObject, path: list[bytes]) -> list[bytes]:
+    at = data.draw(st.integers(0, len(path) - 1))
+    kind = data.draw(st.sampled_from(["flip", "drop", "repeat", "swap", "replace"]))
+    mutated = list(path)
+    if kind == "flip":
+        bit = data.draw(st.integers(0, 255))
+        mutated[at] = bytes(
+            byte ^ (1 << bit % 8 if place == bit // 8 else 0) for place, byte in enumerate(path[at])
+        )
+    elif kind == "drop":
+        del mutated[at]
+    elif kind == "repeat":
+        mutated.insert(at, path[at])
+    elif kind == "swap":
+        other = data.draw(st.integers(0, len(path) - 1))
+        mutated[at], mutated[other] = mutated[other], mutated[at]
+    else:
+        mutated[at] = data.draw(st.binary(min_size=0, max_size=40))
+    assume(mutated != path)
+    return mutated
+
+
+@BOUNDED
+@given(data=st.data())
+def test_consistency_is_transitive_with_inclusion(data: st.DataObject) -> None:
+    """An entry proven in the earlier tree is provable, as the same entry, in the later one."""
+    second = data.draw(st.integers(1, 64))
+    first = data.draw(st.integers(1, second))
+    index = data.draw(st.integers(0, first - 1))
+    for size in (first, second):
+        path = merkle.inclusion_proof(LEAVES[:size], index)
+        merkle.verify_inclusion(LEAVES[index], index, size, path, merkle.root_of(LEAVES[:size]))
+
+
+NOTE = sign_checkpoint(Checkpoint(origin="log.example/1", size=5, root="ab" * 32), SIGNERS[0])
+
+
+@BOUNDED
+@given(data=st.data())
+def test_a_changed_checkpoint_never_says_something_else(data: st.DataObject) -> None:
+    """A change either refuses or only touches what is not signed; the three lines stay."""
+    raw = bytearray(NOTE.encode())
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    text = bytes(raw).decode("utf-8", errors="replace")
+    try:
+        read = verify_checkpoint(text, KEYS[0], origin="log.example/1")
+    except SignatureInvalid:
+        return
+    assert read == Checkpoint(origin="log.example/1", size=5, root="ab" * 32)
+
+
+@BOUNDED
+@given(st.text(max_size=120))
+def test_arbitrary_text_is_never_a_note_and_never_a_crash(text: str) -> None:
+    try:
+        note = SignedNote.from_text(text)
+    except SignatureInvalid:
+        return
+    assert note.to_text() == text
+
+
+@BOUNDED
+@given(entry=objects, index=st.integers(), size=st.integers(), path=st.lists(st.text(max_size=64)))
+def test_an_arbitrary_proof_is_refused_and_never_a_crash(
+    entry: dict[str, Any], index: int, size: int, path: list[str]
+) -> None:
+    document = {"entry": entry, "index": index, "size": size, "path": path, "checkpoint": NOTE}
+    try:
+        verify_proof(LedgerProof.from_dict(document), KEYS[0], origin="log.example/1")
+    except Refused:
+        return
+    raise AssertionError("an arbitrary proof verified")
+
+
+@FEW
+@given(fields=st.lists(objects, min_size=1, max_size=6), data=st.data())
+def test_a_run_log_with_any_entry_changed_is_refused(
+    fields: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    log = RunLog("0a" * 16)
+    for one in fields:
+        log.append("event", one, 1_772_366_400)
+    entries = parse_json(canonical_json(log.entries))
+    assert runlog.verify("0a" * 16, entries, head=log.head) == log.head
+    at = data.draw(st.integers(0, len(entries) - 1))
+    other = data.draw(objects)
+    assume(canonical_json(other) != canonical_json(entries[at]["fields"]))
+    entries[at] = {**entries[at], "fields": other}
+    try:
+        runlog.verify("0a" * 16, entries, head=log.head)
+    except RunLogBroken:
+        return
+    raise AssertionError("a changed run log verified")
+
+
+NOW = 1_772_366_400
+TARGETS = [
+    Target(app_id=f"{n}" * 40, compose_hash=f"{n}" * 64, recipe_hash=f"{n}" * 64) for n in (1, 2)
+]
+OWNERS = [
+    PublicIdentity.of(
+        f"owner-{number}",
+        signing_key=signer.public,
+        sealing_key=HpkePrivateKey(Secret(signer.public)).public.raw,
+    )
+    for number, signer in enumerate(SIGNERS)
+]
+FOUR = Consortium.found(name="four", owners=OWNERS, approve=3, revoke=2)
+
+
+def signed(owner: int, target: int, word: str, ends: int) -> SignedDecision:
+    fields: dict[str, Any] = {
+        "consortium_id": FOUR.consortium_id,
+        "target": TARGETS[target],
+        "signed_at": NOW - 10,
+    }
+    decision = (
+        Decision.approve(**fields, not_after=NOW + ends)
+        if word == "approve"
+        else Decision.revoke(**fields)
+    )
+    return verify_decision(sign_decision(decision, SIGNERS[owner]), FOUR)
+
+
+decisions = st.lists(
+    st.builds(
+        signed,
+        st.integers(0, 3),
+        st.integers(0, 1),
+        st.sampled_from(["approve", "approve", "approve", "revoke"]),
+        st.integers(-5, 20),
+    ),
+    max_size=12,
+)
+
+
+@BOUNDED
+@given(given_decisions=decisions, later=st.integers(0, 30))
+def test_a_tally_counts_as_a_plain_reading_of_the_rules_does(
+    given_decisions: list[SignedDecision], later: int
+) -> None:
+    now = NOW + later
+    approving = set()
+    for name in [owner.name for owner in OWNERS]:
+        mine = [
+            one.decision
+            for one in given_decisions
+            if one.owner.name == name and one.decision.target == TARGETS[0]
+        ]
+        revoked = any(decision.decision == "revoke" for decision in mine)
+        last = next((one for one in reversed(mine) if one.decision == "approve"), None)
+        if not revoked and last is not None and last.ends is not None and now <= last.ends:
+            approving.add(name)
+    stopped = {
+        one.owner.name
+        for one in given_decisions
+        if one.decision.decision == "revoke" and one.decision.target == TARGETS[0]
+    }
+    counted = tally(given_decisions, FOUR, TARGETS[0], now)
+    assert set(counted.approved_by) == approving
+    assert set(counted.revoked_by) == stopped
+    assert counted.sealed == (len(approving) < 3 or len(stopped) >= 2)
+
+
+@FEW
+@given(given_decisions=decisions, owner=st.integers(0, 3))
+def test_a_revocation_never_unseals(given_decisions: list[SignedDecision], owner: int) -> None:
+    before = tally(given_decisions, FOUR, TARGETS[0], NOW)
+    stop = signed(owner, 0, "revoke", 0)
+    for at in range(len(given_decisions) + 1):
+        after = tally([*given_decisions[:at], stop, *given_decisions[at:]], FOUR, TARGETS[0], NOW)
+        assert after.progress <= before.progress
+        assert after.sealed or not before.sealed
+
+
+@FEW
+@given(given_decisions=decisions, data=st.data())
+def test_replaying_any_decision_changes_nothing(
+    given_decisions: list[SignedDecision], data: st.DataObject
+) -> None:
+    assume(given_decisions)
+    again = data.draw(st.sampled_from(given_decisions))
+    before = tally(given_decisions, FOUR, TARGETS[0], NOW)
+    assert tally([*given_decisions, again], FOUR, TARGETS[0], NOW) == before
+
+
+@BOUNDED
+@given(given_decisions=decisions)
+def test_valid_until_is_the_last_unsealed_second(given_decisions: list[SignedDecision]) -> None:
+    counted = tally(given_decisions, FOUR, TARGETS[0], NOW)
+    assert (counted.valid_until is None) == counted.sealed
+    if counted.valid_until is not None:
+        assert not tally(given_decisions, FOUR, TARGETS[0], counted.valid_until).sealed
+        assert tally(given_decisions, FOUR, TARGETS[0], counted.valid_until + 1).sealed
