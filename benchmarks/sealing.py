@@ -5,12 +5,12 @@
 Rows: Arrow record batches of about 1 MiB with a text column (mean 1.6 kB) and two numbers.
 
 ======================  ===========================================================================
-``batches_touched``     ``SealedDataset.batch(i)`` in random order, one byte of every 64 read; against
-                        ``pa.memory_map`` + ``get_batch(i)`` + the same touch
+``batches_touched``     ``SealedDataset.batch(i)`` in random order, one byte of every 64 read;
+                        against ``pa.memory_map`` + ``get_batch(i)`` + the same touch
 ``batches_to_rows``     the same, but the text column delivered as Python strings
-``batches_first``       as ``batches_touched`` on a fresh open: group hashes and Arrow validation included
+``batches_first``       as ``batches_touched`` on a fresh open: group hashes, Arrow validation
 ``batches_two_threads`` two threads over sealed batches against two over plaintext ones
-``sequential_read``     1 MiB reads of the whole sealed file object against an unbuffered plain file
+``sequential_read``     1 MiB reads of the whole sealed file object against an unbuffered file
 ``seal``                ``seal_file`` with fsync against copying the plaintext with fsync
 ``checkpoint_write``    one large buffer through ``SealedStore.write`` against ``file.write`` + fsync
 ======================  ===========================================================================

@@ -29,8 +29,8 @@ BOUND = wrap_for_recipe(KEY, dataset_id=DATASET_ID, binding=BINDING, public=PRIV
 
 
 def test_owner_and_recipe_unwrap_their_own() -> None:
-    assert KEY == unwrap_for_owner(OWNED, dataset_id=DATASET_ID, owner_id=OWNER_ID, private=PRIVATE)
-    assert KEY == unwrap_for_recipe(BOUND, dataset_id=DATASET_ID, binding=BINDING, private=PRIVATE)
+    assert unwrap_for_owner(OWNED, dataset_id=DATASET_ID, owner_id=OWNER_ID, private=PRIVATE) == KEY
+    assert unwrap_for_recipe(BOUND, dataset_id=DATASET_ID, binding=BINDING, private=PRIVATE) == KEY
 
 
 def test_a_stanza_survives_its_json_form() -> None:

@@ -61,9 +61,14 @@ def test_a_failed_write_leaves_the_old_blob(tmp_path: Path) -> None:
     store = SealedStore(tmp_path, KEY, label="checkpoint")
     with store.write("a", BINDING) as blob:
         blob.write(b"old")
-    with pytest.raises(RuntimeError), store.write("a", BINDING) as blob:
-        blob.write(content(100_000))
-        raise RuntimeError
+
+    def fail() -> None:
+        with store.write("a", BINDING) as blob:
+            blob.write(content(100_000))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert store.read("a", BINDING).read() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.sealed"]
     with store.write("a", BINDING) as blob:

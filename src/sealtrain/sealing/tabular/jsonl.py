@@ -70,8 +70,7 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
         RecordInvalid, LimitExceeded: As ``infer_schema``.
     """
     for first, block in _blocks(path):
-        table = _parse(path, first, block, schema)
-        yield from table.select(schema.names).cast(schema).to_batches()
+        yield from _parse(path, first, block, schema).to_batches()
         progress(len(block))
 
 
@@ -114,7 +113,8 @@ def _parse(path: Path, first: int, block: bytes, schema: pa.Schema | None) -> pa
     )
     reading = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
     try:
-        return pa_json.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
+        table = pa_json.read_json(io.BytesIO(block), read_options=reading, parse_options=options)
+        return table if schema is None else table.select(schema.names).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeError):
         _refuse(path, first, block)
 
@@ -180,13 +180,15 @@ def _as_text(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(_text_type(field.type)) for field in schema])
 
 
-def _text_type(kind: pa.DataType) -> pa.DataType:
+def _text_type(kind: pa.DataType, *, inside: bool = False) -> pa.DataType:
     import pyarrow as pa
 
+    if inside and pa.types.is_null(kind):
+        return pa.string()  # pyarrow 26 reads a list of nulls wrongly when told its type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_text_type(kind.value_type))
+        return pa.list_(_text_type(kind.value_type, inside=True))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_text_type(field.type)) for field in kind])
+        return pa.struct([item.with_type(_text_type(item.type, inside=True)) for item in kind])
     return kind
