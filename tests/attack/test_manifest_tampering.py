@@ -31,7 +31,7 @@ from sealtrain.manifest.trust import parse_trust
 from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.records import dsse, statement
 
-pytestmark = pytest.mark.claim("C20")
+pytestmark = pytest.mark.claim("C25")
 
 
 @pytest.fixture(scope="module")

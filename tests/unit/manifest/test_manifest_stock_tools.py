@@ -15,7 +15,7 @@ from manifest_world import World
 
 from sealtrain.base.encoding import from_base64
 
-pytestmark = pytest.mark.claim("C26")
+pytestmark = pytest.mark.claim("C30")
 
 
 def bundle(honest: bytes) -> dict[str, Any]:
