@@ -1,4 +1,4 @@
-"""The broker's own deployment document, so that owners can pin the code that will hold their keys."""
+"""The broker's own deployment document: owners pin the code that will hold their keys by it."""
 
 from __future__ import annotations
 

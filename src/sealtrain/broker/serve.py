@@ -227,7 +227,8 @@ def _stop(loop: asyncio.AbstractEventLoop, quit_server: Callable[[], None]) -> N
 
 def _listen(config: BrokerConfig) -> sockets.socket:
     family = sockets.AF_INET6 if ":" in config.host else sockets.AF_INET
-    listener = sockets.socket(family, sockets.SOCK_STREAM)
+    # Named, because asyncio switches Nagle's delay off only for sockets that name their protocol.
+    listener = sockets.socket(family, sockets.SOCK_STREAM, sockets.IPPROTO_TCP)
     try:
         listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
         listener.bind((config.host, config.port))

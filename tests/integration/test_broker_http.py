@@ -1,0 +1,529 @@
+"""A real broker over loopback HTTP, real simulated guests on unix sockets, real sealed data."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from manifest_world import OWNERS, identity
+from release_world import BROKER_COMPOSE, lock_changed, target_of
+
+from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.dstack.collect import collect
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.policy import insecure_simulator_policy
+from sealtrain.attest.simulator.server import running as simulated_guest
+from sealtrain.attest.simulator.state import ensure
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.digests import sha256_hex
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.serve import running as running_broker
+from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
+from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
+from sealtrain.consortium.ledger import verify_extension, verify_proof
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import (
+    ApprovalRevoked,
+    ApprovalsMissing,
+    BrokerUnreachable,
+    DataInvalid,
+    LedgerInconsistent,
+    LimitExceeded,
+    ManifestMalformed,
+    RecipeChanged,
+    UsageError,
+)
+from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.client import AttestedBroker, BrokerClient, Grant, fetch_keys, obtain, renew
+from sealtrain.release.messages import MAX_REQUEST_BYTES
+from sealtrain.release.pin import BrokerPin
+from sealtrain.sealing.dataset import SealedDataset, read_stanzas, seal_dataset
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import (
+    RecipeBinding,
+    find_stanza,
+    wrap_for_owner,
+    wrap_for_recipe,
+)
+
+
+@dataclass(kw_only=True)
+class Site:
+    """Where everything listens, and the owners' consortium."""
+
+    folder: Path
+    consortium: Consortium
+    locked: LockedRecipe
+    url: str
+    pin: BrokerPin
+    client: BrokerClient
+    guests: ExitStack
+    config: BrokerConfig
+
+    def attest(self, locked: LockedRecipe | None = None) -> AttestedBroker:
+        locked = locked or self.locked
+        return fetch_keys(
+            self.client,
+            self.pin,
+            self.consortium,
+            app_id=locked.app_id,
+            compose_hash=locked.compose_hash,
+            now=system_clock(),
+        )
+
+    def boot(self, locked: LockedRecipe) -> DstackClient:
+        name = locked.compose_hash[:8]
+        compose, socket = self.folder / f"{name}.json", self.folder / f"{name}.sock"
+        if not socket.exists():
+            compose.write_bytes(locked.compose_bytes)
+            self.guests.enter_context(simulated_guest(socket, compose, self.folder / "simulator"))
+        return DstackClient(str(socket))
+
+    def seal(self, owner: str, rows: list[dict[str, Any]]) -> Path:
+        me = identity(owner)
+        attested = self.attest()
+        source, out = self.folder / f"{owner}.jsonl", self.folder / f"{owner}.sealed"
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        binding = RecipeBinding(
+            app_id=attested.app_id,
+            compose_hash=attested.compose_hash,
+            owner_id=me.public.owner_id,
+        )
+        recipe_key = HpkePublicKey(attested.key_of(owner))
+        seal_dataset(
+            source,
+            out,
+            name="biopsies",
+            owner_id=me.public.owner_id,
+            owner_name=owner,
+            binding=binding,
+            stanzas=lambda key, dataset_id: (
+                wrap_for_owner(
+                    key,
+                    dataset_id=dataset_id,
+                    owner_id=me.public.owner_id,
+                    public=me.sealing.public,
+                ),
+                wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=recipe_key),
+            ),
+            sign=lambda described: sign_dataset(
+                described, me.signer, sealed_at=to_rfc3339(system_clock())
+            ).to_bytes(),
+        )
+        self.client.register_dataset((out / "dataset.json").read_bytes())
+        return out
+
+    def decide(self, owner: str, *, revoke: bool = False, folder: Path | None = None) -> int:
+        now, who = system_clock(), identity(owner)
+        common: dict[str, Any] = {
+            "consortium_id": self.consortium.consortium_id,
+            "target": target_of(self.locked),
+            "signed_at": now,
+        }
+        if revoke:
+            return self.client.submit_decision(sign_decision(Decision.revoke(**common), who.signer))
+        manifest = load_dataset_manifest(folder or self.folder / f"{owner}.sealed", self.consortium)
+        pins = [DatasetPin(dataset_id=manifest.dataset_id, root=manifest.root)]
+        decision = Decision.approve(**common, datasets=pins, not_after=now + 3600)
+        return self.client.submit_decision(sign_decision(decision, who.signer))
+
+    def obtain(self, folders: list[Path], locked: LockedRecipe | None = None, **more: Any) -> Grant:
+        locked = locked or self.locked
+        asked = []
+        for folder in folders:
+            manifest = load_dataset_manifest(folder, self.consortium)
+            binding = RecipeBinding(
+                app_id=manifest.app_id,
+                compose_hash=manifest.compose_hash,
+                owner_id=manifest.owner_id,
+            )
+            stanza = find_stanza(
+                read_stanzas(folder)[1], kind="recipe", recipient=binding.recipient
+            )
+            asked.append((manifest.dataset_id, manifest.root, stanza))
+        arguments = {"run_id": os.urandom(16).hex(), "resume": False} | more
+        return obtain(
+            self.client,
+            self.attest(locked),
+            self.collect(locked),
+            recipe_hash=locked.recipe_hash,
+            datasets=asked,
+            **arguments,
+        )
+
+    def collect(self, locked: LockedRecipe) -> Any:
+        guest = self.boot(locked)
+
+        def evidence(data: bytes) -> Evidence:
+            return collect(guest, data, platform="simulator", collateral_uri=None)
+
+        return evidence
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    simulator = ensure(folder / "simulator", system_clock())
+    policy = insecure_simulator_policy(simulator.root_path.read_bytes())
+    (folder / "policy.yaml").write_text(json.dumps(policy.to_dict()))
+    consortium = Consortium.found(
+        name="breast-cancer", owners=[identity(name).public for name in OWNERS], approve=2
+    )
+    (folder / "consortium.json").write_bytes(consortium.to_bytes())
+    (folder / "broker-compose.json").write_bytes(BROKER_COMPOSE)
+    config = BrokerConfig(
+        consortium=folder / "consortium.json",
+        policy=folder / "policy.yaml",
+        root_secret=f"file:{folder / 'root-secret'}",
+        state=folder / "broker",
+        guest=str(folder / "broker.sock"),
+        collateral=f"file:{simulator.collateral_path}",
+        platform="simulator",
+        port=0,
+        limits=BrokerLimits(posts_per_minute=100_000),
+    )
+    with ExitStack() as guests:
+        guests.enter_context(
+            simulated_guest(
+                folder / "broker.sock", folder / "broker-compose.json", folder / "simulator"
+            )
+        )
+        url = guests.enter_context(running_broker(config))
+        client = guests.enter_context(BrokerClient(url, timeout=20.0))
+        yield Site(
+            folder=folder,
+            consortium=consortium,
+            locked=lock_changed(consortium.consortium_id),
+            url=url,
+            pin=BrokerPin(url=url, compose_hash=sha256_hex(BROKER_COMPOSE), appraisal=policy),
+            client=client,
+            guests=guests,
+            config=config,
+        )
+
+
+@pytest.fixture(scope="module")
+def folders(site: Site) -> list[Path]:
+    return [
+        site.seal(owner, [{"prompt": f"{owner} {row}", "completion": "benign"} for row in range(5)])
+        for owner in OWNERS
+    ]
+
+
+def test_three_owners_two_approvals_one_run(site: Site, folders: list[Path]) -> None:
+    status = site.client.approvals_status(target_of(site.locked), site.consortium, system_clock())
+    assert (status.threshold, status.progress, status.sealed) == (2, 0, True)
+    site.decide("hospital-a")
+    with pytest.raises(ApprovalsMissing):
+        site.obtain(folders)
+    site.decide("hospital-b")
+    status = site.client.approvals_status(target_of(site.locked), site.consortium, system_clock())
+    assert (status.progress, status.sealed) == (2, False)
+
+    grant = site.obtain(folders)
+    assert grant.simulated
+    for folder in folders:
+        manifest = load_dataset_manifest(folder, site.consortium)
+        with SealedDataset.open(
+            folder, grant.data_keys[manifest.dataset_id], root=manifest.root
+        ) as opened:
+            first = opened.batch(0).to_pylist()[0]
+        assert first == {"prompt": f"{manifest.owner} 0", "completion": "benign"}
+
+    renewed = renew(
+        site.client,
+        site.attest(),
+        site.collect(site.locked),
+        grant,
+        checkpoint=(1, "aa" * 32),
+    )
+    assert renewed.latest_checkpoint is not None
+    again = site.obtain(folders, run_id=grant.run_id, resume=True)
+    assert again.latest_checkpoint == renewed.latest_checkpoint
+    assert again.run_key == grant.run_key
+
+
+def test_a_recipe_changed_after_approval_is_named_so(site: Site, folders: list[Path]) -> None:
+    site.decide("hospital-a")
+    other = lock_changed(
+        site.consortium.consortium_id, lambda recipe: recipe["trainer"].update(max_steps=9)
+    )
+    with pytest.raises(RecipeChanged) as caught:
+        site.obtain(folders, locked=other)
+    assert caught.value.exit_code == 3
+    assert caught.value.expected == site.locked.recipe_hash
+    assert caught.value.hint
+
+
+def test_the_ledger_proves_every_decision_and_its_own_growth(
+    site: Site, folders: list[Path]
+) -> None:
+    attested = site.attest()
+    kept = site.client.ledger_checkpoint()
+    size = int(kept.splitlines()[1])
+    index = site.decide("hospital-b")
+    proof = site.client.ledger_proof(index)
+    entry = verify_proof(proof, attested.signing_key, origin=attested.origin)
+    assert entry["kind"] == "approval"
+    assert entry["body"]["owner"] == "hospital-b"
+    path = site.client.ledger_consistency(size, proof.size)
+    grown = verify_extension(
+        kept, proof.checkpoint, path, attested.signing_key, origin=attested.origin
+    )
+    assert grown.size == index + 1
+    entries = site.client.ledger_entries(size, 10)
+    assert entries == [entry]
+    assert site.client.health().ledger_size == grown.size
+    with pytest.raises(DataInvalid):
+        site.client.ledger_proof(10_000)
+
+
+def test_the_same_decision_twice_is_one(site: Site, folders: list[Path]) -> None:
+    now = system_clock()
+    decision = Decision.approve(
+        consortium_id=site.consortium.consortium_id,
+        target=target_of(site.locked),
+        signed_at=now,
+        not_after=now + 3600,
+    )
+    envelope = sign_decision(decision, identity("hospital-c").signer)
+    assert site.client.submit_decision(envelope) == site.client.submit_decision(envelope)
+    manifest = (folders[0] / "dataset.json").read_bytes()
+    size = site.client.health().ledger_size
+    site.client.register_dataset(manifest)
+    assert site.client.health().ledger_size == size
+
+
+def test_a_manifest_that_is_none_is_refused(site: Site) -> None:
+    with pytest.raises(ManifestMalformed):
+        site.client.submit_manifest(b'{"version":1}')
+
+
+def test_the_consortium_is_served(site: Site) -> None:
+    assert site.client.consortium(site.consortium.consortium_id) == site.consortium
+
+
+# --- HTTP -------------------------------------------------------------------------------------------
+
+
+def post(site: Site, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    answer = httpx.post(site.url + path, content=body, trust_env=False)
+    assert "traceback" not in answer.text.lower()
+    document = answer.json()
+    assert set(document) == {"error"}
+    return answer.status_code, document["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "data-invalid"),
+        (b"not json", "data-invalid"),
+        (b"[]", "data-invalid"),
+        (b'{"version":1,"version":1}', "data-invalid"),
+        (b'{"version":1}', "data-invalid"),
+        (b"[" * 100, "limit-exceeded"),
+        (b'{"a":"\xff"}', "data-invalid"),
+    ],
+)
+@pytest.mark.parametrize("path", ["challenges", "releases", "renewals", "approvals", "datasets"])
+def test_a_body_that_is_no_message(site: Site, path: str, body: bytes, code: str) -> None:
+    size = site.client.health().ledger_size
+    status, error = post(site, f"/v1/{path}", body)
+    assert (status, error["code"]) == (400, code)
+    assert site.client.health().ledger_size == size
+
+
+def test_an_unknown_field_is_named(site: Site) -> None:
+    body = {"version": 1, "consortium_id": "ab" * 32, "purpose": "release", "extra": 1}
+    status, error = post(site, "/v1/challenges", json.dumps(body).encode())
+    assert status == 400
+    assert "'extra'" in error["message"]
+
+
+def test_an_oversize_body(site: Site) -> None:
+    status, error = post(site, "/v1/releases", b" " * (MAX_REQUEST_BYTES + 1))
+    assert (status, error["code"]) == (413, "limit-exceeded")
+
+
+def test_an_oversize_body_of_unannounced_length(site: Site) -> None:
+    parts = urlsplit(site.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    chunks = (b" " * 65536 for _ in range(MAX_REQUEST_BYTES // 65536 + 2))
+    try:
+        connection.request("POST", "/v1/releases", body=chunks, encode_chunked=True,
+                           headers={"transfer-encoding": "chunked"})  # fmt: skip
+        status = connection.getresponse().status
+    except (BrokenPipeError, ConnectionResetError):
+        status = 413  # the broker hung up first
+    finally:
+        connection.close()
+    assert status == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/nothing", 404),
+        ("/v1/keys", 400),
+        ("/v1/keys?app_id=XY&compose_hash=1&nonce=2", 400),
+        ("/v1/ledger/proof?index=-1", 400),
+        ("/v1/ledger/entries?limit=100000", 400),
+        ("/v1/ledger/consistency?first=5&second=999999", 400),
+        ("/v1/releases", 405),
+    ],
+)
+def test_a_path_or_query_that_is_none(site: Site, path: str, status: int) -> None:
+    answer = httpx.get(site.url + path, trust_env=False)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"error"}
+
+
+def test_answers_are_not_cached(site: Site) -> None:
+    assert httpx.get(site.url + "/v1/health", trust_env=False).headers["cache-control"] == "no-store"
+
+
+def test_the_documentation_names_every_body(site: Site) -> None:
+    document = httpx.get(site.url + "/openapi.json", trust_env=False).json()
+    release = document["paths"]["/v1/releases"]["post"]
+    schema = release["requestBody"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/ReleaseRequest"}
+    named = json.dumps(document).count('"$ref": "#/components/schemas/')
+    assert named > 20
+    for reference in _references(document):
+        assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"]
+    assert "422" not in release["responses"]
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "$ref":
+                yield inner
+            else:
+                yield from _references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _references(inner)
+
+
+def test_a_failure_inside_is_told_to_nobody(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sealtrain.consortium.ledger import Ledger
+
+    def broken(_self: object) -> str:
+        raise RuntimeError("a secret reason")
+
+    monkeypatch.setattr(Ledger, "checkpoint", broken)
+    answer = httpx.get(site.url + "/v1/ledger/checkpoint", trust_env=False)
+    assert answer.status_code == 500
+    assert answer.json() == {"error": {"code": "internal", "message": "the broker failed"}}
+    assert "a secret reason" not in caplog.text
+    assert "RuntimeError" in caplog.text
+    with pytest.raises(BrokerUnreachable) as caught:
+        site.client.ledger_checkpoint()
+    assert caught.value.exit_code == 4
+
+
+def test_a_ledger_that_cannot_be_written_answers_internal(
+    site: Site, folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sealtrain.consortium.ledger_store import LedgerStore
+    from sealtrain.errors import Unreachable
+
+    def full(*_: object) -> int:
+        raise Unreachable("no space left on device")
+
+    site.decide("hospital-a")
+    site.decide("hospital-b")
+    monkeypatch.setattr(LedgerStore, "append", full)
+    with pytest.raises(BrokerUnreachable):
+        site.obtain(folders)
+
+
+def test_a_broker_that_restarts_keeps_its_keys_and_its_ledger(
+    site: Site, folders: list[Path]
+) -> None:
+    before = site.attest()
+    with running_broker(site.config) as url, BrokerClient(url) as client:
+        after = fetch_keys(
+            client,
+            site.pin,
+            site.consortium,
+            app_id=site.locked.app_id,
+            compose_hash=site.locked.compose_hash,
+            now=system_clock(),
+        )
+        assert (after.keys, after.signing_key) == (before.keys, before.signing_key)
+        assert client.ledger_checkpoint() == site.client.ledger_checkpoint()
+
+
+def test_a_broker_with_another_root_secret_refuses_the_old_ledger(
+    site: Site, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    config = replace(site.config, root_secret=f"file:{tmp_path / 'other'}")
+    with pytest.raises(LedgerInconsistent), running_broker(config):
+        pass
+
+
+def test_a_port_that_is_taken(site: Site) -> None:
+    from dataclasses import replace
+
+    port = urlsplit(site.url).port
+    assert port is not None
+    with pytest.raises(UsageError), running_broker(replace(site.config, port=port)):
+        pass
+
+
+def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    config = replace(
+        site.config,
+        state=tmp_path / "state",
+        root_secret=f"file:{tmp_path / 'root'}",
+        limits=BrokerLimits(posts_per_minute=1, outstanding_challenges=1),
+    )
+    with running_broker(config) as url, BrokerClient(url) as client:
+        client.challenge(site.consortium.consortium_id, "release")
+        with pytest.raises(LimitExceeded):
+            client.challenge(site.consortium.consortium_id, "release")
+        for _ in range(3):  # at least two of them fall into one minute
+            answer = httpx.post(
+                url + "/v1/approvals",
+                content=sign_decision(
+                    Decision.revoke(
+                        consortium_id="ab" * 32,
+                        target=target_of(site.locked),
+                        signed_at=system_clock(),
+                    ),
+                    identity("hospital-a").signer,
+                ).to_bytes(),
+                trust_env=False,
+            )
+        assert answer.status_code == 429
+
+
+def test_a_revocation_reaches_a_running_guest(site: Site, folders: list[Path]) -> None:
+    """Last in this file: a revocation is final for its recipe."""
+    site.decide("hospital-a")
+    site.decide("hospital-b")
+    grant = site.obtain(folders)
+    site.decide("hospital-c", revoke=True)
+    with pytest.raises(ApprovalRevoked) as caught:
+        renew(site.client, site.attest(), site.collect(site.locked), grant)
+    assert caught.value.owner == "hospital-c"
+    with pytest.raises(ApprovalRevoked):
+        site.obtain(folders)
