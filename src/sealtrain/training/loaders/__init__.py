@@ -1,0 +1,1 @@
+"""From opened datasets to shuffled rows: order (pure), stream (threads), adapters (frameworks)."""

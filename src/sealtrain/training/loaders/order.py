@@ -1,0 +1,259 @@
+"""The order of a training stream: a pure function of seed, batch sizes and weights.
+
+The stream is endless. Each source's record batches are dealt once, by seed, to *lanes*. A lane
+walks its batches in a fresh random order on every pass and permutes the rows inside each batch, so
+one decrypted batch per lane is all a reader holds. *Rounds* of up to a few thousand rows take its
+exact share from every lane and permute the result: neighbours in the stream come from all owners.
+
+Promises:
+
+1. With equal weights every epoch holds every row exactly once; nothing is dropped at its end.
+2. A row of a source with weight 2w comes up twice as often as one of weight w, and all rows of a
+   source equally often, give or take one.
+3. Any position is found in time that does not grow with it: the state of a run is one integer.
+4. The order does not depend on how many processes read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from sealtrain.errors import DataInvalid
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Indices = npt.NDArray[np.int64]
+
+__all__ = ["MAX_LANES", "Order", "Pick", "Place", "Round"]
+
+MAX_LANES = 32
+MIN_ROUND_ROWS = 16
+MAX_ROUND_ROWS = 4096
+# Domain tags of the random streams, so that no two uses share one.
+_LANES, _PASS, _ROWS, _ROUND = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """Rows to take from one record batch.
+
+    Attributes:
+        lane: Which lane asks; a reader keeps one batch per lane.
+        source: Position of the source.
+        batch: Record batch of the source.
+        rows: Rows inside the batch, int64, in the lane's order.
+    """
+
+    lane: int
+    source: int
+    batch: int
+    rows: Indices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A stretch of the stream: concatenate the picks, then take ``order``.
+
+    Attributes:
+        start: Position of its first row in the stream.
+        picks: By lane.
+        order: Permutation of the concatenated rows, int64.
+    """
+
+    start: int
+    picks: tuple[Pick, ...]
+    order: Indices
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a stream position lies.
+
+    Attributes:
+        epoch: Number of whole epochs before it.
+        round: Round of the epoch that holds it.
+    """
+
+    epoch: int
+    round: int
+
+
+class _Lane:
+    """Some record batches of one source, walked again and again."""
+
+    def __init__(
+        self, number: int, source: int, batches: Indices, rows: Indices, share: Fraction, seed: int
+    ) -> None:
+        self.number, self.source = number, source
+        self._batches, self._rows, self._seed = batches, rows, seed
+        self._share = share
+        self._total = int(rows.sum())
+        self._pass: tuple[int, Indices, Indices] | None = None
+        self._permutation: tuple[tuple[int, int], Indices] | None = None
+
+    @property
+    def epoch_rows(self) -> Fraction:
+        """Rows it gives to an epoch, on average."""
+        return self._share * self._total
+
+    def before(self, epoch: int) -> int:
+        """Rows of the lane's endless walk that lie before ``epoch``."""
+        return int(epoch * self.epoch_rows)
+
+    def picks(self, start: int, stop: int) -> list[Pick]:
+        """Rows ``start`` … ``stop`` of the walk."""
+        import numpy as np
+
+        found = []
+        while start < stop:
+            turn, offset = divmod(start, self._total)
+            walk, ends = self._walk(turn)
+            at = int(np.searchsorted(ends, offset, side="right"))
+            place = int(walk[at])
+            rows = int(self._rows[place])
+            first = offset - (int(ends[at]) - rows)
+            count = min(rows - first, stop - start)
+            found.append(
+                Pick(
+                    lane=self.number,
+                    source=self.source,
+                    batch=int(self._batches[place]),
+                    rows=self._shuffled(turn, place)[first : first + count],
+                )
+            )
+            start += count
+        return found
+
+    def _shuffled(self, turn: int, place: int) -> Indices:
+        """Order of the rows of one batch in a pass."""
+        import numpy as np
+
+        if self._permutation is None or self._permutation[0] != (turn, place):
+            generator = np.random.default_rng([self._seed, _ROWS, self.number, turn, place])
+            rows = generator.permutation(int(self._rows[place]))
+            self._permutation = (turn, place), rows
+        return self._permutation[1]
+
+    def _walk(self, turn: int) -> tuple[Indices, Indices]:
+        """Order of the lane's batches in a pass, and where each of them ends."""
+        import numpy as np
+
+        if self._pass is None or self._pass[0] != turn:
+            generator = np.random.default_rng([self._seed, _PASS, self.number, turn])
+            walk = generator.permutation(len(self._batches))
+            self._pass = turn, walk, np.cumsum(self._rows[walk])
+        return self._pass[1], self._pass[2]
+
+
+class Order:
+    """The stream over several sources."""
+
+    def __init__(
+        self,
+        batch_rows: Sequence[Sequence[int]],
+        weights: Sequence[float],
+        *,
+        seed: int,
+        lanes: int = MAX_LANES,
+    ) -> None:
+        """Deal the batches to lanes.
+
+        Args:
+            batch_rows: Rows of each record batch, by source.
+            weights: Relative frequency of each source's rows; above 0.
+            seed: 0 … 2**64 - 1.
+            lanes: Lanes over all sources; every source has at least one.
+
+        Raises:
+            DataInvalid: There is no row at all.
+        """
+        import numpy as np
+
+        self._seed = seed
+        filled = [source for source, rows in enumerate(batch_rows) if sum(rows)]
+        if not filled:
+            raise DataInvalid("training data holds no record", hint="the sealed datasets are empty")
+        # Decimal text, so that a weight of 0.1 is a tenth and not its nearest binary fraction.
+        exact = [Fraction(repr(float(weight))) for weight in weights]
+        least = min(exact[source] for source in filled)
+        self._lanes: list[_Lane] = []
+        for source in filled:
+            rows = np.asarray(batch_rows[source], dtype=np.int64)
+            generator = np.random.default_rng([seed, _LANES, source])
+            dealt = generator.permutation(np.flatnonzero(rows))
+            count = min(len(dealt), max(1, lanes // len(filled)))
+            for first in range(count):
+                mine = dealt[first::count]
+                share = exact[source] / least
+                self._lanes.append(_Lane(len(self._lanes), source, mine, rows[mine], share, seed))
+        self._epoch_rows = sum((lane.epoch_rows for lane in self._lanes), Fraction(0))
+        largest = max(max(rows, default=0) for rows in batch_rows)
+        self.round_rows = min(MAX_ROUND_ROWS, max(MIN_ROUND_ROWS, 4 * largest))
+
+    def before(self, epoch: int) -> int:
+        """Rows of the stream that lie before ``epoch``."""
+        return sum(lane.before(epoch) for lane in self._lanes)
+
+    def epoch_rows(self, epoch: int = 0) -> int:
+        """Rows of one epoch; with fractional weights epochs differ by a row or two."""
+        return self.before(epoch + 1) - self.before(epoch)
+
+    def place(self, row: int) -> Place:
+        """Find a position of the stream."""
+        epoch = int(row / self._epoch_rows)
+        while self.before(epoch + 1) <= row:
+            epoch += 1
+        while self.before(epoch) > row:
+            epoch -= 1
+        offset = row - self.before(epoch)
+        counts = self._counts(epoch)
+        number = offset // self.round_rows
+        while sum(self._given(counts, number + 1)) <= offset:
+            number += 1
+        while sum(self._given(counts, number)) > offset:
+            number -= 1
+        return Place(epoch=epoch, round=number)
+
+    def rounds_in(self, epoch: int) -> int:
+        """Number of rounds of an epoch."""
+        return -(-self.epoch_rows(epoch) // self.round_rows)
+
+    def round(self, epoch: int, number: int) -> Round:
+        """One round of an epoch; the last one may be short."""
+        import numpy as np
+
+        counts = self._counts(epoch)
+        lows, highs = self._given(counts, number), self._given(counts, number + 1)
+        picks: list[Pick] = []
+        for lane, low, high in zip(self._lanes, lows, highs, strict=True):
+            start = lane.before(epoch)
+            picks.extend(lane.picks(start + low, start + high))
+        generator = np.random.default_rng([self._seed, _ROUND, epoch, number])
+        return Round(
+            start=self.before(epoch) + sum(lows),
+            picks=tuple(picks),
+            order=generator.permutation(sum(highs) - sum(lows)),
+        )
+
+    def _counts(self, epoch: int) -> list[int]:
+        return [lane.before(epoch + 1) - lane.before(epoch) for lane in self._lanes]
+
+    def _given(self, counts: list[int], rounds: int) -> list[int]:
+        """Rows of each lane in the first ``rounds`` rounds of an epoch.
+
+        Every lane's share is rounded by itself and so never runs backwards, as shares that are
+        made to sum up would; rounds differ from ``round_rows`` by half a row per lane at most.
+        """
+        total = sum(counts)
+        passed = min(rounds * self.round_rows, total)
+        return [(2 * count * passed + total) // (2 * total) for count in counts]

@@ -1,0 +1,134 @@
+"""Base models and tokenizers: from a local folder of safetensors, or from a config and a seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import ModelInvalid
+from sealtrain.training import quiet
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from sealtrain.recipe.schema import Lora, Recipe
+
+quiet.silence()
+
+__all__ = ["BYTE_VOCABULARY", "build_model", "build_tokenizer", "byte_tokenizer", "lora_config"]
+
+_SPECIAL = ("<pad>", "<bos>", "<eos>")
+BYTE_VOCABULARY = len(_SPECIAL) + 256
+"""Tokens of the byte tokenizer: padding, begin, end, then one for each byte."""
+
+
+def byte_tokenizer() -> PreTrainedTokenizerBase:
+    """One token per byte of UTF-8, in byte order after the three special tokens.
+
+    Built in memory; nothing of it depends on data.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *alphabet))}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",  # noqa: S106  # names of tokens, not secrets
+        bos_token="<bos>",  # noqa: S106
+        eos_token="<eos>",  # noqa: S106
+        model_max_length=1 << 30,
+    )
+
+
+def build_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
+    """The recipe's tokenizer.
+
+    Args:
+        recipe: Its model names a tokenizer.
+        base_dir: Folder that the recipe's paths start from.
+
+    Raises:
+        ModelInvalid: The folder holds none, or the recipe names none.
+    """
+    named = recipe.model.tokenizer
+    if named is None:
+        raise ModelInvalid("the recipe names no tokenizer", check="tokenizer")
+    path = getattr(named, "path", None)
+    if path is None:
+        return byte_tokenizer()
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            base_dir / path, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelInvalid(
+            f"no tokenizer can be loaded from {path}",
+            check="tokenizer",
+            got=type(error).__name__,
+            hint="save it with tokenizer.save_pretrained",
+        ) from None
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> PreTrainedModel:
+    """The recipe's base model on the CPU.
+
+    Args:
+        recipe: Names a folder, or a config and a seed.
+        base_dir: Folder that the recipe's paths start from.
+        kind: Transformers' auto class: ``AutoModelForCausalLM``,
+            ``AutoModelForSequenceClassification``.
+        settings: Config values the phase needs (``num_labels``, ``pad_token_id``).
+
+    Raises:
+        ModelInvalid: Unknown architecture, or weights that do not fit.
+    """
+    import torch
+    import transformers
+
+    auto = getattr(transformers, kind)
+    model = recipe.model
+    dtype = getattr(torch, model.dtype)
+    try:
+        if model.kind == "folder":
+            built: PreTrainedModel = auto.from_pretrained(
+                base_dir / model.path,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=dtype,
+                **settings,
+            )
+        else:
+            values = {**model.config, **settings}
+            config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+            torch.manual_seed(model.init_seed)
+            built = auto.from_config(config, dtype=dtype)
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise ModelInvalid(
+            "the base model cannot be built",
+            check="model",
+            got=type(error).__name__,
+            hint="check model.path or model.config in the recipe",
+        ) from error
+    return built
+
+
+def lora_config(lora: Lora, task_type: str) -> Any:
+    """``peft.LoraConfig`` with the recipe's values."""
+    from peft import LoraConfig
+
+    values = lora.model_dump(exclude={"method"})
+    for name in ("target_modules", "modules_to_save", "layers_to_transform"):
+        if isinstance(values[name], tuple):
+            values[name] = list(values[name])
+    return LoraConfig(task_type=task_type, **values)

@@ -1,0 +1,1 @@
+"""One readable module per phase; none imports another."""

@@ -1,0 +1,46 @@
+"""Switch off what training libraries do unasked: trackers, hubs, telemetry, caches of plaintext.
+
+Imported before any of them. Environment variables are habits, not a boundary: the runner confines
+the network as well, and the measured deployment is the boundary.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+__all__ = ["silence"]
+
+_SETTINGS = {
+    "ACCELERATE_DISABLE_RICH": "1",
+    "AXOLOTL_DO_NOT_TRACK": "1",
+    "COMET_MODE": "DISABLED",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "DO_NOT_TRACK": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "UNSLOTH_DISABLE_STATISTICS": "1",
+    "WANDB_DISABLED": "true",
+    "WANDB_MODE": "disabled",
+}
+_CHATTY = ("accelerate", "datasets", "peft", "torch", "transformers", "trl")
+
+
+def silence() -> None:
+    """Apply the settings to this process. Idempotent."""
+    os.environ.update(_SETTINGS)
+    for name in _CHATTY:
+        # A library's warning may quote a record; errors are raised, not logged.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+        warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
+
+
+silence()

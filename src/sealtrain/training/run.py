@@ -1,0 +1,130 @@
+"""Train a recipe on opened sources: one door for every phase."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sealtrain.errors import RecipeInvalid
+from sealtrain.training import quiet
+from sealtrain.training.egress import MetricGate
+from sealtrain.training.trained import Trained, model_files
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.schema import Recipe
+    from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.sources import BlobStore, Source
+
+quiet.silence()
+
+__all__ = ["Trained", "train"]
+
+
+def train(
+    recipe: Recipe,
+    *,
+    run_id: str,
+    base_dir: Path,
+    sources: Sequence[Source],
+    store: BlobStore,
+    metrics: Callable[[int, dict[str, float | None]], None],
+    on_checkpoint: Callable[[CheckpointRef], None],
+    resume: CheckpointRef | None,
+    progress: bool,
+) -> Trained:
+    """Train from the beginning or from a checkpoint.
+
+    Args:
+        recipe: What to do.
+        run_id: 32 hex digits, bound into checkpoints.
+        base_dir: Folder that the recipe's paths start from.
+        sources: The recipe's datasets, opened.
+        store: Seals checkpoints.
+        metrics: Gets metrics that the release policy lets out, by step.
+        on_checkpoint: Told of every sealed checkpoint; may raise to stop.
+        resume: Checkpoint to continue from.
+        progress: Show a bar on stderr.
+
+    Raises:
+        SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
+        CheckpointRefused: ``resume`` does not fit.
+    """
+    from sealtrain.training.callback import RunContext
+    from sealtrain.training.facts import accelerators, environment
+    from sealtrain.training.phases import classify, sft
+    from sealtrain.training.workplace import Workplace
+
+    phases = {"sft": sft.train, "classify": classify.train}
+    if recipe.phase not in phases:
+        raise RecipeInvalid("no trainer for this phase", got=recipe.phase)
+    gate = MetricGate(recipe.release_policy, metrics)
+    arguments = recipe.trainer
+    with (
+        tempfile.TemporaryDirectory(prefix="sealtrain-") as scratch,
+        _progress(arguments.max_steps, shown=progress) as on_step,
+    ):
+        context = RunContext(
+            run_id=run_id,
+            store=store,
+            gate=gate,
+            on_checkpoint=on_checkpoint,
+            resume=resume,
+            on_step=(on_step,),
+        )
+        work = Workplace(
+            recipe=recipe,
+            base_dir=base_dir,
+            scratch=Path(scratch),
+            train_sources=[one for one in sources if one.role == "train"],
+            test_sources=[one for one in sources if one.role == "test"],
+            context=context,
+        )
+        model, tokenizer, measured, callback = phases[recipe.phase](work)
+    return Trained(
+        files=model_files(model, tokenizer),
+        steps=callback.steps,
+        samples_seen=callback.steps
+        * arguments.per_device_train_batch_size
+        * arguments.gradient_accumulation_steps,
+        tokens=callback.tokens,
+        metrics=gate.filtered({**callback.last, **measured}),
+        environment=environment(),
+        accelerators=accelerators(),
+        withheld=dict(gate.withheld),
+    )
+
+
+@contextmanager
+def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    """A bar on stderr with loss and time left."""
+    if not shown:
+        yield lambda _step, _values: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr), transient=False) as bar:
+        task = bar.add_task("training", total=steps, loss="-")
+
+        def advance(step: int, values: dict[str, float]) -> None:
+            loss = f"{values['loss']:.4f}" if "loss" in values else "-"
+            bar.update(task, completed=step, loss=loss)
+
+        yield advance

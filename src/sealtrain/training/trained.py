@@ -1,0 +1,100 @@
+"""What a phase hands back: files in memory, counts and measurements. Nothing is written to disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["Trained", "model_files"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A finished training.
+
+    Attributes:
+        files: Name → content of the model's files, as ``from_pretrained`` reads them.
+        steps: Optimizer steps in total, resumed ones included.
+        samples_seen: Training rows in total.
+        tokens: Tokens without padding, ``None`` where there are none.
+        metrics: Final metrics that the release policy lets out.
+        environment: Facts a repetition needs.
+        accelerators: Names of those in use.
+        withheld: Names of metrics the release policy held back, with counts.
+    """
+
+    files: dict[str, bytes]
+    steps: int
+    samples_seen: int
+    tokens: int | None
+    metrics: dict[str, float | None]
+    environment: dict[str, str]
+    accelerators: tuple[str, ...]
+    withheld: dict[str, int]
+
+
+def model_files(
+    model: PreTrainedModel | Any, tokenizer: PreTrainedTokenizerBase | None
+) -> dict[str, bytes]:
+    """Weights as safetensors, config and tokenizer: made in memory.
+
+    A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
+    """
+    from safetensors.torch import save
+
+    files: dict[str, bytes] = {}
+    if hasattr(model, "peft_config"):
+        from peft import get_peft_model_state_dict
+
+        adapter = model.peft_config["default"].to_dict()
+        files["adapter_config.json"] = json.dumps(adapter, default=_plain, indent=2).encode()
+        weights, name = get_peft_model_state_dict(model), "adapter_model.safetensors"
+        config = model.get_base_model().config
+    else:
+        weights, name = model.state_dict(), "model.safetensors"
+        config = model.config
+    files[name] = save(_without_aliases(weights), metadata={"format": "pt"})
+    files["config.json"] = config.to_json_string(use_diff=True).encode()
+    if tokenizer is not None:
+        files |= _tokenizer_files(tokenizer)
+    return files
+
+
+def _without_aliases(weights: dict[str, Any]) -> dict[str, Any]:
+    """Tied weights once, under their first name, contiguous and on the CPU."""
+    seen: set[tuple[int, int]] = set()
+    kept = {}
+    for name, tensor in weights.items():
+        place = (tensor.data_ptr(), tensor.numel())
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        kept[name] = tensor.detach().to("cpu").contiguous()
+    return kept
+
+
+def _tokenizer_files(tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None:
+        return {}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": tokenizer.model_max_length,
+        **{name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+    }
+    if tokenizer.chat_template:
+        settings["chat_template"] = tokenizer.chat_template
+    return {
+        "tokenizer.json": core.to_str().encode(),
+        "tokenizer_config.json": json.dumps(settings, indent=2).encode(),
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (set, frozenset, tuple)):
+        return sorted(value, key=str)
+    return str(value)

@@ -1,0 +1,56 @@
+"""Everything a phase works with, laid out by ``training.run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training.loaders.hugging import Positioned
+from sealtrain.training.loaders.stream import RecordStream
+
+if TYPE_CHECKING:
+    from sealtrain.training.callback import RunContext
+    from sealtrain.training.sources import Source
+
+__all__ = ["Workplace"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Workplace:
+    """Recipe, data and callbacks of one training.
+
+    Attributes:
+        recipe: A recipe of the phase that works here.
+        base_dir: Folder that the recipe's paths start from.
+        scratch: Empty folder for libraries that insist on one.
+        train_sources: Sources with role train.
+        test_sources: Sources with role test.
+        context: What the checkpoint callback needs.
+    """
+
+    recipe: Any
+    base_dir: Path
+    scratch: Path
+    train_sources: list[Source]
+    test_sources: list[Source]
+    context: RunContext
+    _streams: list[Positioned] = field(default_factory=list)
+
+    def training_stream(self, names: Mapping[str, str]) -> Positioned:
+        """The shuffled training rows, restartable at any step.
+
+        Args:
+            names: Column of the data → name it gets in the rows.
+
+        Raises:
+            SchemaMismatch: A column is missing or differs between owners.
+        """
+        trainer = self.recipe.trainer
+        seed = trainer.seed if trainer.data_seed is None else trainer.data_seed
+        stream = RecordStream(self.train_sources, list(names), seed=seed, names=dict(names))
+        positioned = Positioned(stream)
+        self._streams.append(positioned)
+        self.context.streams.append(positioned)
+        return positioned
