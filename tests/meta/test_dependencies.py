@@ -18,7 +18,6 @@ PACKAGE = REPOSITORY / "src/sealtrain"
 # Import name → distribution, where they differ.
 DISTRIBUTIONS = {
     "dcap_qvl": "dcap-qvl",
-    "huggingface_hub": "huggingface-hub",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
