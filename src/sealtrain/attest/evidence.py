@@ -68,9 +68,9 @@ class Collateral(StrictModel):
 class LogEntry(StrictModel):
     """One event of a measured boot log.
 
-    ``imr`` 0 to 2: firmware events, replayed by ``digest``; their payload is not authenticated and
-    must be empty. ``imr`` 3: run-time events, recomputed from name and payload; a ``digest`` is
-    optional (empty) and must then agree.
+    ``imr`` 0 to 2: a firmware event is its ``digest``; everything else about it is unsigned and
+    has its neutral value (type 0, empty texts, version 1). ``imr`` 3: a run-time event is its type,
+    name, payload and digest version; its ``digest`` is recomputed and therefore empty here.
     """
 
     imr: Annotated[int, Field(ge=0, le=3)]

@@ -1,26 +1,32 @@
-"""Roots of trust by their public key, and the one word by which a simulator's root is known."""
+"""Roots of trust and certificate chains: one spelling each, and the word that marks a simulator."""
 
 from __future__ import annotations
 
+import re
+
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
-from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import QuoteInvalid
+from sealtrain.base.encoding import from_base64
+from sealtrain.errors import DataInvalid, QuoteInvalid
 
 __all__ = [
-    "INTEL_ROOT_KEY_SHA256",
+    "INTEL_ROOT_SHA256",
     "SIMULATED_LABEL",
     "X509_ERRORS",
+    "certificates_of_pem",
     "is_simulated_certificate",
-    "root_key_sha256",
 ]
 
-INTEL_ROOT_KEY_SHA256 = "a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"
-"""SHA-256 of the Intel SGX Root CA's SubjectPublicKeyInfo. It names a foreign root early; the
-certificate itself is inside the verification library."""
+INTEL_ROOT_SHA256 = "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
+"""SHA-256 of the Intel SGX Root CA certificate (DER). The library holds the certificate itself;
+this names a foreign root before any signature is looked at."""
+
+_PEM = re.compile(
+    rb"-----BEGIN CERTIFICATE-----\n([A-Za-z0-9+/=\n]+)\n-----END CERTIFICATE-----(?:\n|\Z)"
+)
+_MAX_CERTIFICATES = 4
 
 X509_ERRORS = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """What the certificate library raises on bytes that are no certificate it can read."""
@@ -42,17 +48,30 @@ def is_simulated_certificate(der: bytes) -> bool:
     return any(str(name.value).startswith("SIMULATED") for name in names)
 
 
-def root_key_sha256(der: bytes) -> str:
-    """SHA-256 of a certificate's SubjectPublicKeyInfo, 64 hex digits.
+def certificates_of_pem(text: bytes) -> tuple[bytes, ...]:
+    """DER certificates of a PEM chain that holds nothing else, at most four.
+
+    Only the one spelling is read: base64 without stray bits, 64 characters a line, one final
+    newline or none. Otherwise a chain could be altered without altering what it says.
 
     Raises:
-        QuoteInvalid: Not an X.509 certificate in DER, or its key is unreadable.
+        DataInvalid: Another spelling, no certificate, or more than four.
     """
-    try:
-        key = _load(der).public_key()
-    except X509_ERRORS as error:
-        raise QuoteInvalid("root key cannot be parsed", check="quote structure") from error
-    return sha256_hex(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    found: list[bytes] = []
+    at = 0
+    while at < len(text):
+        match = _PEM.match(text, at)
+        if match is None or len(found) == _MAX_CERTIFICATES:
+            raise DataInvalid("not a chain of PEM certificates")
+        body = match[1].replace(b"\n", b"")
+        lines = b"\n".join(body[start : start + 64] for start in range(0, len(body), 64))
+        if lines != match[1]:
+            raise DataInvalid("PEM lines are not 64 characters long")
+        found.append(from_base64(body.decode("ascii")))
+        at = match.end()
+    if not found:
+        raise DataInvalid("no certificate")
+    return tuple(found)
 
 
 def _load(der: bytes) -> x509.Certificate:

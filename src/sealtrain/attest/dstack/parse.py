@@ -1,7 +1,8 @@
 """dstack's event log and attestation blob: from either API generation into log entries.
 
-Nothing here is trusted; ``verify`` recomputes and replays. What no register covers (payloads of
-firmware events, supplied digests of run-time events) is dropped, so equal guests give equal logs.
+Nothing here is trusted; ``verify`` recomputes and replays. What no register covers (names, types
+and payloads of firmware events, supplied digests of run-time events) is dropped, so equal guests
+give equal logs.
 """
 
 from __future__ import annotations
@@ -117,15 +118,16 @@ def _imr(entry: Any) -> Any:
 def _entry(item: Any) -> LogEntry:
     if not isinstance(item, dict):
         raise EvidenceMalformed("event log entry is not an object", check="event log")
-    firmware = item.get("imr") != 3
-    fields = {
-        "imr": item.get("imr"),
-        "event_type": item.get("event_type"),
-        "digest": _octets(item.get("digest", "")).hex() if firmware else "",
-        "event": item.get("event"),
-        "event_payload": "" if firmware else _octets(item.get("event_payload", "")).hex(),
-        "version": item.get("version", 1),
-    }
+    imr = item.get("imr")
+    fields: dict[str, Any] = {"imr": imr, "event_type": 0, "digest": "", "event": ""}
+    fields |= {"event_payload": "", "version": 1}
+    if imr == 3:
+        fields["event_type"] = item.get("event_type")
+        fields["event"] = item.get("event")
+        fields["event_payload"] = _octets(item.get("event_payload", "")).hex()
+        fields["version"] = item.get("version", 1)
+    else:
+        fields["digest"] = _octets(item.get("digest", "")).hex()
     return load_model(LogEntry, fields, EvidenceMalformed, "event log entry")
 
 

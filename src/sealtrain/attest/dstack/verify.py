@@ -1,10 +1,10 @@
 """What a dstack guest measured: the event log against the verified quote, and the rules it keeps.
 
-1. Register 3 holds run-time events only; each digest is recomputed from name and payload, and a
-   supplied digest must agree.
-2. Replaying the entries of a register in order gives the quoted register. Firmware events
-   (registers 0 to 2) are either logged in full or not at all: the quote carries those registers
-   and the policy compares them.
+1. Register 3 holds run-time events only; each digest is recomputed from name and payload, none is
+   taken from the log. A firmware event (registers 0 to 2) is its digest and nothing else.
+2. Replaying the entries of a register in order gives the quoted register. Firmware events are
+   either logged in full or not at all: the quote carries those registers and the policy compares
+   them.
 3. ``app-id``, ``compose-hash``, ``instance-id`` and ``key-provider`` occur exactly once, before the
    one ``system-ready``; what follows is under the app's control and counts for nothing.
 4. SHA-256 of the deployment document's raw bytes is the measured compose hash.
@@ -102,13 +102,15 @@ def _replay(entries: tuple[LogEntry, ...]) -> bytes:
 
 
 def _digest(entry: LogEntry) -> bytes:
+    """What the entry extended its register with; whatever that does not cover must be absent."""
     if entry.imr < 3:
-        if entry.event_type == RUNTIME_EVENT or len(entry.digest) != 96 or entry.event_payload:
+        covered = (entry.event_type, entry.event, entry.event_payload, entry.version)
+        if len(entry.digest) != 96 or covered != (0, "", "", 1):
             raise EventLogMismatch(
                 "firmware event is malformed",
                 check="event log",
                 got=f"register {entry.imr}",
-                expected="a digest, no payload, no run-time type",
+                expected="a digest and nothing else",
             )
         return bytes.fromhex(entry.digest)
     if entry.event_type != RUNTIME_EVENT:
@@ -118,12 +120,13 @@ def _digest(entry: LogEntry) -> bytes:
             got=f"type {entry.event_type:#x}",
             expected=f"type {RUNTIME_EVENT:#x}",
         )
-    digest = runtime_digest(entry.event, bytes.fromhex(entry.event_payload), entry.version)
-    if entry.digest and bytes.fromhex(entry.digest) != digest:
+    if entry.digest:
         raise EventLogMismatch(
-            f"digest of event {entry.event!r} is not that of its content", check="event log"
+            f"event {entry.event!r} brings its own digest",
+            check="event log",
+            expected="none: it is recomputed from name and payload",
         )
-    return digest
+    return runtime_digest(entry.event, bytes.fromhex(entry.event_payload), entry.version)
 
 
 def _boot_events(log: tuple[LogEntry, ...]) -> dict[str, str]:

@@ -10,14 +10,12 @@ of a quote is the SHA-256 of what the signature covers: ``bytes 0..631`` in vers
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 import struct
 from dataclasses import dataclass
 
+from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import PlatformMismatch, QuoteInvalid
+from sealtrain.errors import DataInvalid, PlatformMismatch, QuoteInvalid
 
 __all__ = ["TdxQuote", "canonical_quote", "parse_quote"]
 
@@ -27,10 +25,6 @@ _REPORT_BYTES = {2: 584, 3: 648}
 _TDX = 0x81
 _SGX = 0x00
 _DEBUG_BIT = 0x01
-_PEM = re.compile(
-    rb"-----BEGIN CERTIFICATE-----\n([A-Za-z0-9+/=\n]+)\n-----END CERTIFICATE-----\n?"
-)
-_MAX_CERTIFICATES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,21 +179,18 @@ def _known(what: str, got: int, expected: int) -> None:
 
 
 def _certificates(chain: bytes) -> tuple[bytes, ...]:
-    """DER certificates of a PEM chain that holds nothing else (one final NUL is the platform's)."""
-    text = chain.removesuffix(b"\0")
-    found: list[bytes] = []
-    at = 0
-    while at < len(text) and len(found) < _MAX_CERTIFICATES:
-        match = _PEM.match(text, at)
-        if match is None:
-            break
-        try:
-            found.append(base64.b64decode(match[1].replace(b"\n", b""), validate=True))
-        except binascii.Error as error:
-            raise QuoteInvalid(
-                "certificate in the quote is not PEM", check="quote structure"
-            ) from error
-        at = match.end()
-    if at != len(text) or len(found) < 2:
-        raise QuoteInvalid("certificate chain of the quote is malformed", check="quote structure")
-    return tuple(found)
+    """Leaf, issuer and root, and nothing else; one final NUL is the platform's."""
+    try:
+        found = certificates_of_pem(chain.removesuffix(b"\0"))
+    except DataInvalid as error:
+        raise QuoteInvalid(
+            f"certificate chain of the quote: {error.message}", check="quote structure"
+        ) from error
+    if len(found) != 3:
+        raise QuoteInvalid(
+            "certificate chain of the quote has the wrong length",
+            check="quote structure",
+            got=len(found),
+            expected=3,
+        )
+    return found

@@ -6,7 +6,8 @@ is the appraisal policy's.
 1. The quote parses strictly (``parse``).
 2. Its chain ends in the root the policy trusts. Under ``root: intel`` a SIMULATED root is named as
    such; under a simulator's root a hardware quote is refused.
-3. ``now`` lies inside the validity of collateral, revocation lists and certificates (``window``).
+3. The collateral's chains end in the same root; ``now`` lies inside the validity of collateral,
+   revocation lists and certificates (``window``).
 4. Signatures, chains, revocation and collateral hold; the TCB status is one the policy lists; the
    collateral is not older than the policy's floor.
 5. What the library verified is what we parsed, field by field.
@@ -24,12 +25,19 @@ import dcap_qvl
 
 from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.roots import INTEL_ROOT_KEY_SHA256, is_simulated_certificate, root_key_sha256
+from sealtrain.attest.roots import (
+    INTEL_ROOT_SHA256,
+    SIMULATED_LABEL,
+    certificates_of_pem,
+    is_simulated_certificate,
+)
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.window import check_window, collateral_window
+from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CollateralExpired,
     CollateralMismatch,
+    DataInvalid,
     DebugGuest,
     EvidenceRefused,
     QuoteInvalid,
@@ -79,7 +87,8 @@ def verify_quote(
     """
     quote = parse_quote(raw)
     simulated = _check_root(quote, policy)
-    check_window(collateral_window(collateral, quote.certificates), now)
+    certificates = (*quote.certificates, *_check_chains(quote, collateral))
+    check_window(collateral_window(collateral, certificates), now)
     verifier = dcap_qvl.QuoteVerifier(policy.simulator_root)
     try:
         document = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(collateral.to_dict()))
@@ -110,15 +119,19 @@ def verify_quote(
 
 
 def _check_root(quote: TdxQuote, policy: AppraisalPolicy) -> bool:
-    found = root_key_sha256(quote.root_der)
-    simulator_root = policy.simulator_root
+    """Compare the whole certificate: nothing else of a chain's root is signed by anything above.
+
+    The library, too, only ever sees a trusted root that a quote carried byte for byte; it aborts
+    the program on a root it cannot parse.
+    """
+    found, simulator_root = sha256_hex(quote.root_der), policy.simulator_root
     if simulator_root is not None:
-        if found != root_key_sha256(simulator_root):
+        if quote.root_der != simulator_root:
             raise QuoteRootUntrusted(
                 "quote does not come from the simulator that this policy trusts",
                 check="root",
-                got=f"root key {found[:16]}…",
-                expected=f"root key {root_key_sha256(simulator_root)[:16]}…",
+                got=f"root {found[:16]}…",
+                expected=f"root {sha256_hex(simulator_root)[:16]}…",
                 hint="use the root.der of the simulator's own state folder",
             )
         return True
@@ -126,18 +139,38 @@ def _check_root(quote: TdxQuote, policy: AppraisalPolicy) -> bool:
         raise SimulatedEvidence(
             "evidence is simulated; this policy asks for hardware",
             check="root",
-            got="SIMULATED — NOT ATTESTED",
+            got=SIMULATED_LABEL,
             expected="Intel SGX Root CA",
             hint="run the guest on hardware; a simulator proves nothing",
         )
-    if found != INTEL_ROOT_KEY_SHA256:
+    if found != INTEL_ROOT_SHA256:
         raise QuoteRootUntrusted(
             "quote chains to a foreign root",
             check="root",
-            got=f"root key {found[:16]}…",
+            got=f"root {found[:16]}…",
             expected="Intel SGX Root CA",
         )
     return False
+
+
+def _check_chains(quote: TdxQuote, collateral: Collateral) -> tuple[bytes, ...]:
+    """Collateral of the same root, its PCK revocation list of the quote's own issuer."""
+    _, issuer, root = quote.certificates
+    found: list[bytes] = []
+    for name in ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain"):
+        try:
+            chain = certificates_of_pem(getattr(collateral, name).encode("ascii"))
+        except (DataInvalid, UnicodeEncodeError) as error:
+            raise CollateralMismatch(f"{name} is malformed", check="collateral") from error
+        known = name != "pck_crl_issuer_chain" or chain[0] == issuer
+        if len(chain) != 2 or chain[1] != root or not known:
+            raise CollateralMismatch(
+                f"{name} is of another platform or root than the quote",
+                check="collateral",
+                hint="fetch collateral for this quote's FMSPC and CA",
+            )
+        found += chain
+    return tuple(found)
 
 
 def _library_policy(policy: AppraisalPolicy, now: int) -> Any:

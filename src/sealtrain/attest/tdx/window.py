@@ -7,22 +7,17 @@ refuse: nothing is accepted for lying inside the window.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from dataclasses import dataclass
 
 from cryptography import x509
 
 from sealtrain.attest.evidence import Collateral
+from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.errors import CollateralExpired, CollateralMismatch, DataInvalid
 
 __all__ = ["Window", "check_window", "collateral_window"]
-
-_PEM = re.compile(r"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----")
-_MAX_CERTIFICATES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +32,8 @@ def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -
     """Intersection of all validity periods.
 
     Args:
-        collateral: TCB info, QE identity, two revocation lists, their issuers.
-        certificates: The quote's own chain, DER.
+        collateral: TCB info, QE identity, two revocation lists.
+        certificates: All certificates of the quote and of the collateral, DER.
 
     Raises:
         CollateralMismatch: A date, certificate or revocation list cannot be parsed.
@@ -55,11 +50,11 @@ def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -
             starts.append(int(crl.last_update_utc.timestamp()))
             # A list without an end counts as ended.
             ends.append(int(crl.next_update_utc.timestamp()) if crl.next_update_utc else 0)
-        for der in (*certificates, *_chains(collateral)):
+        for der in certificates:
             certificate = x509.load_der_x509_certificate(der)
             starts.append(int(certificate.not_valid_before_utc.timestamp()))
             ends.append(int(certificate.not_valid_after_utc.timestamp()) + 1)  # inclusive, RFC 5280
-    except (DataInvalid, ValueError, TypeError, KeyError) as error:
+    except (DataInvalid, KeyError, *X509_ERRORS) as error:
         raise CollateralMismatch("collateral cannot be parsed", check="collateral") from error
     return Window(start=max(starts), end=min(ends))
 
@@ -78,23 +73,6 @@ def check_window(window: Window, now: int) -> None:
             expected=f"from {_text(window.start)} to before {_text(window.end)}",
             hint="fetch fresh collateral" if now >= window.end else "check the clock",
         )
-
-
-def _chains(collateral: Collateral) -> list[bytes]:
-    found: list[bytes] = []
-    for chain in (
-        collateral.pck_crl_issuer_chain,
-        collateral.tcb_info_issuer_chain,
-        collateral.qe_identity_issuer_chain,
-    ):
-        for match in _PEM.finditer(chain):
-            try:
-                found.append(base64.b64decode("".join(match[1].split()), validate=True))
-            except binascii.Error as error:
-                raise ValueError("certificate is not PEM") from error
-    if len(found) > 3 * _MAX_CERTIFICATES:
-        raise ValueError("too many certificates")
-    return found
 
 
 def _text(seconds: int) -> str:

@@ -1,0 +1,192 @@
+"""Whatever arrives, attestation answers with evidence, a verdict, or an error of its own tree."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sealtrain.attest.dstack.keccak import keccak256
+from sealtrain.attest.dstack.msgpack import pack, unpack
+from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.policy import insecure_simulator_policy, policy_from_dict
+from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
+from sealtrain.attest.verify import verify
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.secret import Secret
+from sealtrain.errors import EvidenceRefused, SealtrainError, TrustInvalid
+
+NOW = 1_800_000_000
+PKI = SimulatedPki(b"property tests of attestation....")
+GUEST = SimulatedGuest(PKI, Secret(b"\x03" * 32), b'{"name":"fuzz"}')
+POLICY = insecure_simulator_policy(PKI.root_der)
+COLLATERAL = PKI.collateral(NOW)
+EVIDENCE = GUEST.evidence(bytes(64), collateral=COLLATERAL)
+DOCUMENT = EVIDENCE.to_bytes()
+ATTESTATION = GUEST.attestation(bytes(64))
+
+bounded = settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(1 - 2**53, 2**53 - 1) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, data: bytes) -> bytes:
+    """``data`` with up to three replaced, removed or inserted spans."""
+    out = bytearray(data)
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, max(0, len(out) - 1)))
+        length = draw(st.integers(0, 40))
+        out[start : start + length] = draw(st.binary(max_size=40))
+    return bytes(out)
+
+
+@bounded
+@given(data=st.binary(max_size=400) | mutated(DOCUMENT))
+def test_a_document_is_evidence_in_its_one_form_or_refused(data: bytes) -> None:
+    try:
+        evidence = Evidence.from_bytes(data)
+    except EvidenceRefused:
+        return
+    assert evidence.to_bytes() == data
+
+
+@bounded
+@given(path=st.integers(0, 10**6), value=JSON)
+def test_any_value_anywhere_in_evidence_verifies_identically_or_is_refused(
+    path: int, value: Any
+) -> None:
+    document = json.loads(DOCUMENT)
+    places: list[tuple[Any, Any]] = []
+    pending = [document]
+    while pending:
+        node = pending.pop()
+        keys = list(node) if isinstance(node, dict) else range(len(node))
+        for key in keys:
+            places.append((node, key))
+            if isinstance(node[key], (dict, list)):
+                pending.append(node[key])
+    node, key = places[path % len(places)]
+    before = node[key]
+    node[key] = value
+    try:
+        facts = verify(Evidence.from_bytes(canonical_json(document)), POLICY, NOW)
+    except EvidenceRefused:
+        return
+    assert key == "vm_config" or value == before
+    assert facts.compose_hash == GUEST.compose_hash.hex()
+
+
+@bounded
+@given(quote=mutated(EVIDENCE.quote_bytes) | st.binary(max_size=900))
+def test_any_quote_verifies_to_the_signed_values_or_is_refused(quote: bytes) -> None:
+    document = {**json.loads(DOCUMENT)}
+    from sealtrain.base.encoding import to_base64
+
+    document["quote"] = to_base64(quote)
+    try:
+        facts = verify(Evidence.from_bytes(canonical_json(document)), POLICY, NOW)
+    except EvidenceRefused:
+        return
+    assert facts.quote_identity == parse_quote(EVIDENCE.quote_bytes).identity
+
+
+@bounded
+@given(data=st.binary(max_size=900) | mutated(EVIDENCE.quote_bytes))
+def test_quote_parsers_end_in_their_own_errors(data: bytes) -> None:
+    for parse in (parse_quote, canonical_quote):
+        try:
+            parse(data)
+        except EvidenceRefused:
+            continue
+
+
+@bounded
+@given(data=st.binary(max_size=300) | mutated(ATTESTATION))
+def test_attestation_blobs_end_in_their_own_errors(data: bytes) -> None:
+    for parse in (unpack, parse_attestation):
+        try:
+            parse(data)
+        except EvidenceRefused:
+            continue
+
+
+@bounded
+@given(text=st.text(max_size=300) | st.builds(json.dumps, JSON))
+def test_event_logs_end_in_their_own_errors(text: str) -> None:
+    try:
+        parse_event_log(text)
+    except EvidenceRefused:
+        return
+
+
+@bounded
+@given(value=JSON)
+def test_what_was_packed_unpacks(value: Any) -> None:
+    try:
+        packed = pack(value)
+    except (TypeError, ValueError):
+        return  # negative integers: the writer needs none
+    assert unpack(packed) == value
+
+
+@bounded
+@given(value=JSON, name=st.sampled_from(sorted(POLICY.to_dict())))
+def test_policies_end_in_their_own_error(value: Any, name: str) -> None:
+    try:
+        policy = policy_from_dict({**POLICY.to_dict(), name: value})
+    except TrustInvalid:
+        return
+    assert policy_from_dict(policy.to_dict()) == policy
+
+
+@bounded
+@given(data=st.binary(max_size=600))
+def test_keccak_agrees_with_an_independent_implementation(data: bytes) -> None:
+    keccak = pytest.importorskip("Crypto.Hash.keccak")
+    assert keccak256(data) == keccak.new(digest_bits=256, data=data).digest()
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"\x91" * 5000,  # nesting
+        b"\xdd\xff\xff\xff\xff",  # an array of four thousand million items
+        b"\xdf\xff\xff\xff\xff\xa1a",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xffa",
+        b"\xcb" + bytes(8),  # a float
+        b"\xc7\x01\x01\x00",  # an extension
+        b"\x82\xa1a\x01\xa1a\x02",  # a repeated key
+        b"\x81\x01\x02",  # a key that is no text
+        b"\xa1\xff",
+        b"\xc0\xc0",
+        b"",
+    ],
+)
+def test_hostile_blobs_are_refused_at_once(blob: bytes) -> None:
+    started = time.monotonic()
+    with pytest.raises(SealtrainError):
+        unpack(blob)
+    assert time.monotonic() - started < 2
+
+
+def test_a_hostile_number_in_a_document_is_refused() -> None:
+    with pytest.raises(EvidenceRefused):
+        Evidence.from_bytes(b'{"version":' + b"1" * 100_000 + b"}")
+    with pytest.raises(EvidenceRefused):
+        parse_event_log("[" + "1" * 100_000 + "]")
