@@ -290,7 +290,7 @@ def make_world(folder: Path, recipe: Mapping[str, Any] = RECIPE) -> World:
     )
     locked = lock_recipe(path, consortium_id=consortium.consortium_id, installation=installation)
     artefacts = folder / "out"
-    subjects = _outputs(artefacts)
+    subjects = sealed_outputs(artefacts)
     world = World(
         consortium=consortium,
         locked=locked,
@@ -319,7 +319,7 @@ def make_world(folder: Path, recipe: Mapping[str, Any] = RECIPE) -> World:
     for owner in ("hospital-a", "hospital-b"):
         world.approvals[owner] = world.approval(owner)
     world.releases = world.record(world.receipt())
-    world.facts = _facts(world)
+    world.facts = facts_of(world)
     return world
 
 
@@ -331,7 +331,8 @@ def run_log(run_id: str = RUN_ID) -> dict[str, Any]:
     return {"head": log.head, "entries": log.entries}
 
 
-def _outputs(folder: Path) -> tuple[Subject, ...]:
+def sealed_outputs(folder: Path) -> tuple[Subject, ...]:
+    """Two files that stand for a sealed model."""
     (folder / "model").mkdir(parents=True)
     subjects = []
     for name, size in (("model/index.sealed", 700), ("model/weights.sealed", 9000)):
@@ -341,7 +342,8 @@ def _outputs(folder: Path) -> tuple[Subject, ...]:
     return tuple(subjects)
 
 
-def _facts(world: World) -> dict[str, Any]:
+def facts_of(world: World) -> dict[str, Any]:
+    """The honest predicate of a world as JSON."""
     loss = [(step, round(4.2 * 0.985**step + 0.21, 4)) for step in range(0, 301, 10)]
     return {
         "version": 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.consortium.approvals import CLOCK_SKEW, Target, require, tally
+from sealtrain.consortium.approvals import CLOCK_SKEW, SignedDecision, Target, require, tally
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.errors import ClaimContradicted, DatasetMismatch, DatasetUnknown
@@ -64,8 +64,7 @@ def approvals_sufficed(case: Case) -> str:
     standing = None
     for receipt in case.need_receipts():
         moment = from_rfc3339(receipt.released_at)
-        # A revocation that came later stopped later releases; it does not undo this one.
-        made = [one for one in decisions if one.decision.signed <= moment + CLOCK_SKEW]
+        made = [one for one in decisions if _was_known(one, moment)]
         standing = require(tally(made, consortium, target, moment))
         absent = set(receipt.approved_by) - set(standing.approved_by)
         if absent:
@@ -85,6 +84,17 @@ def approvals_sufficed(case: Case) -> str:
         f"{standing.progress} of {standing.owners} owners approved, {standing.threshold} needed: "
         + ", ".join(standing.approved_by)
     )
+
+
+def _was_known(one: SignedDecision, moment: int) -> bool:
+    """Whether a decision bears on a release at ``moment``.
+
+    A later revocation stopped later releases and does not undo this one. Within one second only
+    the broker knows the order, and its receipt says that none stood.
+    """
+    if one.decision.decision == "revoke":
+        return one.decision.signed < moment
+    return one.decision.signed <= moment + CLOCK_SKEW
 
 
 def _refuse_other_pins(case: Case, owner: str, pins: dict[str, str]) -> None:
