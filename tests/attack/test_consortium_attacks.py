@@ -131,7 +131,7 @@ def test_a_signature_under_anothers_key_id_is_refused() -> None:
 
 def test_a_second_signature_does_not_make_a_second_owner() -> None:
     payload = approval(ADA_KEY).payload
-    with pytest.raises(SignatureInvalid):
+    with pytest.raises(SignatureInvalid, match="exactly one signature"):
         Board().submit(dsse.sign(payload, DECISION_TYPE, ADA_KEY, BEN_KEY))
 
 

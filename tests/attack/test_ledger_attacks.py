@@ -150,6 +150,15 @@ def test_a_consistent_rewrite_is_noticed_by_whoever_kept_a_checkpoint(
             verify_extension(kept, forged.checkpoint(), proof, SIGNER.public, origin=ORIGIN)
 
 
+def test_a_shorter_ledger_is_called_shorter(path: Path) -> None:
+    kept = checkpoint_of(path)
+    with open_ledger(rewritten(path, lambda old: old[:-3])) as forged:
+        newer = forged.checkpoint()
+    with pytest.raises(LedgerInconsistent, match="shorter than it was") as caught:
+        verify_extension(kept, newer, [], SIGNER.public, origin=ORIGIN)
+    assert (caught.value.got, caught.value.expected) == ("10", "at least 13")
+
+
 def test_an_honest_ledger_passes_with_every_checkpoint_it_ever_signed(path: Path) -> None:
     kept = [checkpoint_of(path)]
     with open_ledger(path) as ledger:
