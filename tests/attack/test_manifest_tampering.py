@@ -315,6 +315,7 @@ def test_no_output_file_can_be_changed(
     assert caught.value.code == "subject-mismatch"
 
 
+@pytest.mark.claim("C29")
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a//b", "a/./b", "a\\b", "a\x1b[2J"])
 def test_a_manifest_cannot_name_files_outside_its_folder(
     world: World, honest: bytes, name: str
@@ -367,6 +368,7 @@ def test_a_root_with_one_changed_byte_is_refused_or_unreadable(world: World, hon
     assert refused > 25
 
 
+@pytest.mark.claim("C29")
 def test_a_report_shows_text_from_a_manifest_as_text(world: World) -> None:
     from sealtrain.manifest.report import render
 
@@ -389,6 +391,7 @@ def test_a_report_shows_text_from_a_manifest_as_text(world: World) -> None:
     assert "<img" not in page
 
 
+@pytest.mark.claim("C29")
 def test_text_from_a_manifest_cannot_drive_a_terminal(world: World) -> None:
     for place in ("environment", "accelerators"):
 

@@ -14,6 +14,8 @@ from sealtrain.manifest.verify import verify_manifest
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.grant import Grant, renew
 
+pytestmark = pytest.mark.claim("C26")
+
 
 def written_down(released: ReleaseWorld, grants: list[Grant], folder: Path) -> World:
     """The manifest world of a run that got its keys from ``released``."""

@@ -14,6 +14,8 @@ from sealtrain.manifest.limits import TEXTS, limits_for, required
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.records.statement import Subject
 
+pytestmark = pytest.mark.claim("C27")
+
 
 def test_the_same_run_gives_the_same_bytes(world: World, honest: bytes) -> None:
     assert world.manifest() == honest

@@ -13,6 +13,8 @@ from sealtrain.manifest.markup import Html, join, tag
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine
 
+pytestmark = pytest.mark.claim("C29")
+
 
 class Page(HTMLParser):
     """Elements, attributes and text of a page; fails on elements that do not nest."""

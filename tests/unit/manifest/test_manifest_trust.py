@@ -12,6 +12,8 @@ from manifest_world import World
 from sealtrain.errors import SealtrainError, TrustInvalid
 from sealtrain.manifest.trust import Trust, load_trust, parse_trust
 
+pytestmark = pytest.mark.claim("C28")
+
 
 def test_a_written_trust_file_is_read_back(world: World, tmp_path: Path) -> None:
     path = tmp_path / "trust.yaml"

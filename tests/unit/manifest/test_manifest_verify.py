@@ -35,6 +35,8 @@ from sealtrain.errors import (
 from sealtrain.manifest.verify import CHECKS, Check, examine, verify_manifest
 from sealtrain.records.runlog import RunLog
 
+pytestmark = pytest.mark.claim("C26")
+
 Change = Callable[[World, dict[str, Any]], None]
 
 
@@ -471,6 +473,8 @@ def test_a_broken_run_log_cannot_even_be_built(world: World) -> None:
         world.manifest(drop)
 
 
+@pytest.mark.claim("C15")
+@pytest.mark.claim("C27")
 @pytest.mark.parametrize("name", ["simulated", "hardware"])
 def test_a_simulated_run_needs_two_words_of_trust(world: World, honest: bytes, name: str) -> None:
     trust = {
