@@ -1,14 +1,18 @@
 """``SealedRun``: sealed checkpoints, exact resume and released metrics for any Hugging Face trainer.
 
-One callback does it for ``sealtrain train`` and for a user's own script. It
+One callback does it for ``sealtrain train`` and for a user's own script:
 
-1. turns off everything the trainer would write or report by itself;
-2. seals a checkpoint every ``save_steps``, after that step's metrics left;
-3. on resume restores weights, optimizer, scheduler, random states and the data position, so that
-   the continued run equals the uninterrupted one bit for bit on the same machine;
-4. lets out the metrics that the release policy names.
+1. It turns off everything the trainer would write or report by itself.
+2. It seals a checkpoint every ``save_steps`` and after the last step. A checkpoint closes the
+   interval of the running loss average, and is written once that step's metrics have left: just
+   before the next step draws its first random number.
+3. On resume it restores weights, optimizer, scheduler, random states, loss history and the data
+   position, so that the continued run equals the uninterrupted one bit for bit on the same machine.
+4. It lets out the metrics that the release policy names.
 
-The data position is computed from the global step, never read off a live iterator.
+A pure callback is enough; the trainer keeps its class. What a trainer holds in private attributes
+(the step of its last log, the epoch's step counter) shows only in two logged numbers, which are put
+right here.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training import checkpoint, quiet
+from sealtrain.training.position import DataPosition
 
 quiet.silence()
 
@@ -34,7 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunContext", "SealedRun"]
 
-_TRACKED = ("loss", "learning_rate", "grad_norm")
+# The trainer's last log sums up the call to train(): times, not measurements of the model.
+_SUMMARY = "train_loss"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,9 +53,9 @@ class RunContext:
         gate: Lets metrics out.
         on_checkpoint: Told of every sealed checkpoint; may refuse to go on.
         resume: Checkpoint to continue from, ``None`` to begin.
-        streams: Data streams whose position follows the step.
+        streams: Data streams of the run, kept alive here.
         keep: How many checkpoints stay.
-        on_step: Told of every step and its loss where known, for a progress bar.
+        on_step: Told of every step and its latest logged values, for a progress bar.
     """
 
     run_id: str
@@ -63,32 +69,38 @@ class RunContext:
 
 
 class SealedRun(TrainerCallback):  # type: ignore[misc]  # transformers ships no types for it
-    """See the module. Give it to a trainer as ``callbacks=[SealedRun(context)]``."""
+    """See the module. Give it to a trainer as ``callbacks=[SealedRun(context)]``.
+
+    Attributes:
+        last: Latest logged values of training.
+        steps: Optimizer steps done, resumed ones included.
+        rows: Training rows used for them.
+        tokens: Tokens without padding, ``None`` where the trainer does not count them.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._counter = 0
-        self._began_at = 0
+        self._resumed_at: int | None = None
+        self._unlogged_since: int | None = None
         self._due = False
         self._random_states: dict[str, Any] | None = None
+        self._position: DataPosition | None = None
         self._save_steps = 0
         self.last: dict[str, float] = {}
         self.steps = 0
+        self.rows = 0
         self.tokens: int | None = None
 
     def on_init_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **_: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Keep the trainer from writing and reporting by itself."""
-        self._save_steps = int(args.save_steps)
-        args.save_strategy = "no"
+        from transformers.trainer_utils import SaveStrategy
+
+        args.save_strategy = SaveStrategy.NO
         args.report_to = []
         args.push_to_hub = False
-        args.logging_dir = None
         if args.load_best_model_at_end:
             raise CheckpointRefused(
                 "load_best_model_at_end reads plaintext checkpoints",
@@ -97,57 +109,53 @@ class SealedRun(TrainerCallback):  # type: ignore[misc]  # transformers ships no
             )
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **objects: Any,
-    ) -> None:
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> TrainerControl:
         """Restore the checkpoint to continue from, if there is one."""
-        args.save_strategy = "no"
+        # A fraction of all steps is resolved in the state, not in the arguments.
+        self._save_steps = max(1, int(state.save_steps))
+        self._position = DataPosition(args, objects["train_dataloader"])
         ref = self._context.resume
-        if ref is None:
-            return
-        kept = checkpoint.load(self._context.store, self._context.run_id, ref)
-        _load_weights(objects["model"], kept["model"])
-        objects["optimizer"].load_state_dict(kept["optimizer"])
-        objects["lr_scheduler"].load_state_dict(kept["scheduler"])
-        state.global_step = ref.step
-        state.num_input_tokens_seen = kept["tokens"]
-        self._counter = ref.counter
-        self._began_at = ref.step
-        self._random_states = kept["random"]
-        for stream in self._context.streams:
-            stream.start = ref.step * _rows_per_step(args)
+        if ref is not None:
+            self._restore(ref, state, objects)
+            if state.global_step >= state.max_steps:
+                self._position.give_nothing()
+                control.should_training_stop = True
+        return control
 
     def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **objects: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
         """Restore random states once the data iterator has drawn from them; save what is due."""
         if self._random_states is not None:
             checkpoint.restore_random_states(self._random_states)
             self._random_states = None
-        if self._due:
-            self._due = False
-            self._save(state, objects)
+        self._save_if_due(state, objects)
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **_: Any,
-    ) -> None:
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
         """Note that a checkpoint is due; it is sealed after this step's metrics left."""
-        self._due = state.global_step % self._save_steps == 0
         self.steps = int(state.global_step)
         self.tokens = int(state.num_input_tokens_seen) or None
+        if self._position is not None:
+            self.rows = self._position.rows_at(self.steps)
+        if self._resumed_at is not None and self._position is not None:
+            state.epoch = self._position.epoch_at(self.steps, state)
+        self._due = self.steps % self._save_steps == 0 or self.steps >= state.max_steps
+        if self._due:
+            control.should_log = True
+        control.should_save = False
         for told in self._context.on_step:
-            told(int(state.global_step), self.last)
+            told(self.steps, self.last)
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        """Save after the last step, which no other step follows."""
+        if control.should_training_stop:
+            self._save_if_due(state, objects)
 
     def on_log(
         self,
@@ -157,39 +165,63 @@ class SealedRun(TrainerCallback):  # type: ignore[misc]  # transformers ships no
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Offer the step's measurements to the release policy."""
+        """Put the first loss after a resume right, then offer the values to the release policy."""
+        if logs is None or _SUMMARY in logs:
+            return
+        if self._unlogged_since is not None and "loss" in logs:
+            logs["loss"] = _mean_since(logs["loss"], state.global_step, self._unlogged_since)
+            state.log_history[-1]["loss"] = logs["loss"]
+            self._unlogged_since = None
         values = {
-            name: float(value)
-            for name, value in (logs or {}).items()
-            if name in _TRACKED and isinstance(value, (int, float))
+            name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
         }
-        if "loss" in values and self._began_at:
-            # The trainer divides by all steps so far; only those since the resume were added up.
-            step = int(state.global_step)
-            values["loss"] *= step / (step - self._began_at)
-        self._began_at = 0
-        if values:
+        if "loss" in values:
             self.last = values
-            self._context.gate.offer(int(state.global_step), values)
+        self._context.gate.offer(int(state.global_step), values)
 
-    def _save(self, state: TrainerState, objects: dict[str, Any]) -> None:
+    def _save_if_due(self, state: TrainerState, objects: dict[str, Any]) -> None:
+        if not self._due:
+            return
+        self._due = False
+        if not state.is_world_process_zero:
+            return
         self._counter += 1
         kept = {
             "model": trainable_state(objects["model"]),
             "optimizer": objects["optimizer"].state_dict(),
             "scheduler": objects["lr_scheduler"].state_dict(),
             "random": checkpoint.random_states(),
-            "tokens": int(state.num_input_tokens_seen),
+            "rows": self.rows,
+            "trainer": {
+                "tokens": int(state.num_input_tokens_seen),
+                "flos": float(state.total_flos),
+                "history": state.log_history,
+            },
         }
         ref = checkpoint.save(
-            self._context.store,
-            self._context.run_id,
-            self._counter,
-            int(state.global_step),
-            kept,
+            self._context.store, self._context.run_id, self._counter, self.steps, kept
         )
         self._context.on_checkpoint(ref)
         checkpoint.prune(self._context.store, self._context.keep)
+
+    def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
+        kept = checkpoint.load(self._context.store, self._context.run_id, ref)
+        _load_weights(objects["model"], kept["model"])
+        objects["optimizer"].load_state_dict(kept["optimizer"])
+        objects["lr_scheduler"].load_state_dict(kept["scheduler"])
+        trainer = kept["trainer"]
+        state.global_step = self.steps = ref.step
+        state.num_input_tokens_seen = trainer["tokens"]
+        state.total_flos = trainer["flos"]
+        state.log_history = list(trainer["history"])
+        self.tokens = trainer["tokens"] or None
+        self.rows = kept["rows"]
+        self.last = next((one for one in reversed(state.log_history) if "loss" in one), {})
+        self._counter = ref.counter
+        self._resumed_at = self._unlogged_since = ref.step
+        self._random_states = kept["random"]
+        if self._position is not None:
+            self._position.resume(step=ref.step, rows=self.rows)
 
 
 def trainable_state(model: Any) -> dict[str, Any]:
@@ -199,21 +231,26 @@ def trainable_state(model: Any) -> dict[str, Any]:
 
 
 def _load_weights(model: Any, kept: dict[str, Any]) -> None:
-    result = model.load_state_dict(kept, strict=False)
-    missing = set(trainable_state(model)) & set(result.missing_keys)
-    if result.unexpected_keys or missing:
+    wanted = trainable_state(model)
+    unknown, missing = set(kept) - set(wanted), set(wanted) - set(kept)
+    reshaped = [
+        name for name in set(kept) & set(wanted) if kept[name].shape != wanted[name].shape
+    ]
+    if unknown or missing or reshaped:
         raise CheckpointRefused(
             "the checkpoint is of another model",
             check="weights",
-            got=f"{len(result.unexpected_keys)} unknown and {len(missing)} missing tensors",
+            got=f"{len(unknown)} unknown, {len(missing)} missing, {len(reshaped)} reshaped tensors",
             hint="resume with the recipe the run began with",
         )
+    model.load_state_dict(kept, strict=False)
 
 
-def _rows_per_step(args: TrainingArguments) -> int:
-    return int(
-        args.per_device_train_batch_size
-        * max(1, args.n_gpu)
-        * args.gradient_accumulation_steps
-        * args.world_size
-    )
+def _mean_since(logged: float, step: int, since: int) -> float:
+    """Mean loss of the steps after ``since``, from a mean that divided by all ``step`` steps.
+
+    The sum was a float32 number, so rounding to that type finds it exactly.
+    """
+    import numpy as np
+
+    return float(np.float32(logged * step)) / (step - since)
