@@ -10,9 +10,9 @@ Rows: Arrow record batches of about 1 MiB with a text column (mean 1.6 kB) and t
 ``batches_to_rows``     the same, but the text column delivered as Python strings
 ``batches_first``       as ``batches_touched`` on a fresh open: group hashes, Arrow validation
 ``batches_two_threads`` two threads over sealed batches against two over plaintext ones
-``sequential_read``     1 MiB reads of the whole sealed file object against an unbuffered file
+``sequential_read``     1 MiB reads of a whole sealed file against an unbuffered plain file
 ``seal``                ``seal_file`` with fsync against copying the plaintext with fsync
-``checkpoint_write``    one large buffer through ``SealedStore.write`` against ``file.write`` + fsync
+``checkpoint_write``    one buffer through ``SealedStore.write`` against ``file.write`` + fsync
 ======================  ===========================================================================
 
 Plaintext and sealed passes alternate; each figure is the median of its rounds.

@@ -11,8 +11,8 @@ from sealing_world import KEY, content, context, opened, sealed
 
 from sealtrain.errors import RootMismatch, SealRefused, WrongKey
 from sealtrain.sealing.chunked import HEADER_BYTES, ChunkCipher, PayloadShape
+from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
 from sealtrain.sealing.header import FileKeys, encode_header
-from sealtrain.sealing.reader import ChunkReader, Ciphertext
 from sealtrain.sealing.writer import PAYLOAD_CONTEXT
 
 SALT = bytes(24)

@@ -202,9 +202,9 @@ def test_an_owners_malformed_arrow_data_cannot_read_the_guests_memory(
 
 def test_an_owners_arrow_file_cut_short_is_refused(victim: SealedFolder) -> None:
     root = forge(victim, b"ARROW1\0\0" + bytes(100))
-    with SealedDataset.open(victim.folder, victim.key, root=root) as dataset:
-        with pytest.raises(RecordInvalid):
-            dataset.batch(0)
+    dataset = SealedDataset.open(victim.folder, victim.key, root=root)
+    with dataset, pytest.raises(RecordInvalid):
+        dataset.batch(0)
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", ".."])

@@ -116,9 +116,7 @@ def test_kill_9_leaves_a_hidden_folder_of_ciphertext_at_most(tmp_path: Path, lay
     written = everything_below(outputs)
     assert len(written) > 1 << 20  # it was really killed in the middle of writing
     assert CANARY.encode() not in written
-    assert (
-        len(sealed_folder(source, outputs / "d.sealed", layout=layout).description.shards) >= 1
-    )
+    assert len(sealed_folder(source, outputs / "d.sealed", layout=layout).description.shards) >= 1
 
 
 def test_no_plaintext_is_on_disk_while_or_after_sealing(

@@ -30,8 +30,8 @@ from sealtrain.errors import (
     WrongKey,
 )
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, SEALED_CHUNK_BYTES
+from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.header import Header, read_header_from
-from sealtrain.sealing.reader import Ciphertext
 
 DATA = content(120, "tamper")
 SMALL = sealed(DATA, stanzas=[stanza(), stanza("6b", "recipe")])

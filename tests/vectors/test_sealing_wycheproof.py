@@ -20,7 +20,7 @@ from sealtrain.sealing.chunked import (
     PayloadShape,
     sealed_size,
 )
-from sealtrain.sealing.reader import ChunkReader, Ciphertext
+from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
 
 SIZES = (128, 256)
 EXPECTED_COUNT = 35

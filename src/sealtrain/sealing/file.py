@@ -16,10 +16,11 @@ from typing import BinaryIO
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_writer
 from sealtrain.errors import RootMismatch
+from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey, Randomness
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
 from sealtrain.sealing.header import FileContext, Header, read_header_from
-from sealtrain.sealing.reader import Ciphertext, SealedFile, open_sealed
+from sealtrain.sealing.reader import SealedFile, open_sealed
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.trailer import read_trailer
 from sealtrain.sealing.writer import SealedFileInfo, SealedWriter

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from sealtrain.base.files import atomic_writer
 from sealtrain.errors import NoStanza, UsageError, WrongKey
+from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.header import encode_header, read_header_from
-from sealtrain.sealing.reader import Ciphertext
 from sealtrain.sealing.stanza import Stanza
 
 __all__ = ["read_stanzas", "rewrap"]

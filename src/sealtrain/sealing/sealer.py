@@ -218,7 +218,8 @@ class _Sealing:
         placed: list[Batch] = []
         following: pa.RecordBatch | None = ahead
         with _new_file(self.folder / name) as target, self._writer(target, "arrow", number) as out:
-            with pa.ipc.new_file(pa.PythonFile(out, "w"), schema) as arrow:
+            sink = pa.PythonFile(out, "w")  # held: when collected it would close the writer
+            with pa.ipc.new_file(sink, schema) as arrow:
                 while following is not None and out.tell() < self.shard_bytes:
                     arrow.write_batch(following)
                     # The first write also writes the schema, so count back from the end.

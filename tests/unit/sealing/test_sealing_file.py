@@ -15,10 +15,10 @@ from sealing_world import KEY, content, context, opened, root_of, sealed
 
 from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, ChunkCipher, PayloadShape
+from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
 from sealtrain.sealing.file import Suite, audit_file, open_file, read_header, seal_file
 from sealtrain.sealing.header import FileKeys
 from sealtrain.sealing.padding import padded_size
-from sealtrain.sealing.reader import ChunkReader, Ciphertext
 from sealtrain.sealing.trailer import read_trailer
 from sealtrain.sealing.writer import PAYLOAD_CONTEXT, SealedWriter
 

@@ -1,0 +1,166 @@
+"""Our own vectors of sealed files, made by ``tools/vectorgen/sealed_file.py`` without sealtrain."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.base.secret import Secret
+from sealtrain.errors import SealtrainError
+from sealtrain.sealing.chunked import CHUNK_BYTES
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.dataset import ShardInfo, dataset_root, record_commitment
+from sealtrain.sealing.file import FileContext, Suite, open_file, seal_file
+from sealtrain.sealing.hashtree import suite_hash, tree_top
+from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.sealing.padding import padded_size
+from sealtrain.sealing.stanza import RecipeBinding, Stanza, unwrap_for_owner, unwrap_for_recipe
+
+FAMILY = Path(__file__).resolve().parents[2] / "vectors" / "sealed-file"
+
+
+def load(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((FAMILY / f"{name}.json").read_text())
+    assert document["version"] == 1
+    return document
+
+
+def named(vector: dict[str, Any]) -> str:
+    return str(vector["comment"])
+
+
+def context_of(core: dict[str, Any]) -> FileContext:
+    return FileContext(**(core | {"suite": Suite(core["suite"])}))
+
+
+FILES = load("files")
+
+
+@pytest.mark.parametrize("vector", FILES["vectors"], ids=named)
+def test_file(vector: dict[str, Any]) -> None:
+    base = zlib.decompress(base64.b64decode(FILES["bases"][vector["base"]]))
+    start, removed, put = vector["edit"]
+    data = base[:start] + base64.b64decode(put) + base[start + removed :]
+    key = DataKey(bytes.fromhex(vector["data_key"]))
+    context = vector["context"] and context_of(vector["context"])
+    released, result = b"", "valid"
+    try:
+        with open_file(io.BytesIO(data), key, context=context, root=vector["root"]) as file:
+            assert vector["size"] in (None, file.size)
+            for offset in range(0, file.size, CHUNK_BYTES):
+                buffer = bytearray(min(CHUNK_BYTES, file.size - offset))
+                file.pread_into(offset, buffer)
+                released += buffer
+    except SealtrainError as error:
+        result = error.code
+    assert result == vector["result"]
+    assert hashlib.sha256(released).hexdigest() == vector["released"]
+
+
+def test_every_refusal_of_the_spec_has_a_vector() -> None:
+    assert {vector["result"] for vector in FILES["vectors"]} == {
+        "valid",
+        "not-sealed",
+        "file-truncated",
+        "limit-exceeded",
+        "wrong-key",
+        "header-damaged",
+        "wrong-context",
+        "root-mismatch",
+        "chunk-damaged",
+        "data-invalid",
+    }
+
+
+@pytest.mark.parametrize("vector", load("seal")["vectors"], ids=named)
+def test_seal(vector: dict[str, Any]) -> None:
+    target = io.BytesIO()
+    info = seal_file(
+        io.BytesIO(bytes(vector["zeros"])),
+        target,
+        data_key=DataKey(bytes.fromhex(vector["data_key"])),
+        context=context_of(vector["context"]),
+        stanzas=[Stanza.from_dict(stanza) for stanza in vector["stanzas"]],
+        random=lambda _: bytes.fromhex(vector["salt"]),
+    )
+    assert info.root == vector["root"]
+    assert info.size == vector["file_size"] == len(target.getvalue())
+    assert hashlib.sha256(target.getvalue()).hexdigest() == vector["file_sha256"]
+
+
+@pytest.mark.parametrize("vector", load("derive")["vectors"], ids=lambda v: v["purpose"])
+def test_derive(vector: dict[str, Any]) -> None:
+    key = DataKey(bytes.fromhex(vector["key"]))
+    assert key.derive(vector["purpose"], *vector["parts"]).reveal().hex() == vector["derived"]
+
+
+def test_padding() -> None:
+    for vector in load("padding")["vectors"]:
+        assert padded_size(vector["policy"], vector["content"]) == vector["plain"], vector
+
+
+def test_tree_heads() -> None:
+    for vector in load("roots")["tops"]:
+        leaves = [bytes.fromhex(leaf) for leaf in vector["leaves"]]
+        assert tree_top(suite_hash(Suite(vector["suite"])), leaves).hex() == vector["top"]
+
+
+def test_dataset_roots() -> None:
+    for vector in load("roots")["datasets"]:
+        shards = [ShardInfo(**shard) for shard in vector["shards"]]
+        assert dataset_root(vector["dataset_id"], vector["index_root"], shards) == vector["root"]
+
+
+@pytest.mark.parametrize("vector", load("commitments")["vectors"], ids=named)
+def test_commitment(vector: dict[str, Any]) -> None:
+    key = DataKey(bytes.fromhex(vector["data_key"]))
+    made = record_commitment(key, vector["dataset_id"], vector["record"])
+    assert made.hex() == vector["commitment"]
+
+
+@pytest.mark.parametrize("vector", load("stanzas")["vectors"], ids=named)
+def test_stanza(vector: dict[str, Any]) -> None:
+    private = HpkePrivateKey(Secret(bytes.fromhex(vector["seed"])))
+    stanza, dataset_id = Stanza.from_dict(vector["stanza"]), vector["dataset_id"]
+    key: DataKey | None
+    try:
+        if vector["binding"]:
+            key = unwrap_for_recipe(
+                stanza,
+                dataset_id=dataset_id,
+                binding=RecipeBinding(**vector["binding"]),
+                private=private,
+            )
+        else:
+            key = unwrap_for_owner(
+                stanza, dataset_id=dataset_id, owner_id=vector["owner_id"], private=private
+            )
+        result = "valid"
+    except SealtrainError as error:
+        key, result = None, error.code
+    assert result == vector["result"]
+    assert (key and key.reveal().hex()) == vector["data_key"]
+
+
+def test_the_generator_makes_these_bytes_and_imports_nothing_of_ours(
+    repository: Path, tmp_path: Path
+) -> None:
+    folder = repository / "tools" / "vectorgen"
+    for source in folder.glob("sealed_*.py"):
+        assert "import sealtrain" not in source.read_text()
+        assert "from sealtrain" not in source.read_text()
+    subprocess.run([sys.executable, str(folder / "sealed_file.py"), str(tmp_path)], check=True)
+    for name in ("derive", "files", "seal", "padding", "roots", "commitments"):
+        assert (tmp_path / f"{name}.json").read_bytes() == (FAMILY / f"{name}.json").read_bytes()
+    assert len(json.loads((tmp_path / "stanzas.json").read_text())["vectors"]) == len(
+        load("stanzas")["vectors"]
+    )
