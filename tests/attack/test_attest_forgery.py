@@ -36,6 +36,8 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
+pytestmark = [pytest.mark.claim("C14"), pytest.mark.claim("C16")]
+
 NOW = 1_800_000_000
 DAY = 24 * 3600
 COMPOSE = b'{"name":"victim","key_provider":"kms"}\n'
@@ -515,6 +517,7 @@ def test_sgx_and_unknown_quotes_are_another_platform(
             verify(with_quote(evidence, quote), policy, NOW)
 
 
+@pytest.mark.claim("C15")
 def test_simulated_evidence_never_passes_a_hardware_policy(
     evidence: Evidence, collateral: Collateral
 ) -> None:
@@ -525,6 +528,7 @@ def test_simulated_evidence_never_passes_a_hardware_policy(
             verify(offered, HARDWARE, NOW, collateral=collateral)
 
 
+@pytest.mark.claim("C15")
 def test_a_simulators_policy_refuses_real_hardware(
     shared: Any, policy: AppraisalPolicy, evidence: Evidence
 ) -> None:

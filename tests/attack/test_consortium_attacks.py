@@ -39,6 +39,8 @@ from sealtrain.records.dsse import Ed25519Signer, Envelope
 from sealtrain.records.identity import PublicIdentity
 from sealtrain.sealing.hpke import HpkePrivateKey
 
+pytestmark = [pytest.mark.claim("C10"), pytest.mark.claim("C11"), pytest.mark.claim("C12")]
+
 NOW = 1_772_366_400
 DAY = 86_400
 TARGET = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash="0c" * 32)

@@ -22,6 +22,8 @@ from sealtrain.errors import LedgerInconsistent, ProofInvalid, SignatureInvalid
 from sealtrain.records import merkle
 from sealtrain.records.ed25519 import Ed25519Signer
 
+pytestmark = pytest.mark.claim("C13")
+
 ORIGIN = "sealtrain/ledger/attack"
 SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 THIEF = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes([7]) * 32))

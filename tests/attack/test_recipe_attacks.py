@@ -17,6 +17,8 @@ from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.recipe.schema import load_recipe, parse_recipe
 
+pytestmark = [pytest.mark.claim("C7"), pytest.mark.claim("C8")]
+
 VECTORS = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json").read_text()
 )["vectors"]

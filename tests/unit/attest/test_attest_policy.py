@@ -18,6 +18,8 @@ from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import TrustInvalid
 
+pytestmark = pytest.mark.claim("C28")
+
 INTEL: dict[str, Any] = {
     "platform": "dstack",
     "root": "intel",

@@ -6,6 +6,8 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import UsageError, WrongKey
 from sealtrain.keys.derive import derive, recipe_key, run_key, signing_key
 
+pytestmark = pytest.mark.claim("C6")
+
 ROOT = Secret(b"r" * 32)
 APP, COMPOSE, OWNER, RUN = "a" * 40, "b" * 64, "c" * 64, "d" * 32
 

@@ -13,6 +13,8 @@ from sealtrain.errors import AlreadyExists, KeyFileInvalid, WrongKey
 from sealtrain.keys.identity import Identity
 from sealtrain.records.ed25519 import verify_signature
 
+pytestmark = pytest.mark.claim("C9")
+
 
 def test_a_saved_identity_loads_with_the_same_keys(tmp_path: Path) -> None:
     path = tmp_path / "a.identity.json"

@@ -13,6 +13,8 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import AlreadyExists, LockInvalid, ModelInvalid
 from sealtrain.recipe.lock import Installation, LockedRecipe, load_lock, parse_lock
 
+pytestmark = pytest.mark.claim("C7")
+
 Document = dict[str, Any]
 LockOf = Callable[..., LockedRecipe]
 

@@ -22,6 +22,8 @@ from sealtrain.sealing.stanza import (
     wrap_for_recipe,
 )
 
+pytestmark = [pytest.mark.claim("C2"), pytest.mark.claim("C6")]
+
 PRIVATE = HpkePrivateKey(Secret(b"p" * 32))
 OTHER = HpkePrivateKey(Secret(b"o" * 32))
 OWNED = wrap_for_owner(KEY, dataset_id=DATASET_ID, owner_id=OWNER_ID, public=PRIVATE.public)
