@@ -47,7 +47,9 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.")
+    ] = False,
 ) -> None:
     """Train on data you are not allowed to see."""
     if version:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,8 @@ from sealtrain.cli.output import Json, emit, say, table
 
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import Tally
-    from sealtrain.recipe.lock import Lock
+    from sealtrain.consortium.decisions import Decision
+    from sealtrain.consortium.members import Consortium
 
 __all__ = ["register"]
 
@@ -22,7 +22,7 @@ approvals_app = typer.Typer(help="Where the approval of a recipe stands.")
 Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
-BrokerUrl = Annotated[str, typer.Option(help="URL of the broker.")]
+BrokerFile = Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")]
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def approve(
     deployment: Deployment,
     identity: IdentityFile,
-    broker: BrokerUrl,
+    broker: BrokerFile,
     consortium: ConsortiumFile = Path("consortium.json"),
     dataset: Annotated[
         list[Path] | None, typer.Option(help="Your sealed datasets, pinned by root; repeat.")
@@ -49,27 +49,42 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Read what a recipe will do, then approve exactly that."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.cli.connection import lock_of, target_of
     from sealtrain.cli.recipe import change_lines
+    from sealtrain.consortium.datasets import load_dataset_manifest
+    from sealtrain.consortium.decisions import DatasetPin, Decision
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.keys.identity import Identity
     from sealtrain.recipe.diff import diff
 
-    lock = _lock_of(deployment)
-    before = _lock_of(approved_before) if approved_before else None
+    lock = lock_of(deployment)
+    before = lock_of(approved_before) if approved_before else None
     if not as_json:
         say("You are about to approve" + (" these changes:" if before else ":"))
         for line in change_lines(diff(before, lock)):
             say(f"  {line}")
         say(f"  recipe hash {lock.recipe_hash}")
     _confirm("APPROVE", yes)
-    tally = _decide(
-        "approve", deployment, lock, identity, broker, consortium, dataset or [], days * 86400
+    members = Consortium.load(consortium)
+    owner = Identity.load(identity).public
+    manifests = [load_dataset_manifest(folder, owner) for folder in dataset or ()]
+    now = system_clock()
+    decision = Decision.approve(
+        consortium_id=members.consortium_id,
+        target=target_of(deployment),
+        datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
+        signed_at=now,
+        not_after=now + days * 86400,
     )
+    tally = _submit(decision, identity, broker, members)
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
 
 def revoke(
     deployment: Deployment,
     identity: IdentityFile,
-    broker: BrokerUrl,
+    broker: BrokerFile,
     consortium: ConsortiumFile = Path("consortium.json"),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
@@ -78,32 +93,55 @@ def revoke(
 
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.cli.connection import target_of
+    from sealtrain.consortium.decisions import Decision
+    from sealtrain.consortium.members import Consortium
+
     _confirm("REVOKE", yes)
-    lock = _lock_of(deployment)
-    tally = _decide("revoke", deployment, lock, identity, broker, consortium, [], None)
+    members = Consortium.load(consortium)
+    decision = Decision.revoke(
+        consortium_id=members.consortium_id,
+        target=target_of(deployment),
+        signed_at=system_clock(),
+    )
+    tally = _submit(decision, identity, broker, members)
     say("keys already released stay released; running guests stop when their lease ends")
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
 
 @approvals_app.command("status")
-def status(deployment: Deployment, broker: BrokerUrl, as_json: Json = False) -> None:
-    """Show threshold and progress of a recipe's approval."""
+def status(
+    deployment: Deployment,
+    broker: BrokerFile,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    as_json: Json = False,
+) -> None:
+    """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.cli.connection import target_of
+    from sealtrain.consortium.members import Consortium
     from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
 
-    tally = BrokerClient(broker).approvals_status(_target_of(deployment))
+    client = BrokerClient(load_pin(broker).url)
+    tally = client.approvals_status(
+        target_of(deployment), Consortium.load(consortium), system_clock()
+    )
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
 
 def show_log(
-    broker: BrokerUrl,
+    broker: BrokerFile,
     start: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Most entries.")] = 100,
     as_json: Json = False,
 ) -> None:
     """Show the ledger: every approval, release, refusal and manifest, in order."""
     from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
 
-    client = BrokerClient(broker)
+    client = BrokerClient(load_pin(broker).url)
     entries = client.ledger_entries(start, limit)
     checkpoint = client.ledger_checkpoint()
     rows = [
@@ -134,29 +172,17 @@ def _confirm(word: str, yes: bool) -> None:
         raise UsageError("nothing was signed", got="another word", expected=word)
 
 
-def _lock_of(deployment: Path) -> Lock:
-    from sealtrain.base.files import read_bounded
-    from sealtrain.recipe.compose import extract_lock
-    from sealtrain.recipe.lock import parse_lock
+def _submit(decision: Decision, identity: Path, broker: Path, consortium: Consortium) -> Tally:
+    """Sign a decision, hand it to the broker and count again from the signed decisions."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.consortium.decisions import sign_decision
+    from sealtrain.keys.identity import Identity
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
 
-    return parse_lock(extract_lock(read_bounded(deployment, 4 << 20)))
-
-
-def _target_of(deployment: Path):  # type: ignore[no-untyped-def]
-    raise NotImplementedError
-
-
-def _decide(
-    decision: str,
-    deployment: Path,
-    lock: Lock,
-    identity: Path,
-    broker: str,
-    consortium_path: Path,
-    datasets: list[Path],
-    lifetime: int | None,
-) -> Tally:
-    raise NotImplementedError
+    client = BrokerClient(load_pin(broker).url)
+    client.submit_decision(sign_decision(decision, Identity.load(identity).signer))
+    return client.approvals_status(decision.target, consortium, system_clock())
 
 
 def _tally_lines(tally: Tally) -> list[str]:

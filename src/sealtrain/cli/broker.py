@@ -44,3 +44,61 @@ def serve(
         lease_seconds=lease_seconds,
     )
     serve_broker(config, ready=lambda url: say(f"broker ready at {url}"))
+
+
+@app.command()
+def deployment(
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")],
+    policy: Annotated[Path, typer.Option(help="Appraisal policy the broker will apply.")],
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("broker-compose.json"),
+    image: Annotated[
+        str | None, typer.Option(help="Image with digest; leave out for the simulator only.")
+    ] = None,
+    key_provider_id: Annotated[str, typer.Option(help="Pin of the KMS root key, hex.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Write the broker's own deployment document; its hash is what owners pin."""
+    from sealtrain.base.digests import sha256_hex
+    from sealtrain.base.files import atomic_write, read_bounded
+    from sealtrain.broker.deployment import broker_deployment
+    from sealtrain.consortium.members import Consortium
+
+    document = broker_deployment(
+        consortium_id=Consortium.load(consortium).consortium_id,
+        policy=read_bounded(policy, 1 << 20),
+        image=image,
+        key_provider_id=key_provider_id,
+    )
+    atomic_write(out, document)
+    compose_hash = sha256_hex(document)
+    emit(
+        as_json,
+        {"deployment": str(out), "compose_hash": compose_hash},
+        [f"deployment    {out}", f"compose hash  {compose_hash}"],
+    )
+
+
+@app.command()
+def pin(
+    url: Annotated[str, typer.Option(help="URL of the broker.")],
+    deployment_file: Annotated[
+        Path, typer.Option("--deployment", help="Deployment document the broker must run.")
+    ],
+    policy: Annotated[Path, typer.Option(help="Appraisal policy for the broker's evidence.")],
+    out: Annotated[Path, typer.Option(help="Broker file to write.")] = Path("broker.yaml"),
+    as_json: Json = False,
+) -> None:
+    """Write a broker file: where the broker is and what it must prove to you."""
+    from sealtrain.attest.policy import load_policy
+    from sealtrain.base.digests import sha256_hex
+    from sealtrain.base.files import atomic_write, read_bounded
+    from sealtrain.release.pin import BrokerPin
+
+    compose_hash = sha256_hex(read_bounded(deployment_file, 1 << 20))
+    pinned = BrokerPin(url=url, compose_hash=compose_hash, appraisal=load_policy(policy))
+    atomic_write(out, pinned.to_yaml().encode())
+    emit(
+        as_json,
+        {"broker": str(out), "url": url, "compose_hash": compose_hash},
+        [f"broker        {url}", f"compose hash  {compose_hash}"],
+    )

@@ -12,6 +12,7 @@ from sealtrain.cli.output import Json, emit, progress_bytes, say
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.stanza import Stanza
 
 __all__ = ["register"]
 
@@ -29,8 +30,7 @@ def seal(
     name: Annotated[str, typer.Option(help="Name of the dataset, as the recipe calls it.")],
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")],
-    broker: Annotated[str, typer.Option(help="URL of the broker that will hold the keys.")],
-    policy: Annotated[Path, typer.Option(help="Appraisal policy for the broker's evidence.")],
+    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
     out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
     layout: Annotated[
         str, typer.Option(help="auto, arrow (tables, fast to train on) or raw (bytes as they are).")
@@ -52,6 +52,7 @@ def seal(
     """Seal data for one locked recipe. Only ciphertext is written."""
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import read_bounded
+    from sealtrain.cli.connection import attested_broker
     from sealtrain.consortium.datasets import sign_dataset
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
@@ -60,18 +61,17 @@ def seal(
 
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
-    compose = read_bounded(deployment, _MAX_COMPOSE)
-    pinned, client = _attested_broker(broker, policy, compose)
+    client, attested = attested_broker(broker, deployment)
     me = owner.public
-    binding = RecipeBinding(pinned.app_id, pinned.compose_hash, me.owner_id)
-    recipe_key = HpkePublicKey(pinned.key_of(me.name))
+    binding = RecipeBinding(
+        app_id=attested.app_id, compose_hash=attested.compose_hash, owner_id=me.owner_id
+    )
+    recipe_key = HpkePublicKey(attested.key_of(me.name))
     owner_key = HpkePublicKey(me.sealing_bytes)
 
-    def stanzas(data_key: DataKey, dataset_id: str) -> tuple[object, ...]:
+    def stanzas(data_key: DataKey, dataset_id: str) -> tuple[Stanza, ...]:
         return (
-            wrap_for_owner(
-                data_key, dataset_id=dataset_id, owner_id=me.owner_id, public=owner_key
-            ),
+            wrap_for_owner(data_key, dataset_id=dataset_id, owner_id=me.owner_id, public=owner_key),
             wrap_for_recipe(data_key, dataset_id=dataset_id, binding=binding, public=recipe_key),
         )
 
@@ -110,7 +110,7 @@ def seal(
             "root": description.root,
             "records": description.records,
             "shards": len(description.shards),
-            "simulated": pinned.simulated,
+            "simulated": attested.simulated,
             "folder": str(target),
         },
         [
@@ -120,7 +120,7 @@ def seal(
             f"records  {description.records}",
         ],
     )
-    if pinned.simulated:
+    if attested.simulated:
         say("SIMULATED — NOT ATTESTED: the broker's evidence comes from a simulator")
 
 
@@ -159,15 +159,14 @@ def rewrap(
     deployment: Annotated[
         Path | None, typer.Option(help="app-compose.json of another recipe to add.")
     ] = None,
-    broker: Annotated[str | None, typer.Option(help="URL of its broker.")] = None,
-    policy: Annotated[Path | None, typer.Option(help="Policy for the broker's evidence.")] = None,
+    broker: Annotated[Path | None, typer.Option(help="Broker file of its broker.")] = None,
     as_json: Json = False,
 ) -> None:
     """Change who may unwrap the data key; the sealed records stay as they are.
 
     Whoever already got the key keeps it: real revocation means sealing again under a new key.
     """
-    from sealtrain.base.files import read_bounded
+    from sealtrain.cli.connection import attested_broker
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.dataset import read_stanzas
@@ -186,11 +185,15 @@ def rewrap(
     dropped = [stanza for stanza in stanzas if stanza.kind in (drop or ())]
     added = []
     if deployment is not None:
-        if broker is None or policy is None:
-            raise UsageError("--deployment needs --broker and --policy")
-        pinned, _client = _attested_broker(broker, policy, read_bounded(deployment, _MAX_COMPOSE))
-        binding = RecipeBinding(pinned.app_id, pinned.compose_hash, me.public.owner_id)
-        public = HpkePublicKey(pinned.key_of(me.public.name))
+        if broker is None:
+            raise UsageError("--deployment needs --broker")
+        _client, attested = attested_broker(broker, deployment)
+        binding = RecipeBinding(
+            app_id=attested.app_id,
+            compose_hash=attested.compose_hash,
+            owner_id=me.public.owner_id,
+        )
+        public = HpkePublicKey(attested.key_of(me.public.name))
         added.append(wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=public))
     rewrap_dataset(sealed, data_key=key, add=added, drop=dropped)
     say("note: keys already released stay released; seal again under a new key to revoke them")
@@ -231,30 +234,48 @@ def inspect(
 
 
 _MAX_COMPOSE = 4 << 20
+_MAX_FILES = 4096
 
 
-def _attested_broker(url: str, policy_path: Path, compose: bytes):  # type: ignore[no-untyped-def]
-    raise NotImplementedError
+def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
+    """Open a sealed file, or every sealed file of a folder, into a new folder."""
+    import shutil
+
+    from sealtrain.base.files import atomic_folder
+    from sealtrain.errors import LimitExceeded, NotSealed
+    from sealtrain.sealing.file import open_file, read_header
+    from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
+
+    files = sorted(sealed.glob("*.sealed")) if sealed.is_dir() else [sealed]
+    if not files or not all(file.is_file() for file in files):
+        raise NotSealed(f"nothing sealed at {sealed}", hint="name what training or sealing wrote")
+    if len(files) > _MAX_FILES:
+        raise LimitExceeded("too many sealed files in one folder", expected=_MAX_FILES)
+    owner_id = me.public.owner_id
+    names = []
+    with atomic_folder(out) as folder:
+        for file in files:
+            header = read_header(file)
+            stanza = find_stanza(header.stanzas, kind="owner", recipient=owner_id)
+            key = unwrap_for_owner(
+                stanza, dataset_id=header.dataset_id, owner_id=owner_id, private=me.sealing
+            )
+            name = file.name.removesuffix(".sealed")
+            with open_file(file, key) as plain, (folder / name).open("wb") as target:
+                shutil.copyfileobj(plain, target, 1 << 20)
+            names.append(name)
+    return names
 
 
 def _own_key(folder: Path, me: Identity) -> DataKey:
     """Unwrap a dataset's data key with the owner's own stanza."""
-    from sealtrain.errors import NoStanza
     from sealtrain.sealing.dataset import read_stanzas
-    from sealtrain.sealing.stanza import unwrap_for_owner
+    from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
 
+    owner_id = me.public.owner_id
     dataset_id, stanzas = read_stanzas(folder)
-    for stanza in stanzas:
-        if stanza.kind == "owner" and stanza.recipient == me.public.owner_id:
-            return unwrap_for_owner(
-                stanza, dataset_id=dataset_id, owner_id=me.public.owner_id, private=me.sealing
-            )
-    raise NoStanza(
-        "this dataset is not sealed to you",
-        got=", ".join(stanza.recipient[:16] for stanza in stanzas) or "no stanza",
-        expected=me.public.owner_id[:16],
-        hint="use the identity of the owner who sealed it",
-    )
+    stanza = find_stanza(stanzas, kind="owner", recipient=owner_id)
+    return unwrap_for_owner(stanza, dataset_id=dataset_id, owner_id=owner_id, private=me.sealing)
 
 
 def _size_of(source: Path) -> int:

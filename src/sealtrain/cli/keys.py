@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def keygen(
     name: Annotated[str, typer.Argument(help="Name of the owner: a-z, 0-9 and hyphens.")],
-    out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path("."),
+    out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path(),
     as_json: Json = False,
 ) -> None:
     """Make an owner's identity: a private file (0600) and a public one to share."""

@@ -31,7 +31,7 @@ def lock(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
         "consortium.json"
     ),
-    out: Annotated[Path, typer.Option(help="Folder for the lock and the deployment.")] = Path("."),
+    out: Annotated[Path, typer.Option(help="Folder for the lock and the deployment.")] = Path(),
     as_json: Json = False,
 ) -> None:
     """Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json."""

@@ -38,13 +38,15 @@ def policy(
     as_json: Json = False,
 ) -> None:
     """Write an appraisal policy that trusts this simulator and nothing else."""
+    import yaml
+
     from sealtrain.attest.policy import insecure_simulator_policy
     from sealtrain.attest.simulator.state import ensure
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import atomic_write
 
     simulated = ensure(state, system_clock())
-    text = insecure_simulator_policy(simulated.root_der).to_yaml()
-    atomic_write(out, text.encode())
+    trusted = insecure_simulator_policy(simulated.root_path.read_bytes())
+    atomic_write(out, yaml.safe_dump(trusted.to_dict(), sort_keys=False).encode())
     say("this policy accepts simulated evidence: use it to rehearse, never with real data")
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])

@@ -10,7 +10,7 @@ import typer
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from sealtrain.runner.run import Outcome
+    from sealtrain.runner.closing import Outcome
 
 __all__ = ["register"]
 
@@ -26,8 +26,7 @@ def train(
     platform: Annotated[str, typer.Option(help="dstack or simulator: what proves the guest.")],
     guest: Annotated[Path, typer.Option(help="Socket of the guest API.")],
     collateral: Annotated[str, typer.Option(help="Collateral of the guest's quotes: file:…")],
-    broker: Annotated[str, typer.Option(help="URL of the broker.")],
-    policy: Annotated[Path, typer.Option(help="Appraisal policy for the broker's evidence.")],
+    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
     data: Annotated[list[Path], typer.Option(help="Sealed dataset, or a folder of them; repeat.")],
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, model and manifest.")],
     base: Annotated[
@@ -36,15 +35,15 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
-    from sealtrain.runner.run import RunSettings, start
+    from sealtrain.runner.run import start
+    from sealtrain.runner.settings import RunSettings, platform_of
 
     settings = RunSettings(
         lock=lock,
-        platform=platform,
+        platform=platform_of(platform),
         guest=guest,
         collateral=collateral,
         broker=broker,
-        policy=policy,
         data=tuple(data),
         base=base or lock.parent,
         out=out,

@@ -1,0 +1,274 @@
+"""Three hospitals train one model on 569 real patients without showing each other a record.
+
+Runs every step as its own process, as the people concerned would: owners seal and approve, a
+broker guards the keys, a simulated guest trains, an auditor verifies. Then it repeats the training
+on plaintext to show that sealing changes nothing, and tries one attack.
+
+    python examples/three_hospitals/demo.py [--out demo-out]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
+
+
+class Demo:
+    """The stage: folders, background processes and the clock of the demo."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.began = time.monotonic()
+        self.stack = ExitStack()
+
+    def title(self, text: str) -> None:
+        """Announce the next scene."""
+        print(f"\n[{time.monotonic() - self.began:5.1f} s] {text}", flush=True)
+
+    def run(self, *arguments: str | Path, expect: int = 0) -> dict[str, Any]:
+        """Run one ``sealtrain`` command, show it, and return its JSON answer."""
+        words = [str(argument) for argument in arguments]
+        shown = " ".join(word.replace(f"{self.out}/", "") for word in words)
+        print(f"  $ sealtrain {shown}", flush=True)
+        command = [sys.executable, "-m", "sealtrain", *words, "--json"]
+        quiet = words[0] != "train"  # training shows its own progress on stderr
+        done = subprocess.run(  # noqa: S603 - our own program with our own words
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True
+        )
+        if done.returncode != expect:
+            print(done.stdout, done.stderr or "", sep="\n", file=sys.stderr)
+            raise SystemExit(f"exit code {done.returncode}, expected {expect}")
+        answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+        return answer
+
+    def background(self, ready: str, *arguments: str | Path) -> str:
+        """Start a server, wait for its line that begins with ``ready``; return the line's end."""
+        return self.stack.enter_context(_server(ready, [str(word) for word in arguments]))
+
+
+@contextmanager
+def _server(ready: str, words: list[str]) -> Iterator[str]:
+    process = subprocess.Popen(  # noqa: S603 - our own program with our own words
+        [sys.executable, "-m", "sealtrain", *words], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        stream = process.stderr
+        if stream is None:
+            raise SystemExit("the server has no stderr")
+        said = ""
+        for line in stream:
+            said += line
+            if ready in line:
+                yield line.rsplit(" ", 1)[-1].strip()
+                break
+        else:
+            raise SystemExit(f"server did not start:\n{said}")
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def play(out: Path) -> None:
+    """The whole story, from raw records to a verified manifest and a refused attack."""
+    demo = Demo(out)
+    with demo.stack:
+        _story(demo)
+
+
+def _story(demo: Demo) -> None:
+    from records import write_records
+
+    out = demo.out
+    demo.title("Three hospitals hold records that must not be pooled")
+    counts = write_records(out)
+    for name, count in counts.items():
+        print(f"  {name}: {count} patients")
+
+    demo.title("Each makes an identity; together they found a consortium: 2 of 3 must approve")
+    for hospital in HOSPITALS:
+        demo.run("keygen", hospital, "--out", out / hospital)
+    owners = [("--owner", out / name / f"{name}.public.json") for name in HOSPITALS]
+    consortium = out / "consortium.json"
+    demo.run(
+        "init", "three-hospitals", *(word for pair in owners for word in pair),
+        "--approve", "2", "--out", consortium,
+    )  # fmt: skip
+
+    demo.title("The engineer locks the recipe; its deployment document fixes every byte")
+    lock_folder = out / "engineer"
+    lock_folder.mkdir()
+    shutil.copy(HERE / "recipe.yaml", lock_folder / "recipe.yaml")
+    locked = demo.run(
+        "lock", lock_folder / "recipe.yaml", "--consortium", consortium, "--out", lock_folder
+    )
+    deployment = lock_folder / "app-compose.json"
+    print(f"  recipe hash {locked['recipe_hash']}")
+
+    demo.title("SIMULATED — NOT ATTESTED: two guests start, one for the broker, one to train")
+    root = out / "simulated-root"
+    policy = out / "policy.yaml"
+    demo.run("simulator", "policy", "--state", root, "--out", policy)
+    demo.run(
+        "broker", "deployment", "--consortium", consortium, "--policy", policy,
+        "--out", out / "broker-compose.json",
+    )  # fmt: skip
+    broker_socket, guest_socket = out / "broker.sock", out / "guest.sock"
+    demo.background(
+        "guest API", "simulator", "serve", out / "broker-compose.json",
+        "--socket", broker_socket, "--state", root,
+    )  # fmt: skip
+    demo.background(
+        "guest API", "simulator", "serve", deployment, "--socket", guest_socket, "--state", root
+    )
+    collateral = f"file:{root / 'collateral.json'}"
+    url = demo.background(
+        "broker ready", "broker", "serve", "--consortium", consortium, "--policy", policy,
+        "--root-secret", f"file:{out / 'broker-root.secret'}", "--state", out / "broker-state",
+        "--guest", broker_socket, "--collateral", collateral, "--platform", "simulator",
+        "--port", "0",
+    )  # fmt: skip
+    broker = out / "broker.yaml"
+    demo.run(
+        "broker", "pin", "--url", url, "--deployment", out / "broker-compose.json",
+        "--policy", policy, "--out", broker,
+    )  # fmt: skip
+    print(f"  broker at {url}")
+
+    demo.title("Each hospital seals its records at home, for this recipe only")
+    sealed = out / "sealed"
+    sealed.mkdir()
+    for source in sorted(out.glob("hospital-*/*.jsonl")):
+        owner = source.parent.name
+        demo.run(
+            "seal", source, "--name", source.stem, "--identity", _identity(out, owner),
+            "--deployment", deployment, "--broker", broker,
+            "--out", sealed / f"{owner}.{source.stem}.sealed",
+        )  # fmt: skip
+
+    demo.title("One approval is not enough")
+    _approve(demo, "hospital-a", deployment, broker)
+    train = [
+        "train", lock_folder / "recipe.lock.json", "--platform", "simulator",
+        "--guest", guest_socket, "--collateral", collateral, "--broker", broker, "--data", sealed,
+    ]  # fmt: skip
+    refused = demo.run(*train, "--out", out / "too-early", expect=3)["error"]
+    print(f"  refused [{refused['code']}]: {refused['message']}")
+
+    demo.title("The second hospital approves; the guest proves itself, gets the keys and trains")
+    _approve(demo, "hospital-b", deployment, broker)
+    trained = demo.run(*train, "--out", out / "run")
+
+    demo.title("The auditor verifies the manifest offline")
+    trust = out / "trust.yaml"
+    demo.run(
+        "trust", "new", "--consortium", consortium, "--deployment", deployment,
+        "--policy", policy, "--broker", broker, "--out", trust,
+    )  # fmt: skip
+    manifest = out / "run" / "manifest.json"
+    verified = demo.run("verify", manifest, "--trust", trust)
+    for check in verified["checks"]:
+        print(f"  {'✓' if check['outcome'] == 'passed' else '·'} {check['title']}")
+    demo.run("report", manifest, "--trust", trust, "--out", out / "report.html")
+
+    demo.title("A hospital opens the model that was sealed to it")
+    demo.run(
+        "open", out / "run" / "model", "--identity", _identity(out, "hospital-a"),
+        "--out", out / "hospital-a" / "model",
+    )  # fmt: skip
+
+    demo.title("The same training on plaintext, for comparison")
+    comparison = subprocess.run(  # noqa: S603 - our own program with our own words
+        [sys.executable, str(HERE / "plaintext.py"), str(lock_folder / "recipe.lock.json"), str(out)],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    plain = json.loads(comparison.stdout)
+    _compare(trained, plain)
+
+    demo.title("Attack: the engineer changes the recipe after approval")
+    changed = _changed_recipe(demo, lock_folder, consortium)
+    evil_socket = out / "changed.sock"
+    demo.background(
+        "guest API", "simulator", "serve", changed / "app-compose.json",
+        "--socket", evil_socket, "--state", root,
+    )  # fmt: skip
+    attack = [word if word is not guest_socket else evil_socket for word in train]
+    attack[1] = changed / "recipe.lock.json"
+    refused = demo.run(*attack, "--out", out / "attack", expect=3)["error"]
+    print(f"  refused [{refused['code']}]: {refused['message']}")
+
+    demo.title("Done")
+    print(
+        f"""
+  SIMULATED — NOT ATTESTED: no hardware protected this run; on a TDX guest the same steps are real.
+
+  accuracy   {trained["metrics"]["accuracy"]:.4f} on sealed test records (majority class {plain["majority"]:.4f})
+  manifest   {manifest}
+  report     {out / "report.html"}
+  model      {out / "hospital-a" / "model"} (opened by hospital-a)
+  sealed     {sealed}
+"""
+    )
+
+
+def _identity(out: Path, owner: str) -> Path:
+    return out / owner / f"{owner}.identity.json"
+
+
+def _approve(demo: Demo, owner: str, deployment: Path, broker: Path) -> None:
+    out = demo.out
+    datasets = sorted((out / "sealed").glob(f"{owner}.*.sealed"))
+    pins = [word for folder in datasets for word in ("--dataset", folder)]
+    tally = demo.run(
+        "approve", deployment, "--identity", _identity(out, owner), "--broker", broker,
+        "--consortium", out / "consortium.json", *pins, "--yes",
+    )  # fmt: skip
+    print(f"  progress {tally['progress']}/{tally['threshold']}, sealed: {tally['sealed']}")
+
+
+def _changed_recipe(demo: Demo, lock_folder: Path, consortium: Path) -> Path:
+    changed = demo.out / "changed"
+    changed.mkdir()
+    text = (lock_folder / "recipe.yaml").read_text()
+    (changed / "recipe.yaml").write_text(text.replace("seed: 7", "seed: 8"))
+    demo.run("lock", changed / "recipe.yaml", "--consortium", consortium, "--out", changed)
+    difference = demo.run(
+        "recipe", "diff", lock_folder / "recipe.lock.json", changed / "recipe.lock.json"
+    )
+    for change in difference["changes"]:
+        print(f"  {change['path']}: {change['before']} → {change['after']}")
+    return changed
+
+
+def _compare(trained: dict[str, Any], plain: dict[str, Any]) -> None:
+    print(f"  {'step':>6}  {'sealed':>8}  {'plaintext':>9}")
+    sealed_losses = {entry["step"]: entry["loss"] for entry in trained["history"]}
+    plain_losses = {entry["step"]: entry["loss"] for entry in plain["history"]}
+    for step in list(sealed_losses)[:: max(1, len(sealed_losses) // 6)]:
+        print(f"  {step:>6}  {sealed_losses[step]:>8.4f}  {plain_losses[step]:>9.4f}")
+    if sealed_losses != plain_losses:
+        raise SystemExit("sealed and plaintext losses differ")
+    print(f"  all {len(sealed_losses)} logged losses are equal")
+    print(f"  accuracy sealed {trained['metrics']['accuracy']}, plaintext {plain['accuracy']}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("demo-out"))
+    chosen: Path = parser.parse_args().out.resolve()
+    if chosen.exists():
+        if not (chosen / "consortium.json").exists() and any(chosen.iterdir()):
+            raise SystemExit(f"{chosen} is not a demo folder; choose another --out")
+        shutil.rmtree(chosen)
+    chosen.mkdir(parents=True)
+    play(chosen)

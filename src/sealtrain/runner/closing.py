@@ -1,0 +1,174 @@
+"""The end of a run: seal the model, write the manifest, take the final quote, tell the ledger."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import atomic_write
+from sealtrain.base.models import load_model
+from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.build import build_manifest
+from sealtrain.manifest.limits import limits_for
+from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
+from sealtrain.records.dsse import Ed25519Signer
+from sealtrain.runner.outputs import seal_model
+
+if TYPE_CHECKING:
+    from sealtrain.records.statement import Subject
+    from sealtrain.runner.guestrun import GuestRun
+    from sealtrain.training.run import Trained
+
+__all__ = ["Outcome", "close_run"]
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished run leaves.
+
+    Attributes:
+        run_id: 32 hex digits.
+        simulated: The guest proved nothing about hardware.
+        steps: Optimizer steps.
+        metrics: Final metrics the release policy lets out.
+        history: Released metrics by step, ``[{"step": int, name: number}]``.
+        model: Folder of sealed model files.
+        manifest: The signed manifest.
+    """
+
+    run_id: str
+    simulated: bool
+    steps: int
+    metrics: dict[str, float | None]
+    history: list[dict[str, Any]]
+    model: Path
+    manifest: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "run_id": self.run_id,
+            "simulated": self.simulated,
+            "steps": self.steps,
+            "metrics": self.metrics,
+            "history": self.history,
+            "model": str(self.model),
+            "manifest": str(self.manifest),
+        }
+
+
+def close_run(run: GuestRun, trained: Trained) -> Outcome:
+    """Steps 6 and 7 of a run (``runner.run``).
+
+    Args:
+        run: The run, its keys still held.
+        trained: Model files in memory and what training counted.
+
+    Returns:
+        Where everything is.
+    """
+    out = run.settings.out
+    run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
+    recipients = run.recipe.release_policy.model.recipients
+    subjects = seal_model(
+        trained.files,
+        out,
+        run_id=run.run_id,
+        owner_id=run.consortium.consortium_id,
+        recipients=[run.consortium.owner(name) for name in recipients],
+    )
+    run.record("outputs.sealed", {one.name: one.sha256 for one in subjects})
+    signer = Ed25519Signer(Ed25519PrivateKey.generate())
+    document = _predicate(run, trained, subjects, signer)
+    predicate = load_model(Predicate, document, ClaimContradicted, "run manifest")
+    manifest = build_manifest(
+        subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
+    )
+    atomic_write(out / MANIFEST, manifest, overwrite=True)
+    run.broker.submit_manifest(manifest)
+    run.close()
+    return Outcome(
+        run_id=run.run_id,
+        simulated=run.simulated,
+        steps=trained.steps,
+        metrics=trained.metrics,
+        history=[{"step": one["step"], **one["values"]} for one in run.journal.history],
+        model=out / "model",
+        manifest=out / MANIFEST,
+    )
+
+
+def _predicate(
+    run: GuestRun, trained: Trained, subjects: tuple[Subject, ...], signer: Ed25519Signer
+) -> dict[str, Any]:
+    """The predicate as JSON; ``manifest.predicate`` validates it."""
+    lock = run.admitted.lock
+    out = run.settings.out
+    return {
+        "version": 1,
+        "simulated": run.simulated,
+        "marker": SIMULATED_MARKER if run.simulated else None,
+        "signer": {"public_key": to_base64(signer.public)},
+        "consortium": run.consortium.to_dict(),
+        "recipe": {
+            "recipe_hash": lock.recipe_hash,
+            "lock": parse_json(run.admitted.lock_bytes),
+        },
+        "deployment": {
+            "platform": run.settings.platform,
+            "app_id": run.admitted.app_id,
+            "compose_hash": run.admitted.compose_hash,
+        },
+        "datasets": [one.envelope for one in run.found],
+        "approvals": run.broker.decisions(run.target),
+        "releases": run.journal.releases,
+        "run": {
+            "run_id": run.run_id,
+            "started_at": run.journal.started_at,
+            "finished_at": to_rfc3339(run.now()),
+            "steps": trained.steps,
+            "tokens": trained.tokens,
+            "resumes": run.journal.resumes,
+            "history": run.journal.history,
+            "metrics": trained.metrics,
+            "environment": {name: str(value) for name, value in trained.environment.items()},
+        },
+        "run_log": {"head": run.journal.log.head, "entries": run.journal.log.entries},
+        "outputs": {
+            "recipients": list(run.recipe.release_policy.model.recipients),
+            "files": [
+                {"name": one.name, "size": (out / one.name).stat().st_size} for one in subjects
+            ],
+        },
+        "compute": {
+            "wall_s": round(run.wall(), 3),
+            "cpu_s": round(_cpu_seconds(), 3),
+            "processors": os.cpu_count(),
+            "accelerators": list(trained.accelerators),
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        },
+        "privacy": {"dp": run.recipe.privacy.dp},
+        "limits": [
+            one.to_dict()
+            for one in limits_for(
+                simulated=run.simulated,
+                dp=run.recipe.privacy.dp,
+                accelerators=bool(trained.accelerators),
+            )
+        ],
+    }
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

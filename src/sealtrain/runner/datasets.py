@@ -1,0 +1,122 @@
+"""Find the sealed datasets a recipe names and check that their owners signed them for it.
+
+1. every dataset of the recipe is there exactly once, by owner and name;
+2. its manifest is signed by that owner, a member of the consortium;
+3. it is sealed for this app id and compose hash;
+4. its header carries the stanza for this recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.consortium.datasets import (
+    DatasetManifest,
+    load_dataset_manifest,
+    read_dataset_envelope,
+)
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import DatasetMismatch, DatasetUnknown, UsageError
+from sealtrain.recipe.schema import Recipe
+from sealtrain.sealing.dataset import read_stanzas
+from sealtrain.sealing.stanza import RecipeBinding, Stanza, find_stanza
+
+__all__ = ["FoundDataset", "find_datasets"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDataset:
+    """A sealed dataset that fits the recipe; its records are still sealed."""
+
+    folder: Path
+    role: str
+    weight: float
+    manifest: DatasetManifest
+    envelope: dict[str, JsonValue]
+    stanza: Stanza
+
+
+def find_datasets(
+    paths: Iterable[Path],
+    recipe: Recipe,
+    consortium: Consortium,
+    *,
+    app_id: str,
+    compose_hash: str,
+) -> tuple[FoundDataset, ...]:
+    """The recipe's datasets, in its order.
+
+    Args:
+        paths: Sealed datasets, or folders that hold them.
+        recipe: Names them by owner and name.
+        consortium: Whose signatures count.
+        app_id: The guest's.
+        compose_hash: The guest's.
+
+    Raises:
+        DatasetUnknown: One is missing.
+        DatasetMismatch: One is sealed for another recipe, or lies there twice.
+        NoStanza: One was never wrapped for this recipe.
+        SignatureInvalid: A manifest is not signed by its owner.
+    """
+    present: dict[tuple[str, str], tuple[Path, DatasetManifest]] = {}
+    for folder in _folders(paths):
+        manifest = load_dataset_manifest(folder, consortium)
+        key = (manifest.owner, manifest.name)
+        if key in present:
+            raise DatasetMismatch(
+                f"dataset {manifest.name} lies there twice",
+                check="datasets",
+                owner=manifest.owner,
+                got=f"{present[key][0].name} and {folder.name}",
+                hint="leave only the one that its owner registered",
+            )
+        present[key] = (folder, manifest)
+    found = []
+    for wanted in recipe.datasets:
+        if (wanted.owner, wanted.name) not in present:
+            raise DatasetUnknown(
+                f"dataset {wanted.name} is not there",
+                check="datasets",
+                owner=wanted.owner,
+                expected=f"a sealed dataset {wanted.name} of {wanted.owner}",
+                hint="pass its folder with --data",
+            )
+        folder, manifest = present[wanted.owner, wanted.name]
+        if (manifest.app_id, manifest.compose_hash) != (app_id, compose_hash):
+            raise DatasetMismatch(
+                f"dataset {wanted.name} is sealed for another recipe",
+                check="compose hash",
+                owner=wanted.owner,
+                got=manifest.compose_hash,
+                expected=compose_hash,
+                hint="its owner seals or rewraps it for the recipe that runs here",
+            )
+        binding = RecipeBinding(
+            app_id=app_id, compose_hash=compose_hash, owner_id=manifest.owner_id
+        )
+        _dataset_id, stanzas = read_stanzas(folder)
+        found.append(
+            FoundDataset(
+                folder=folder,
+                role=wanted.role,
+                weight=wanted.weight,
+                manifest=manifest,
+                envelope=read_dataset_envelope(folder).to_dict(),
+                stanza=find_stanza(stanzas, kind="recipe", recipient=binding.recipient),
+            )
+        )
+    return tuple(found)
+
+
+def _folders(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if (path / "dataset.json").is_file():
+            yield path
+        elif path.is_dir():
+            yield from sorted(inner.parent for inner in path.glob("*/dataset.json"))
+        else:
+            raise UsageError(f"no sealed dataset at {path}", hint="name a folder made by: seal")

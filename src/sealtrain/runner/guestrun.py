@@ -1,0 +1,285 @@
+"""A run that holds released keys: what it may do with them, and what it records.
+
+Made by ``GuestRun.begin`` or ``GuestRun.again``, which take the steps
+
+1. admit: the measured deployment holds this lock, and the environment is the locked one;
+2. find the sealed datasets the recipe names, signed by their owners;
+3. attest to the broker and obtain data keys, run key and lease;
+4. open the datasets as streams: plaintext exists in memory only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.attest.dstack.collect import collect
+from sealtrain.base.clock import Clock, system_clock, to_rfc3339
+from sealtrain.consortium.decisions import Target
+from sealtrain.errors import AlreadyExists, CheckpointRefused, LeaseStale
+from sealtrain.records.runlog import RunLog
+from sealtrain.runner.admission import Admitted, admit
+from sealtrain.runner.datasets import FoundDataset, find_datasets
+from sealtrain.runner.journal import Journal, JournalStore
+from sealtrain.runner.settings import RunSettings, load_run, save_run
+
+if TYPE_CHECKING:
+    from sealtrain.attest.evidence import Evidence
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.release.client import AttestedBroker, BrokerClient
+    from sealtrain.release.grant import Grant
+    from sealtrain.sealing.store import SealedStore
+    from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.sources import Source
+
+__all__ = ["GuestRun"]
+
+Random = Callable[[int], bytes]
+
+
+class GuestRun:
+    """See the module. ``runner.closing.close_run`` ends it."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        run_id: str,
+        *,
+        resuming: bool,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> None:
+        """Steps 1 to 4.
+
+        Args:
+            settings: Where everything is.
+            run_id: 32 hex digits.
+            resuming: Continue a run the broker knows.
+            clock: Source of the time.
+            random: Source of nonces and ephemeral keys.
+
+        Raises:
+            Refused: Any check of steps 1 to 4 fails; its class says which.
+            Unreachable: Broker or guest API did not answer.
+        """
+        from sealtrain.release.client import BrokerClient, fetch_keys, obtain
+        from sealtrain.release.pin import load_pin
+        from sealtrain.sealing.dataset import SealedDataset
+        from sealtrain.sealing.store import SealedStore
+
+        self.settings = settings
+        self.run_id = run_id
+        self._clock = clock
+        self._random = random
+        self._began = time.monotonic()
+        self.admitted: Admitted = admit(settings)
+        lock = self.admitted.lock
+        self.recipe = lock.recipe
+
+        self.pin = load_pin(settings.broker)
+        self.broker: BrokerClient = BrokerClient(self.pin.url)
+        self.consortium: Consortium = self.broker.consortium(lock.consortium_id)
+        self.attested: AttestedBroker = fetch_keys(
+            self.broker,
+            self.pin,
+            self.consortium,
+            app_id=self.admitted.app_id,
+            compose_hash=self.admitted.compose_hash,
+            now=clock(),
+            random=random,
+        )
+        self.found: tuple[FoundDataset, ...] = find_datasets(
+            settings.data,
+            self.recipe,
+            self.consortium,
+            app_id=self.admitted.app_id,
+            compose_hash=self.admitted.compose_hash,
+        )
+        self.grant: Grant = obtain(
+            self.broker,
+            self.attested,
+            self.collect,
+            run_id=run_id,
+            recipe_hash=lock.recipe_hash,
+            datasets=[
+                (one.manifest.dataset_id, one.manifest.root, one.stanza) for one in self.found
+            ],
+            resume=resuming,
+            random=random,
+        )
+        self.sealed = [
+            SealedDataset.open(
+                one.folder, self.grant.data_keys[one.manifest.dataset_id], root=one.manifest.root
+            )
+            for one in self.found
+        ]
+        settings.out.mkdir(exist_ok=True)
+        for inner in ("checkpoints", "journal"):
+            (settings.out / inner).mkdir(exist_ok=True)
+        self.store: SealedStore = SealedStore(
+            settings.out / "checkpoints", self.grant.run_key.derive("checkpoints"), label=run_id
+        )
+        self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
+        self.journal = Journal(log=RunLog(run_id), started_at=to_rfc3339(clock()))
+        self._counter = 0
+
+    @classmethod
+    def begin(cls, settings: RunSettings, *, clock: Clock = system_clock) -> GuestRun:
+        """Start a new run in ``settings.out``, which must not hold one.
+
+        Raises:
+            AlreadyExists: The folder holds a run.
+            SealtrainError: As the constructor; then nothing is left behind.
+        """
+        if settings.out.exists() and any(settings.out.iterdir()):
+            raise AlreadyExists(
+                f"{settings.out} is not empty", hint="choose another --out, or resume this run"
+            )
+        run = cls(settings, os.urandom(16).hex(), resuming=False, clock=clock)
+        save_run(settings, run.run_id)
+        run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
+        run.note_release()
+        return run
+
+    @classmethod
+    def again(cls, out: Path, *, clock: Clock = system_clock) -> GuestRun:
+        """Continue the run in ``out`` under its own id.
+
+        Raises:
+            UsageError: The folder holds no run.
+            SealtrainError: As the constructor.
+        """
+        settings, run_id = load_run(out)
+        return cls(settings, run_id, resuming=True, clock=clock)
+
+    def newest_checkpoint(self) -> CheckpointRef | None:
+        """The checkpoint to continue from, with its journal taken up; ``None`` to begin again.
+
+        Raises:
+            CheckpointRefused: The folder holds an older state than the broker knows of.
+        """
+        from sealtrain.training.checkpoint import newest
+
+        anchor = self.grant.latest_checkpoint
+        known = None if anchor is None else (anchor.counter, anchor.digest)
+        ref = newest(self.store, known)
+        if ref is None:
+            self.record("run.restarted", {})
+        else:
+            self.journal = self._journals.load(ref.counter)
+            self._counter = ref.counter
+            kept = {"counter": ref.counter, "step": ref.step, "checkpoint": ref.digest}
+            self.journal.resumes.append({"at": to_rfc3339(self._clock()), **kept})
+            self.record("run.resumed", kept)
+        self.note_release()
+        return ref
+
+    @property
+    def target(self) -> Target:
+        """What the owners approved."""
+        return Target(
+            app_id=self.admitted.app_id,
+            compose_hash=self.admitted.compose_hash,
+            recipe_hash=self.admitted.lock.recipe_hash,
+        )
+
+    def now(self) -> int:
+        """Seconds since the epoch."""
+        return self._clock()
+
+    @property
+    def simulated(self) -> bool:
+        """The guest proves nothing about hardware."""
+        return self.settings.platform == "simulator"
+
+    @property
+    def sources(self) -> list[Source]:
+        """The opened datasets as training takes them."""
+        from sealtrain.training.sources import Source
+
+        return [
+            Source(
+                role=one.role,
+                owner=one.manifest.owner,
+                name=one.manifest.name,
+                weight=one.weight,
+                dataset=dataset,
+            )
+            for one, dataset in zip(self.found, self.sealed, strict=True)
+        ]
+
+    def record(self, event: str, fields: dict[str, Any]) -> None:
+        """Append an event to the run log."""
+        self.journal.log.append(event, fields, self._clock())
+
+    def note_release(self) -> None:
+        """Keep the latest receipt for the manifest and its lease in the log."""
+        lease = self.grant.receipts[-1].receipt.lease
+        self.journal.releases.append(self.grant.receipts[-1].to_dict())
+        self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
+
+    def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
+        """Keep metrics that passed the release policy; stop when the lease has ended.
+
+        Raises:
+            LeaseStale: The keys must not be used any longer.
+        """
+        self.journal.history.append({"step": step, "values": values})
+        if self._clock() > self.grant.lease_ends:
+            raise LeaseStale(
+                "the lease on the keys has ended",
+                check="lease",
+                got=to_rfc3339(self._clock()),
+                expected=f"before {to_rfc3339(self.grant.lease_ends)}",
+                hint="sealtrain resume asks for the keys again",
+            )
+
+    def checkpointed(self, ref: CheckpointRef) -> None:
+        """Write the journal of a checkpoint, anchor it at the broker and renew the lease.
+
+        Raises:
+            Refused: The broker does not renew: approvals revoked, lease stale, counter too low.
+        """
+        from sealtrain.release.client import renew
+
+        if ref.counter <= self._counter:
+            raise CheckpointRefused(
+                "checkpoint counter does not grow",
+                check="checkpoint counter",
+                got=ref.counter,
+                expected=f"above {self._counter}",
+            )
+        self._counter = ref.counter
+        self.record(
+            "checkpoint.sealed", {"counter": ref.counter, "step": ref.step, "digest": ref.digest}
+        )
+        self._journals.save(self.journal, ref.counter, self.wall())
+        self.grant = renew(
+            self.broker,
+            self.attested,
+            self.collect,
+            self.grant,
+            checkpoint=(ref.counter, ref.digest),
+        )
+        self.journal.releases.append(self.grant.receipts[-1].to_dict())
+
+    def collect(self, data: bytes) -> Evidence:
+        """Evidence of this guest over 64 bytes of report data."""
+        return collect(
+            self.admitted.client,
+            data,
+            platform=self.settings.platform,
+            collateral_uri=self.settings.collateral,
+        )
+
+    def wall(self) -> float:
+        """Seconds of work so far, earlier processes of this run included."""
+        return self.journal.wall_s + time.monotonic() - self._began
+
+    def close(self) -> None:
+        """Let go of the opened datasets."""
+        for dataset in self.sealed:
+            dataset.close()

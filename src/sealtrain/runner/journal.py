@@ -1,0 +1,92 @@
+"""What a run remembers besides its weights: log, receipts, history. Kept sealed beside checkpoints.
+
+A journal is written before its checkpoint is anchored at the broker, under the same counter, so a
+resumed run continues the log of exactly the checkpoint it continues from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.records.runlog import RunLog
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.store import SealedStore
+
+__all__ = ["Journal", "JournalStore"]
+
+_MAX_BYTES = 256 << 20
+_KEPT = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """The growing record of one run.
+
+    Attributes:
+        log: Hash chain of events.
+        started_at: RFC 3339 time of the first start.
+        releases: Receipts and ledger proofs, as they go into the manifest.
+        resumes: One entry per resumption, as it goes into the manifest.
+        history: Released metrics: ``{"step": int, "values": {name: number | null}}``.
+        wall_s: Seconds of work in earlier processes of this run.
+    """
+
+    log: RunLog
+    started_at: str
+    releases: list[dict[str, JsonValue]] = field(default_factory=list)
+    resumes: list[dict[str, JsonValue]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    wall_s: float = 0.0
+
+
+class JournalStore:
+    """Sealed journals of one run, one per checkpoint counter."""
+
+    def __init__(self, folder: Path, key: DataKey, run_id: str) -> None:
+        self._run_id = run_id
+        self._folder = folder
+        self._store = SealedStore(folder, key.derive("journal"), label=run_id)
+
+    def save(self, journal: Journal, counter: int, wall_s: float) -> None:
+        """Write the journal that belongs to checkpoint ``counter``."""
+        document = {
+            "log": journal.log.entries,
+            "started_at": journal.started_at,
+            "releases": journal.releases,
+            "resumes": journal.resumes,
+            "history": journal.history,
+            "wall_s": round(wall_s, 3),
+        }
+        with self._store.write(_name(counter), _binding(counter)) as file:
+            file.write(canonical_json(document))
+        for old in sorted(self._folder.glob("journal-*"))[:-_KEPT]:
+            old.unlink()
+
+    def load(self, counter: int) -> Journal:
+        """Read the journal of checkpoint ``counter``.
+
+        Raises:
+            SealRefused: It is absent, damaged or of another run.
+        """
+        with self._store.read(_name(counter), _binding(counter)) as file:
+            document: Mapping[str, Any] = parse_json(file.read(), max_bytes=_MAX_BYTES)
+        return Journal(
+            log=RunLog.restore(self._run_id, document["log"]),
+            started_at=document["started_at"],
+            releases=list(document["releases"]),
+            resumes=list(document["resumes"]),
+            history=list(document["history"]),
+            wall_s=document["wall_s"],
+        )
+
+
+def _name(counter: int) -> str:
+    return f"journal-{counter:08d}"
+
+
+def _binding(counter: int) -> dict[str, str | int]:
+    return {"counter": counter}

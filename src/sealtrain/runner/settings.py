@@ -1,0 +1,109 @@
+"""Where a run finds what it needs. No secret: it lies in the run's folder so that it can resume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.models import Hex32, StrictModel, load_model
+from sealtrain.errors import LockInvalid, UsageError
+
+__all__ = ["Platform", "RunSettings", "load_run", "platform_of", "save_run"]
+
+Platform = Literal["dstack", "simulator"]
+FILE_NAME = "run.json"
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Paths and addresses of one run.
+
+    Attributes:
+        lock: ``recipe.lock.json``.
+        platform: What proves the guest. Always chosen explicitly.
+        guest: Unix socket of the guest API.
+        collateral: Source of the collateral for the guest's quotes (``file:…``).
+        broker: Broker file (spec/key-release.md §2).
+        data: Sealed datasets, or folders that hold them.
+        base: Folder that relative paths of the recipe start from.
+        out: The run's folder: sealed checkpoints, sealed model, manifest.
+    """
+
+    lock: Path
+    platform: Platform
+    guest: Path
+    collateral: str
+    broker: Path
+    data: tuple[Path, ...]
+    base: Path
+    out: Path
+
+
+class _RunFile(StrictModel):
+    version: Literal[1]
+    run_id: Hex32
+    lock: str
+    platform: Platform
+    guest: str
+    collateral: str
+    broker: str
+    data: tuple[str, ...]
+    base: str
+
+
+def platform_of(name: str) -> Platform:
+    """The platform of that name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name == "dstack":
+        return "dstack"
+    if name == "simulator":
+        return "simulator"
+    raise UsageError("unknown platform", got=name, expected="dstack or simulator")
+
+
+def save_run(settings: RunSettings, run_id: str) -> None:
+    """Write ``run.json`` into the run's folder."""
+    document = {
+        "version": 1,
+        "run_id": run_id,
+        "lock": str(settings.lock.resolve()),
+        "platform": settings.platform,
+        "guest": str(settings.guest.resolve()),
+        "collateral": settings.collateral,
+        "broker": str(settings.broker.resolve()),
+        "data": [str(path.resolve()) for path in settings.data],
+        "base": str(settings.base.resolve()),
+    }
+    atomic_write(settings.out / FILE_NAME, canonical_json(document))
+
+
+def load_run(out: Path) -> tuple[RunSettings, str]:
+    """Settings and run id of an interrupted run.
+
+    Raises:
+        UsageError: The folder holds no run.
+        LockInvalid: Its ``run.json`` is malformed.
+    """
+    path = out / FILE_NAME
+    if not path.is_file():
+        raise UsageError(f"{out} holds no run", hint="name the --out folder of the training run")
+    document = parse_json(read_bounded(path, _MAX_BYTES))
+    run = load_model(_RunFile, document, LockInvalid, FILE_NAME)
+    settings = RunSettings(
+        lock=Path(run.lock),
+        platform=run.platform,
+        guest=Path(run.guest),
+        collateral=run.collateral,
+        broker=Path(run.broker),
+        data=tuple(Path(path) for path in run.data),
+        base=Path(run.base),
+        out=out,
+    )
+    return settings, run.run_id
