@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from release_world import ROOT, ReleaseWorld, Wire, release_world, simulated_pki
 
+from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
@@ -29,8 +31,12 @@ from sealtrain.errors import (
     SimulatedEvidence,
 )
 from sealtrain.records import dsse
-from sealtrain.release.attested import fetch_keys
+from sealtrain.release.attested import AttestedBroker, fetch_keys
 from sealtrain.release.grant import renew
+from sealtrain.release.pin import BrokerPin
+from sealtrain.sealing.hpke import HpkePrivateKey
+
+pytestmark = pytest.mark.claim("C18")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +59,6 @@ def flip(document: dict[str, Any], name: str) -> None:
 
 def resigned(document: dict[str, Any], signer: dsse.Ed25519Signer, **changed: Any) -> None:
     """Replace the receipt by another, signed with ``signer``."""
-    import json
-
     payload = json.loads(from_base64(document["receipt"]["payload"])) | changed
     envelope = dsse.sign(canonical_json(payload), RECEIPT_PAYLOAD_TYPE, signer)
     document["receipt"] = envelope.to_dict()
@@ -98,7 +102,9 @@ ANSWER_TAMPERINGS: dict[str, tuple[Callable[[dict[str, Any]], None], type[Sealtr
     "ledger path cut": (lambda answer: answer["proof"]["path"].pop(), ProofInvalid),
     "checkpoint altered": (
         lambda answer: answer["proof"].update(
-            checkpoint=answer["proof"]["checkpoint"].replace("sealtrain/ledger/", "sealtrain/other/")
+            checkpoint=answer["proof"]["checkpoint"].replace(
+                "sealtrain/ledger/", "sealtrain/other/"
+            )
         ),
         SignatureInvalid,
     ),
@@ -194,15 +200,10 @@ def test_a_renewal_receipt_for_another_lease(world: ReleaseWorld) -> None:
 
     world.wire.on_answer = other_lease
     with pytest.raises(AnswerInvalid):
-        renew(world.wire, attested, world.collect(guest), grant)  # type: ignore[arg-type]
-
-
-# --- The broker's own evidence -----------------------------------------------------------------------
+        renew(world.wire, attested, world.collect(guest), grant)
 
 
 def swap_first_key(document: dict[str, Any]) -> None:
-    from sealtrain.sealing.hpke import HpkePrivateKey
-
     mine = HpkePrivateKey(Secret(bytes(32))).public.raw
     document["keys"][0]["public_key"] = to_base64(mine)
 
@@ -251,41 +252,35 @@ def test_a_broker_that_runs_something_else(world: ReleaseWorld) -> None:
 
 
 def test_a_broker_under_another_root(world: ReleaseWorld, tmp_path: Path) -> None:
-    with release_world(tmp_path, guest_pki=simulated_pki("somebody else")) as other:
-        with pytest.raises(QuoteRootUntrusted):
-            fetch_keys(
-                other.wire,  # type: ignore[arg-type]  # the client's methods that are used
-                world.pin,
-                world.consortium,
-                app_id=world.locked.app_id,
-                compose_hash=world.locked.compose_hash,
-                now=world.clock(),
-            )
+    with (
+        release_world(tmp_path, guest_pki=simulated_pki("somebody else")) as other,
+        pytest.raises(QuoteRootUntrusted),
+    ):
+        _fetch(world, world.pin, other.wire)
 
 
 def test_a_simulated_broker_under_a_policy_for_hardware(world: ReleaseWorld) -> None:
     policy = world.policy.to_dict() | {"platform": "dstack", "root": "intel"}
-    from sealtrain.attest.policy import policy_from_dict
-
     pin = world.pin.model_copy(update={"appraisal": policy_from_dict(policy)})
     with pytest.raises(SimulatedEvidence):
         _fetch(world, pin)
 
 
 def test_a_broker_of_another_consortium(world: ReleaseWorld, tmp_path: Path) -> None:
-    with release_world(tmp_path, owners=("hospital-a", "hospital-b"), approved_by=()) as other:
-        with pytest.raises(ConsortiumMismatch):
-            world.obtain(wire=other.wire)
+    attested = world.attest()
+    with (
+        release_world(tmp_path, owners=("hospital-a", "hospital-b"), approved_by=()) as other,
+        pytest.raises(ConsortiumMismatch),
+    ):
+        world.obtain(wire=other.wire, attested=attested)
 
 
-def _fetch(world: ReleaseWorld, pin: Any) -> object:
+def _fetch(world: ReleaseWorld, pin: BrokerPin, wire: Wire | None = None) -> AttestedBroker:
     return fetch_keys(
-        world.wire,  # type: ignore[arg-type]  # the client's methods that are used
+        wire or world.wire,
         pin,
         world.consortium,
         app_id=world.locked.app_id,
         compose_hash=world.locked.compose_hash,
         now=world.clock(),
     )
-
-

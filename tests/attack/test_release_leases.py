@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from sealtrain.errors import (
 from sealtrain.release.grant import Grant, renew
 from sealtrain.release.messages import RenewalRequest, load_message
 
+pytestmark = pytest.mark.claim("C20")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
@@ -31,8 +34,10 @@ def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
 
 
 def renewed(world: ReleaseWorld, grant: Grant, **changed: Any) -> Grant:
-    collect = changed.pop("collect", None) or world.collect(changed.pop("guest", None) or world.guest())
-    return renew(world.wire, world.attest(), collect, grant, **changed)  # type: ignore[arg-type]
+    collect = changed.pop("collect", None) or world.collect(
+        changed.pop("guest", None) or world.guest()
+    )
+    return renew(world.wire, world.attest(), collect, grant, **changed)
 
 
 def refused(world: ReleaseWorld, error: type[SealtrainError], grant: Grant, **changed: Any) -> None:
@@ -81,6 +86,7 @@ def test_a_resume_ends_the_lease_of_the_guest_before(world: ReleaseWorld) -> Non
     refused(world, LeaseStale, grant)
 
 
+@pytest.mark.claim("C11")
 def test_a_revocation_stops_renewals(world: ReleaseWorld) -> None:
     grant = world.obtain()
     world.revoke("hospital-c")
@@ -133,12 +139,11 @@ def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
         data_keys={},
         run_key=grant.run_key,
         latest_checkpoint=None,
-        receipts=(type(grant.receipts[0])(receipt=receipt, envelope=grant.receipts[0].envelope,
-                                          proof=grant.receipts[0].proof),),
-    )  # fmt: skip
+        receipts=(replace(grant.receipts[0], receipt=receipt),),
+    )
     with pytest.raises(LeaseUnknown):
         renew(
-            world.wire,  # type: ignore[arg-type]  # the client's methods that are used
+            world.wire,
             world.attest(other),
             world.collect(world.guest(other)),
             swapped,
@@ -148,7 +153,12 @@ def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
 
 @pytest.mark.parametrize(
     ("offered", "accepted"),
-    [((4, "aa" * 32), False), ((5, "bb" * 32), False), ((5, "aa" * 32), True), ((6, "bb" * 32), True)],
+    [
+        ((4, "aa" * 32), False),
+        ((5, "bb" * 32), False),
+        ((5, "aa" * 32), True),
+        ((6, "bb" * 32), True),
+    ],
     ids=["lower", "same counter, other digest", "the same", "higher"],
 )
 def test_the_anchored_checkpoint_never_goes_back(
@@ -183,9 +193,7 @@ def test_a_renewal_request_cannot_be_replayed(world: ReleaseWorld) -> None:
 def test_a_challenge_for_a_release_does_not_renew(world: ReleaseWorld) -> None:
     grant = world.obtain()
     plain = world.wire.challenge
-    world.wire.challenge = lambda consortium_id, _purpose: plain(  # type: ignore[method-assign]
-        consortium_id, "release"
-    )
+    world.wire.challenge = lambda consortium_id, _purpose: plain(consortium_id, "release")
     refused(world, ChallengeUnknown, grant)
 
 

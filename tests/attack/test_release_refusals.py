@@ -1,4 +1,4 @@
-"""No key leaves unless every check of spec/key-release.md holds: one attack, one code, one entry."""
+"""No key leaves unless every check of the protocol holds: one attack, one code, one entry."""
 
 from __future__ import annotations
 
@@ -61,6 +61,8 @@ from sealtrain.release.messages import ReleaseRequest
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_recipe
 
+pytestmark = pytest.mark.claim("C19")
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
@@ -93,9 +95,7 @@ def replaced(sealed: SealedSet, stanza: Stanza) -> tuple[str, str, Stanza]:
     return sealed.dataset_id, sealed.root, stanza
 
 
-# --- Approvals -------------------------------------------------------------------------------------
-
-
+@pytest.mark.claim("C10")
 def test_one_approval_short(tmp_path: Path) -> None:
     with release_world(tmp_path, approved_by=("hospital-a",)) as world:
         error = refused(world, ApprovalsMissing, world.obtain)
@@ -105,6 +105,7 @@ def test_one_approval_short(tmp_path: Path) -> None:
         assert len(world.obtain().data_keys) == 3
 
 
+@pytest.mark.claim("C10")
 def test_an_expired_approval_does_not_count(tmp_path: Path) -> None:
     with release_world(tmp_path, approved_by=("hospital-a",)) as world:
         world.approve("hospital-b", not_after=world.clock() + 60)
@@ -114,6 +115,7 @@ def test_an_expired_approval_does_not_count(tmp_path: Path) -> None:
         assert error.owner == "hospital-b"
 
 
+@pytest.mark.claim("C11")
 def test_one_revocation_stops_releases(world: ReleaseWorld) -> None:
     world.obtain()
     world.revoke("hospital-c")
@@ -123,6 +125,7 @@ def test_one_revocation_stops_releases(world: ReleaseWorld) -> None:
     refused(world, ApprovalRevoked, world.obtain)
 
 
+@pytest.mark.claim("C10")
 def test_a_recipe_changed_after_approval(world: ReleaseWorld) -> None:
     other = changed_recipe(world)
     sets = [world.seal(owner, locked=other) for owner in ("hospital-a", "hospital-b")]
@@ -134,20 +137,24 @@ def test_a_recipe_changed_after_approval(world: ReleaseWorld) -> None:
     assert (error.got, error.expected) == (other.recipe_hash, world.locked.recipe_hash)
 
 
+@pytest.mark.claim("C10")
 def test_no_approval_at_all_is_not_called_a_changed_recipe(tmp_path: Path) -> None:
     with release_world(tmp_path, approved_by=()) as world:
         refused(world, ApprovalsMissing, world.obtain)
 
 
+@pytest.mark.claim("C12")
 def test_an_approval_by_an_outsider_counts_for_nothing(world: ReleaseWorld) -> None:
     mallory = Identity("hospital-c", Secret(bytes(range(1, 33))))
     refused(world, ApprovalUnknown, lambda: world.approve("hospital-c", identity_of=mallory))
 
 
+@pytest.mark.claim("C12")
 def test_an_approval_for_another_consortium_counts_for_nothing(world: ReleaseWorld) -> None:
     refused(world, ApprovalUnknown, lambda: world.approve("hospital-c", consortium_id="ab" * 32))
 
 
+@pytest.mark.claim("C10")
 def test_an_approval_from_the_future_is_refused(world: ReleaseWorld) -> None:
     late = world.clock() + 301
     refused(
@@ -157,6 +164,7 @@ def test_an_approval_from_the_future_is_refused(world: ReleaseWorld) -> None:
     )
 
 
+@pytest.mark.claim("C10")
 def test_an_approval_that_is_over_is_refused_at_the_door(world: ReleaseWorld) -> None:
     past = world.clock() - DAY
     refused(
@@ -164,9 +172,6 @@ def test_an_approval_that_is_over_is_refused_at_the_door(world: ReleaseWorld) ->
         ApprovalExpired,
         lambda: world.approve("hospital-c", signed_at=past, not_after=past + 60),
     )
-
-
-# --- What runs -------------------------------------------------------------------------------------
 
 
 def test_a_guest_that_claims_the_approved_compose_hash(world: ReleaseWorld) -> None:
@@ -228,9 +233,7 @@ def test_a_platform_the_recipe_does_not_allow(world: ReleaseWorld) -> None:
     refused(world, PlatformMismatch, lambda: world.obtain(locked=other))
 
 
-# --- Evidence --------------------------------------------------------------------------------------
-
-
+@pytest.mark.claim("C14")
 def test_a_quote_of_the_wrong_root(world: ReleaseWorld) -> None:
     pki = simulated_pki("somebody else")
     guest = world.guest(pki=pki)
@@ -241,11 +244,15 @@ def test_a_quote_of_the_wrong_root(world: ReleaseWorld) -> None:
     )
 
 
+@pytest.mark.claim("C18")
 def test_evidence_of_another_conversation(world: ReleaseWorld) -> None:
     honest = world.collect(world.guest())
-    refused(world, ReportDataMismatch, lambda: world.obtain(collect=lambda _data: honest(bytes(64))))
+    refused(
+        world, ReportDataMismatch, lambda: world.obtain(collect=lambda _data: honest(bytes(64)))
+    )
 
 
+@pytest.mark.claim("C18")
 def test_evidence_made_for_a_renewal_does_not_release(world: ReleaseWorld) -> None:
     collect = world.collect(world.guest())
 
@@ -257,6 +264,7 @@ def test_evidence_made_for_a_renewal_does_not_release(world: ReleaseWorld) -> No
     refused(world, ReportDataMismatch, world.obtain)
 
 
+@pytest.mark.claim("C14")
 def test_an_event_log_that_does_not_replay(world: ReleaseWorld) -> None:
     def drop_an_event(document: dict[str, Any]) -> None:
         del document["evidence"]["event_log"][-1]
@@ -289,34 +297,34 @@ def test_anything_swapped_in_transit_breaks_the_report_data(
     refused(world, ReportDataMismatch, world.obtain)
 
 
-# --- Challenges ------------------------------------------------------------------------------------
-
-
+@pytest.mark.claim("C17")
 def test_a_challenge_serves_once(world: ReleaseWorld) -> None:
     world.obtain()
     refused(world, ChallengeReplayed, lambda: world.wire.release(world.wire.requests[-1]))
 
 
+@pytest.mark.claim("C17")
 def test_a_refused_request_burns_its_challenge_too(world: ReleaseWorld) -> None:
     world.revoke("hospital-a")
     refused(world, ApprovalRevoked, world.obtain)
     refused(world, ChallengeReplayed, lambda: world.wire.release(world.wire.requests[-1]))
 
 
+@pytest.mark.claim("C17")
 def test_a_challenge_of_another_broker(world: ReleaseWorld, tmp_path: Path) -> None:
     with release_world(tmp_path, root=bytes(32)) as other:
         other.obtain()
         refused(world, ChallengeUnknown, lambda: world.wire.release(other.wire.requests[-1]))
 
 
+@pytest.mark.claim("C17")
 def test_a_challenge_for_a_renewal_does_not_release(world: ReleaseWorld) -> None:
     plain = world.wire.challenge
-    world.wire.challenge = lambda consortium_id, _purpose: plain(  # type: ignore[method-assign]
-        consortium_id, "renewal"
-    )
+    world.wire.challenge = lambda consortium_id, _purpose: plain(consortium_id, "renewal")
     refused(world, ChallengeUnknown, world.obtain)
 
 
+@pytest.mark.claim("C17")
 def test_an_expired_challenge(world: ReleaseWorld) -> None:
     collect = world.collect(world.guest())
 
@@ -327,17 +335,18 @@ def test_an_expired_challenge(world: ReleaseWorld) -> None:
     refused(world, ChallengeExpired, lambda: world.obtain(collect=slow))
 
 
+@pytest.mark.claim("C17")
 def test_of_eight_simultaneous_replays_one_wins(world: ReleaseWorld) -> None:
     held: list[ReleaseRequest] = []
 
-    class Held(Exception):  # noqa: N818  # not an error of the product
+    class Held(Exception):  # not an error of the product
         pass
 
     def hold(request: ReleaseRequest) -> Any:
         held.append(request)
         raise Held
 
-    release, world.wire.release = world.wire.release, hold  # type: ignore[method-assign]
+    release, world.wire.release = world.wire.release, hold
     with pytest.raises(Held):
         world.obtain()
     outcomes: list[str] = []
@@ -361,6 +370,7 @@ def test_of_eight_simultaneous_replays_one_wins(world: ReleaseWorld) -> None:
     assert len(world.refusals()) == 7
 
 
+@pytest.mark.claim("C17")
 def test_waiting_challenges_are_bounded(tmp_path: Path) -> None:
     with release_world(tmp_path, limits=BrokerLimits(outstanding_challenges=3)) as world:
         for _ in range(3):
@@ -371,12 +381,10 @@ def test_waiting_challenges_are_bounded(tmp_path: Path) -> None:
         world.wire.challenge(world.consortium.consortium_id, "release")
 
 
+@pytest.mark.claim("C17")
 def test_another_consortium_gets_no_challenge(world: ReleaseWorld) -> None:
     with pytest.raises(ConsortiumMismatch):
         world.wire.challenge("ab" * 32, "release")
-
-
-# --- Datasets --------------------------------------------------------------------------------------
 
 
 def test_a_dataset_nobody_registered(world: ReleaseWorld) -> None:
@@ -433,6 +441,7 @@ def test_a_second_manifest_that_does_not_continue_the_first(world: ReleaseWorld)
     refused(world, DatasetMismatch, lambda: world.register(again))
 
 
+@pytest.mark.claim("C6")
 def test_a_stanza_of_another_owner(world: ReleaseWorld) -> None:
     stanza = world.sealed["hospital-b"].stanza
     asked = replaced(world.sealed["hospital-a"], stanza)
@@ -440,11 +449,13 @@ def test_a_stanza_of_another_owner(world: ReleaseWorld) -> None:
     assert error.owner == "hospital-a"
 
 
+@pytest.mark.claim("C6")
 def test_a_stanza_of_another_dataset(world: ReleaseWorld) -> None:
     asked = replaced(world.sealed["hospital-a"], world.seal("hospital-a").stanza)
     refused(world, WrongKey, lambda: world.obtain(datasets=[asked]))
 
 
+@pytest.mark.claim("C6")
 def test_a_stanza_of_another_recipe(world: ReleaseWorld) -> None:
     stanza = world.seal("hospital-a", locked=changed_recipe(world)).stanza
     refused(
@@ -454,6 +465,7 @@ def test_a_stanza_of_another_recipe(world: ReleaseWorld) -> None:
     )
 
 
+@pytest.mark.claim("C6")
 def test_a_stanza_made_for_another_brokers_root(world: ReleaseWorld) -> None:
     sealed = world.sealed["hospital-a"]
     binding = RecipeBinding(
@@ -466,9 +478,6 @@ def test_a_stanza_made_for_another_brokers_root(world: ReleaseWorld) -> None:
         sealed.key, dataset_id=sealed.dataset_id, binding=binding, public=HpkePublicKey(other.raw)
     )
     refused(world, WrongKey, lambda: world.obtain(datasets=[replaced(sealed, stanza)]))
-
-
-# --- Runs ------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_run_cannot_be_resumed(world: ReleaseWorld) -> None:
@@ -486,9 +495,6 @@ def test_a_run_cannot_be_resumed_with_another_recipe(world: ReleaseWorld) -> Non
     for owner in ("hospital-a", "hospital-b"):
         world.approve(owner, target=target_of(other), datasets=[])
     refused(world, RunMismatch, lambda: world.obtain(run_id=run_id, locked=other, resume=True))
-
-
-# --- The ledger and the rate -----------------------------------------------------------------------
 
 
 def test_nothing_leaves_when_the_ledger_cannot_be_written(

@@ -15,6 +15,8 @@ from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
 from sealtrain.sealing.header import FileKeys, encode_header
 from sealtrain.sealing.writer import PAYLOAD_CONTEXT
 
+pytestmark = pytest.mark.claim("C1")
+
 SALT = bytes(24)
 
 

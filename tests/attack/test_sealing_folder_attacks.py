@@ -33,6 +33,8 @@ from sealtrain.sealing.header import FileKeys, encode_header
 from sealtrain.sealing.opened import read_index
 from sealtrain.sealing.writer import SealedWriter
 
+pytestmark = pytest.mark.claim("C3")
+
 ROWS = [{"id": number, "text": f"row {number} " * 30} for number in range(12_000)]
 
 

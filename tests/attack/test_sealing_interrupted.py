@@ -23,6 +23,8 @@ from sealtrain.errors import RecordInvalid
 from sealtrain.sealing.dataset import contains_record, export
 from sealtrain.sealing.file import seal_file
 
+pytestmark = pytest.mark.claim("C5")
+
 
 class Interrupted(Exception):
     """Raised from inside a callback."""
@@ -119,6 +121,7 @@ def test_kill_9_leaves_a_hidden_folder_of_ciphertext_at_most(tmp_path: Path, lay
     assert len(sealed_folder(source, outputs / "d.sealed", layout=layout).description.shards) >= 1
 
 
+@pytest.mark.claim("C4")
 def test_no_plaintext_is_on_disk_while_or_after_sealing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,8 @@ from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, SEALED_CHUNK_BY
 from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.header import Header, read_header_from
 
+pytestmark = [pytest.mark.claim("C1"), pytest.mark.claim("C2")]
+
 DATA = content(120, "tamper")
 SMALL = sealed(DATA, stanzas=[stanza(), stanza("6b", "recipe")])
 LARGE_DATA = content(5 * CHUNK_BYTES + 77, "large")

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +29,8 @@ from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
-from sealtrain.consortium.ledger import verify_extension, verify_proof
+from sealtrain.consortium.ledger import Ledger, verify_extension, verify_proof
+from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ApprovalRevoked,
@@ -40,6 +41,7 @@ from sealtrain.errors import (
     LimitExceeded,
     ManifestMalformed,
     RecipeChanged,
+    Unreachable,
     UsageError,
 )
 from sealtrain.recipe.lock import LockedRecipe
@@ -312,9 +314,6 @@ def test_the_consortium_is_served(site: Site) -> None:
     assert site.client.consortium(site.consortium.consortium_id) == site.consortium
 
 
-# --- HTTP -------------------------------------------------------------------------------------------
-
-
 def post(site: Site, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
     answer = httpx.post(site.url + path, content=body, trust_env=False)
     assert "traceback" not in answer.text.lower()
@@ -389,7 +388,9 @@ def test_a_path_or_query_that_is_none(site: Site, path: str, status: int) -> Non
 
 
 def test_answers_are_not_cached(site: Site) -> None:
-    assert httpx.get(site.url + "/v1/health", trust_env=False).headers["cache-control"] == "no-store"
+    assert (
+        httpx.get(site.url + "/v1/health", trust_env=False).headers["cache-control"] == "no-store"
+    )
 
 
 def test_the_documentation_names_every_body(site: Site) -> None:
@@ -419,8 +420,6 @@ def _references(value: Any) -> Iterator[str]:
 def test_a_failure_inside_is_told_to_nobody(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from sealtrain.consortium.ledger import Ledger
-
     def broken(_self: object) -> str:
         raise RuntimeError("a secret reason")
 
@@ -438,9 +437,6 @@ def test_a_failure_inside_is_told_to_nobody(
 def test_a_ledger_that_cannot_be_written_answers_internal(
     site: Site, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sealtrain.consortium.ledger_store import LedgerStore
-    from sealtrain.errors import Unreachable
-
     def full(*_: object) -> int:
         raise Unreachable("no space left on device")
 
@@ -471,16 +467,12 @@ def test_a_broker_that_restarts_keeps_its_keys_and_its_ledger(
 def test_a_broker_with_another_root_secret_refuses_the_old_ledger(
     site: Site, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     config = replace(site.config, root_secret=f"file:{tmp_path / 'other'}")
     with pytest.raises(LedgerInconsistent), running_broker(config):
         pass
 
 
 def test_a_port_that_is_taken(site: Site) -> None:
-    from dataclasses import replace
-
     port = urlsplit(site.url).port
     assert port is not None
     with pytest.raises(UsageError), running_broker(replace(site.config, port=port)):
@@ -488,8 +480,6 @@ def test_a_port_that_is_taken(site: Site) -> None:
 
 
 def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     config = replace(
         site.config,
         state=tmp_path / "state",

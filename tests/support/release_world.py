@@ -1,7 +1,7 @@
 """Three owners, one broker and as many guests as a test wants, from real parts in one process.
 
-``Wire`` stands where HTTP would be: every message crosses it as JSON bytes, a test may alter them on
-the way, and all that ever left the broker is kept to be searched for keys.
+``Wire`` stands where HTTP would be: every message crosses it as JSON bytes, a test may alter them
+on the way, and all that ever left the broker is kept to be searched for keys.
 """
 
 from __future__ import annotations
@@ -182,7 +182,11 @@ class ReleaseWorld:
         )
 
     def guest(
-        self, locked: LockedRecipe | None = None, *, pki: SimulatedPki | None = None, number: int = 0
+        self,
+        locked: LockedRecipe | None = None,
+        *,
+        pki: SimulatedPki | None = None,
+        number: int = 0,
     ) -> SimulatedGuest:
         return booted(pki or self.pki, (locked or self.locked).compose_bytes, number)
 
@@ -275,10 +279,12 @@ class ReleaseWorld:
     def submit(self, envelope: Envelope) -> Accepted:
         return self.broker.registry.submit_decision(document_of(envelope))
 
-    def attest(self, locked: LockedRecipe | None = None, wire: Wire | None = None) -> AttestedBroker:
+    def attest(
+        self, locked: LockedRecipe | None = None, wire: Wire | None = None
+    ) -> AttestedBroker:
         locked = locked or self.locked
         return fetch_keys(
-            wire or self.wire,  # type: ignore[arg-type]  # the client's methods that are used
+            wire or self.wire,
             self.pin,
             self.consortium,
             app_id=locked.app_id,
@@ -302,9 +308,7 @@ class ReleaseWorld:
         return obtain(wire, broker, collect, **(arguments | changed))
 
     def refusals(self) -> list[dict[str, Any]]:
-        return [
-            entry["body"] for entry in self.ledger.entries() if entry["kind"] == "refusal"
-        ]
+        return [entry["body"] for entry in self.ledger.entries() if entry["kind"] == "refusal"]
 
     def kinds(self) -> list[str]:
         return [str(entry["kind"]) for entry in self.ledger.entries()]
@@ -312,7 +316,9 @@ class ReleaseWorld:
     def assert_no_key_left(self) -> None:
         """No data key, run key or root in anything that left the broker or that it wrote."""
         secrets = [one.key.reveal() for one in self.sealed.values()] + [ROOT]
-        forms = [form for key in secrets for form in (key, key.hex().encode(), to_base64(key).encode())]
+        forms = [
+            form for key in secrets for form in (key, key.hex().encode(), to_base64(key).encode())
+        ]
         written = [path.read_bytes() for path in self.folder.rglob("*sqlite*")]
         for data in (*self.wire.left_the_broker, *written):
             for form in forms:
@@ -337,9 +343,7 @@ def target_of(locked: LockedRecipe) -> Target:
     )
 
 
-def evidence_of(
-    guest: SimulatedGuest, report_data: bytes, pki: SimulatedPki, now: int
-) -> Evidence:
+def evidence_of(guest: SimulatedGuest, report_data: bytes, pki: SimulatedPki, now: int) -> Evidence:
     return Evidence.build(
         platform="simulator",
         quote=guest.quote(report_data),
@@ -354,9 +358,7 @@ def lock_changed(
     consortium_id: str, change: Callable[[dict[str, Any]], None] = lambda _recipe: None
 ) -> LockedRecipe:
     recipe: dict[str, Any] = copy.deepcopy(dict(RECIPE))
-    recipe["datasets"] = [
-        {"owner": owner, "name": "biopsies", "role": "train"} for owner in OWNERS
-    ]
+    recipe["datasets"] = [{"owner": owner, "name": "biopsies", "role": "train"} for owner in OWNERS]
     change(recipe)
     return _locked(consortium_id, yaml.safe_dump(recipe, sort_keys=False))
 

@@ -48,12 +48,12 @@ class Transport:
     """
 
     def __init__(self, url: str, timeout: float = 60.0) -> None:
-        parts = httpx.URL(url) if url.isascii() else httpx.URL()
-        if parts.scheme not in ("http", "https") or not parts.host or parts.query:
+        parts = _parts(url)
+        if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.userinfo:
             raise UsageError(
                 "not the URL of a broker",
                 check="broker URL",
-                got=url[:200],
+                got=url.rpartition("@")[2][:200],  # what stands before it may be a password
                 expected="http(s)://host",
             )
         self.url = url.rstrip("/")
@@ -157,6 +157,13 @@ class Transport:
 
     def _odd(self, problem: str) -> AnswerInvalid:
         return AnswerInvalid(problem, check="answer form", hint=_HINT)
+
+
+def _parts(url: str) -> httpx.URL:
+    try:
+        return httpx.URL(url) if url.isascii() else httpx.URL()
+    except httpx.InvalidURL:
+        return httpx.URL()
 
 
 def _printable(text: str | None) -> str | None:

@@ -26,9 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def issue(store: Store, challenge: str, *, now: int = NOW, most: int = 10) -> None:
     with store.transaction() as transaction:
-        transaction.issue(
-            challenge, "release", now=now, expires_at=now + 120, max_outstanding=most
-        )
+        transaction.issue(challenge, "release", now=now, expires_at=now + 120, max_outstanding=most)
 
 
 def test_a_challenge_burns_once(store: Store) -> None:
@@ -97,9 +95,13 @@ def test_used_challenges_do_not_wait(store: Store) -> None:
 
 
 def test_a_block_that_raises_leaves_nothing(store: Store) -> None:
-    with pytest.raises(RuntimeError), store.transaction() as transaction:
-        transaction.begin_run("d" * 32, **TARGET, now=NOW)
-        raise RuntimeError
+    def begin_and_fail() -> None:
+        with store.transaction() as transaction:
+            transaction.begin_run("d" * 32, **TARGET, now=NOW)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        begin_and_fail()
     with store.transaction() as transaction:
         assert transaction.run("d" * 32) is None
 
@@ -121,9 +123,7 @@ def test_a_new_lease_ends_the_ones_before(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.begin_run("d" * 32, **TARGET, now=NOW)
         for lease in ("1" * 64, "2" * 64):
-            transaction.grant_lease(
-                lease, "d" * 32, not_after=NOW + 60, instance_id="i", now=NOW
-            )
+            transaction.grant_lease(lease, "d" * 32, not_after=NOW + 60, instance_id="i", now=NOW)
         transaction.extend_lease("2" * 64, not_after=NOW + 99)
         first, second = transaction.lease("1" * 64), transaction.lease("2" * 64)
         assert transaction.lease("3" * 64) is None
@@ -155,7 +155,10 @@ def test_a_dataset_has_one_manifest_at_a_time(store: Store) -> None:
     with store.transaction() as transaction:
         for number in range(2):
             transaction.put_dataset(
-                dataset_id="f" * 32, digest=str(number), envelope=b"%d" % number, ledger_index=number
+                dataset_id="f" * 32,
+                digest=str(number),
+                envelope=b"%d" % number,
+                ledger_index=number,
             )
         assert transaction.dataset("f" * 32) == (1, "1", b"1")
         assert transaction.datasets(["f" * 32, "0" * 32]) == {"f" * 32: b"1"}
@@ -180,7 +183,8 @@ def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> N
         "import os, sys; from pathlib import Path; from sealtrain.broker.store import Store\n"
         "store = Store(Path(sys.argv[1]))\n"
         "with store.transaction() as transaction:\n"
-        f"    transaction.begin_run('d' * 32, app_id='a', compose_hash='b', recipe_hash='c', now={NOW})\n"
+        "    ids = dict(app_id='a', compose_hash='b', recipe_hash='c')\n"
+        "    transaction.begin_run('d' * 32, **ids, now=1)\n"
         "    os._exit(9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)

@@ -1,0 +1,419 @@
+"""The decision alone: facts in, permit or refusal out, and the order of the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from manifest_world import OWNERS, digest, identity
+
+from sealtrain.attest.evidence import Evidence
+from sealtrain.consortium.approvals import (
+    DatasetPin,
+    Decision,
+    SignedDecision,
+    Tally,
+    Target,
+    sign_decision,
+    tally,
+    verify_decision,
+)
+from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import (
+    AppIdMismatch,
+    ApprovalRevoked,
+    ApprovalsMissing,
+    ChallengeExpired,
+    ChallengeReplayed,
+    ChallengeUnknown,
+    CheckpointRefused,
+    ComposeHashMismatch,
+    ConsortiumMismatch,
+    DatasetMismatch,
+    DatasetUnknown,
+    LeaseStale,
+    LeaseUnknown,
+    PlatformMismatch,
+    RecipeChanged,
+    RunMismatch,
+    SealtrainError,
+)
+from sealtrain.release.decide import admit, decide, decide_renewal
+from sealtrain.release.facts import (
+    ChallengeState,
+    LeaseState,
+    Limits,
+    Measured,
+    Permit,
+    RunState,
+)
+from sealtrain.release.messages import ReleaseRequest, RenewalRequest
+
+NOW = 1_790_000_000
+CONSORTIUM = Consortium.found(
+    name="three", owners=[identity(name).public for name in OWNERS], approve=2
+)
+TARGET = Target(
+    app_id=digest("app", 20), compose_hash=digest("compose"), recipe_hash=digest("recipe")
+)
+DATASET, ROOT, RUN, LEASE = digest("dataset", 16), digest("root"), digest("run", 16), digest("l")
+EVIDENCE = Evidence.from_dict(
+    {
+        "version": 1,
+        "platform": "simulator",
+        "quote": "AAAA",
+        "event_log": [
+            {
+                "imr": 3,
+                "event_type": 1,
+                "digest": "",
+                "event": "x",
+                "event_payload": "",
+                "version": 1,
+            }
+        ],
+        "app_compose": "{}",
+        "vm_config": None,
+        "collateral": None,
+    }
+)
+CONVERSATION: dict[str, Any] = {
+    "version": 1,
+    "challenge": digest("challenge"),
+    "run_id": RUN,
+    "consortium_id": CONSORTIUM.consortium_id,
+    **TARGET.to_dict(),
+    "evidence": EVIDENCE.to_dict(),
+}
+RELEASE = ReleaseRequest.from_dict(
+    CONVERSATION
+    | {
+        "hpke_public_key": "A" * 1624,
+        "datasets": [
+            {
+                "dataset_id": DATASET,
+                "root": ROOT,
+                "stanza": {"kind": "recipe", "recipient": digest("recipient"), "body": "AAAA"},
+            }
+        ],
+        "resume": False,
+        "gpu_evidence_digest": None,
+    }
+)
+RENEWAL = RenewalRequest.from_dict(CONVERSATION | {"lease_id": LEASE, "checkpoint": None})
+MANIFEST = DatasetManifest(
+    version=1,
+    dataset_id=DATASET,
+    name="biopsies",
+    owner="hospital-a",
+    owner_id=identity("hospital-a").public.owner_id,
+    root=ROOT,
+    shards=1,
+    records=None,
+    tokens=None,
+    schema_digest=digest("schema"),
+    app_id=TARGET.app_id,
+    compose_hash=TARGET.compose_hash,
+    sealed_at="2026-01-01T00:00:00Z",
+    previous=None,
+)
+
+
+def approval(owner: str, *, ends: int = NOW + 9999, target: Target = TARGET, **pins: str) -> Any:
+    decision = Decision.approve(
+        consortium_id=CONSORTIUM.consortium_id,
+        target=target,
+        datasets=[DatasetPin(dataset_id=name, root=root) for name, root in pins.items()],
+        signed_at=NOW - 9999,
+        not_after=ends,
+    )
+    return verify_decision(sign_decision(decision, identity(owner).signer), CONSORTIUM)
+
+
+def revocation(owner: str) -> SignedDecision:
+    decision = Decision.revoke(
+        consortium_id=CONSORTIUM.consortium_id, target=TARGET, signed_at=NOW - 1
+    )
+    return verify_decision(sign_decision(decision, identity(owner).signer), CONSORTIUM)
+
+
+def counted(*decisions: SignedDecision, target: Target = TARGET) -> Tally:
+    return tally(decisions, CONSORTIUM, target, NOW)
+
+
+APPROVED = counted(approval("hospital-a"), approval("hospital-b"))
+CHALLENGE = ChallengeState(purpose="release", expires_at=NOW + 120, used=False)
+MEASURED = Measured(
+    **TARGET.to_dict(),
+    consortium_id=CONSORTIUM.consortium_id,
+    datasets=frozenset({("hospital-a", "biopsies")}),
+    instance_id="i-1",
+    platform="simulator",
+    platforms=frozenset({"simulator"}),
+)
+LIVE = LeaseState(run_id=RUN, not_after=NOW + 1, superseded=False, instance_id="i-1")
+LIMITS = Limits(consortium_id=CONSORTIUM.consortium_id, lease_seconds=3600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Honest facts of a release and a renewal; a test replaces one."""
+
+    release: ReleaseRequest = RELEASE
+    renewal: RenewalRequest = RENEWAL
+    challenge: ChallengeState | None = CHALLENGE
+    measured: Measured = MEASURED
+    tally: Tally = APPROVED
+    run: RunState | None = None
+    lease: LeaseState | None = LIVE
+    registered: dict[str, DatasetManifest] = field(default_factory=lambda: {DATASET: MANIFEST})
+    now: int = NOW
+    limits: Limits = LIMITS
+
+    def decide(self) -> Permit:
+        return decide(
+            self.release,
+            challenge=self.challenge,
+            measured=self.measured,
+            tally=self.tally,
+            run=self.run,
+            registered=self.registered,
+            now=self.now,
+            limits=self.limits,
+        )
+
+    def renew(self) -> Permit:
+        challenge = self.challenge and replace(self.challenge, purpose="renewal")
+        return decide_renewal(
+            self.renewal,
+            challenge=challenge,
+            measured=self.measured,
+            tally=self.tally,
+            run=self.run or KNOWN,
+            lease=self.lease,
+            now=self.now,
+            limits=self.limits,
+        )
+
+
+KNOWN = RunState(**TARGET.to_dict(), checkpoint=Anchor(counter=5, digest=digest("five")))
+HONEST = Case()
+
+
+def with_measured(**changed: Any) -> Case:
+    return replace(HONEST, measured=replace(MEASURED, **changed))
+
+
+def with_release(**changed: Any) -> Case:
+    return replace(HONEST, release=RELEASE.model_copy(update=changed))
+
+
+def with_manifest(**changed: Any) -> Case:
+    return replace(HONEST, registered={DATASET: MANIFEST.model_copy(update=changed)})
+
+
+def with_challenge(**changed: Any) -> Case:
+    return replace(HONEST, challenge=replace(CHALLENGE, **changed))
+
+
+OTHER = Target(app_id=TARGET.app_id, compose_hash=TARGET.compose_hash, recipe_hash="ab" * 32)
+
+# In the order of the spec; each case breaks one check only.
+RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
+    ("1 consortium", with_release(consortium_id="ab" * 32), ConsortiumMismatch),
+    ("2 unknown", replace(HONEST, challenge=None), ChallengeUnknown),
+    ("2 other purpose", with_challenge(purpose="renewal"), ChallengeUnknown),
+    ("3 used", with_challenge(used=True), ChallengeReplayed),
+    ("4 expired", with_challenge(expires_at=NOW), ChallengeExpired),
+    ("7 compose", with_measured(compose_hash="ab" * 32), ComposeHashMismatch),
+    ("7 app", with_measured(app_id="ab" * 20), AppIdMismatch),
+    ("8 lock", with_measured(recipe_hash="ab" * 32), RecipeChanged),
+    ("9 lock of others", with_measured(consortium_id="ab" * 32), ConsortiumMismatch),
+    ("9 platform", with_measured(platforms=frozenset({"dstack"})), PlatformMismatch),
+    ("10 nobody", replace(HONEST, tally=counted()), ApprovalsMissing),
+    ("10 one", replace(HONEST, tally=counted(approval("hospital-a"))), ApprovalsMissing),
+    (
+        "10 revoked",
+        replace(
+            HONEST,
+            tally=counted(approval("hospital-a"), approval("hospital-b"), revocation("hospital-c")),
+        ),
+        ApprovalRevoked,
+    ),
+    (
+        "10 another",
+        replace(HONEST, tally=counted(approval("hospital-a", target=OTHER))),
+        RecipeChanged,
+    ),
+    ("11 not known", with_release(resume=True), RunMismatch),
+    ("11 known", replace(HONEST, run=KNOWN), RunMismatch),
+    (
+        "11 other recipe",
+        replace(with_release(resume=True), run=replace(KNOWN, recipe_hash="ab" * 32)),
+        RunMismatch,
+    ),
+    ("12 nobody's", replace(HONEST, registered={}), DatasetUnknown),
+    ("12 other deployment", with_manifest(compose_hash="ab" * 32), DatasetUnknown),
+    ("12 not named", with_manifest(name="payroll"), DatasetUnknown),
+    ("12 other owner's name", with_manifest(owner="hospital-b"), DatasetUnknown),
+    ("13 root", with_manifest(root="ab" * 32), DatasetMismatch),
+    (
+        "13 pinned otherwise",
+        replace(
+            HONEST,
+            tally=counted(approval("hospital-a"), approval("hospital-b", **{DATASET: "ab" * 32})),
+        ),
+        DatasetMismatch,
+    ),
+    (
+        "13 owner pins another",
+        replace(
+            HONEST,
+            tally=counted(approval("hospital-a", **{"ab" * 16: ROOT}), approval("hospital-b")),
+        ),
+        DatasetMismatch,
+    ),
+]
+
+
+def test_honest_facts_are_permitted() -> None:
+    permit = HONEST.decide()
+    assert [(one.dataset_id, one.root) for one in permit.datasets] == [(DATASET, ROOT)]
+    assert permit.datasets[0].owner_id == MANIFEST.owner_id
+    assert permit.approved_by == ("hospital-a", "hospital-b")
+    assert permit.not_after == NOW + 3600
+    assert permit.checkpoint is None
+
+
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [pytest.param(case, error, id=name) for name, case, error in RELEASE_REFUSALS],
+)
+def test_one_broken_fact_refuses(case: Case, error: type[SealtrainError]) -> None:
+    with pytest.raises(error) as caught:
+        case.decide()
+    assert type(caught.value) is error
+    assert caught.value.check
+    assert caught.value.hint or caught.value.got
+
+
+def test_the_first_broken_check_is_the_one_that_is_told() -> None:
+    """Breaking a later check as well never changes the answer."""
+    order = [
+        with_challenge(used=True),
+        with_challenge(expires_at=NOW),
+        with_measured(compose_hash="ab" * 32),
+        with_measured(recipe_hash="ab" * 32),
+        replace(HONEST, tally=counted()),
+        replace(HONEST, run=KNOWN),
+        replace(HONEST, registered={}),
+    ]
+    parts = ("challenge", "measured", "tally", "run", "registered")
+    for index, first in enumerate(order):
+        with pytest.raises(SealtrainError) as alone:
+            first.decide()
+        for later in order[index + 1 :]:
+            changed = {
+                name: getattr(later, name)
+                for name in parts
+                if getattr(later, name) != getattr(HONEST, name)
+                and getattr(first, name) == getattr(HONEST, name)
+            }
+            with pytest.raises(type(alone.value)):
+                replace(first, **changed).decide()
+
+
+def test_a_tally_of_another_target_is_a_bug_not_a_permit() -> None:
+    both = (approval("hospital-a", target=OTHER), approval("hospital-b", target=OTHER))
+    with pytest.raises(ValueError, match="another target"):
+        replace(HONEST, tally=counted(*both, target=OTHER)).decide()
+
+
+def test_an_approval_that_pins_this_root_permits() -> None:
+    pinned = counted(approval("hospital-a", **{DATASET: ROOT}), approval("hospital-b"))
+    assert replace(HONEST, tally=pinned).decide().datasets
+
+
+def test_pins_of_an_approval_that_does_not_count_do_not_matter() -> None:
+    past = approval("hospital-c", ends=NOW - 1, **{DATASET: "ab" * 32})
+    assert replace(
+        HONEST, tally=counted(approval("hospital-a"), approval("hospital-b"), past)
+    ).decide()
+
+
+def test_a_resume_gets_the_anchor_of_its_run() -> None:
+    case = replace(with_release(resume=True), run=KNOWN)
+    assert case.decide().checkpoint == KNOWN.checkpoint
+
+
+@pytest.mark.parametrize(("ends", "lease"), [(NOW, NOW + 1), (NOW + 99, NOW + 100)])
+def test_a_lease_ends_with_the_approvals(ends: int, lease: int) -> None:
+    short = counted(approval("hospital-a"), approval("hospital-b", ends=ends))
+    assert replace(HONEST, tally=short).decide().not_after == lease
+
+
+RENEWAL_REFUSALS: list[tuple[str, Callable[[], Case], type[SealtrainError]]] = [
+    ("11 none", lambda: replace(HONEST, lease=None), LeaseUnknown),
+    ("11 other run", lambda: with_lease(run_id="ab" * 16), LeaseUnknown),
+    (
+        "11 other recipe",
+        lambda: replace(HONEST, run=replace(KNOWN, recipe_hash="ab" * 32)),
+        LeaseUnknown,
+    ),
+    ("12 over", lambda: with_lease(not_after=NOW), LeaseStale),
+    ("12 superseded", lambda: with_lease(superseded=True), LeaseStale),
+    ("13 instance", lambda: with_lease(instance_id="i-2"), LeaseUnknown),
+    ("14 lower", lambda: with_checkpoint(4, digest("five")), CheckpointRefused),
+    ("14 other digest", lambda: with_checkpoint(5, digest("other")), CheckpointRefused),
+]
+
+
+def with_lease(**changed: Any) -> Case:
+    return replace(HONEST, lease=replace(LIVE, **changed))
+
+
+def with_checkpoint(counter: int, sealed: str) -> Case:
+    anchor = Anchor(counter=counter, digest=sealed)
+    return replace(HONEST, renewal=RENEWAL.model_copy(update={"checkpoint": anchor}))
+
+
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [pytest.param(case, error, id=name) for name, case, error in RENEWAL_REFUSALS],
+)
+def test_one_broken_fact_refuses_a_renewal(
+    case: Callable[[], Case], error: type[SealtrainError]
+) -> None:
+    with pytest.raises(error) as caught:
+        case().renew()
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        pytest.param(case, error, id=name)
+        for name, case, error in RELEASE_REFUSALS
+        if name.split()[0] in ("3", "4", "7", "8", "9", "10")
+    ],
+)
+def test_a_renewal_needs_what_a_release_needs(case: Case, error: type[SealtrainError]) -> None:
+    with pytest.raises(error):
+        case.renew()
+
+
+def test_a_renewal_moves_the_anchor_forward() -> None:
+    assert HONEST.renew().checkpoint == KNOWN.checkpoint
+    assert with_checkpoint(5, digest("five")).renew().checkpoint == KNOWN.checkpoint
+    moved = with_checkpoint(6, digest("six")).renew().checkpoint
+    assert moved == Anchor(counter=6, digest=digest("six"))
+
+
+def test_admission_is_part_of_the_decision() -> None:
+    case = with_challenge(used=True)
+    with pytest.raises(ChallengeReplayed):
+        admit(case.release, case.challenge, now=NOW, limits=case.limits)

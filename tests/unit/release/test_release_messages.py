@@ -1,0 +1,114 @@
+"""Messages from the network: every field known, present, bounded."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.errors import AnswerInvalid, DataInvalid, LimitExceeded
+from sealtrain.release.messages import (
+    MAX_DATASETS,
+    ChallengeRequest,
+    ReleaseRequest,
+    SealedKeys,
+    load_message,
+)
+
+VECTORS = Path(__file__).resolve().parents[3] / "vectors" / "release" / "conversations.json"
+EVIDENCE = {
+    "version": 1,
+    "platform": "simulator",
+    "quote": "AAAA",
+    "event_log": [
+        {"imr": 3, "event_type": 1, "digest": "", "event": "x", "event_payload": "", "version": 1}
+    ],
+    "app_compose": "{}",
+    "vm_config": None,
+    "collateral": None,
+}
+
+
+@pytest.fixture
+def release() -> dict[str, Any]:
+    case = json.loads(VECTORS.read_text())["cases"][1]
+    assert case["kind"] == "release"
+    return copy.deepcopy(case["transcript"]) | {"evidence": EVIDENCE}
+
+
+def encoded(document: Any) -> bytes:
+    return json.dumps(document).encode()
+
+
+def test_a_request_survives_the_wire(release: dict[str, Any]) -> None:
+    request = load_message(ReleaseRequest, encoded(release))
+    assert request.to_dict() == release
+    assert "evidence" not in request.transcript()
+
+
+BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
+    "unknown field": lambda one: one.update(extra=1),
+    "unknown field of a dataset": lambda one: one["datasets"][0].update(extra=1),
+    "unknown field of a stanza": lambda one: one["datasets"][0]["stanza"].update(extra=1),
+    "challenge left out": lambda one: one.pop("challenge"),
+    "resume left out": lambda one: one.pop("resume"),
+    "GPU evidence left out": lambda one: one.pop("gpu_evidence_digest"),
+    "GPU evidence of a later version": lambda one: one.update(gpu_evidence_digest="ab" * 32),
+    "another version": lambda one: one.update(version=2),
+    "version as text": lambda one: one.update(version="1"),
+    "resume as number": lambda one: one.update(resume=1),
+    "upper-case hex": lambda one: one.update(run_id="AB" * 16),
+    "short challenge": lambda one: one.update(challenge="ab" * 31),
+    "newline behind hex": lambda one: one.update(challenge="ab" * 32 + "\n"),
+    "short public key": lambda one: one.update(hpke_public_key="AAAA"),
+    "no dataset": lambda one: one.update(datasets=[]),
+    "a dataset twice": lambda one: one["datasets"].append(one["datasets"][0]),
+    "an owner stanza": lambda one: one["datasets"][0]["stanza"].update(kind="owner"),
+    "a huge stanza": lambda one: one["datasets"][0]["stanza"].update(body="A" * 8196),
+    "evidence of another platform": lambda one: one.update(evidence=EVIDENCE | {"platform": "x"}),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_request_that_is_not_one(release: dict[str, Any], name: str) -> None:
+    BROKEN[name](release)
+    with pytest.raises(DataInvalid):
+        load_message(ReleaseRequest, encoded(release))
+
+
+def test_datasets_are_bounded(release: dict[str, Any]) -> None:
+    one = release["datasets"][0]
+    release["datasets"] = [one | {"dataset_id": f"{number:032x}"} for number in range(MAX_DATASETS)]
+    load_message(ReleaseRequest, encoded(release))
+    release["datasets"].append(one | {"dataset_id": "f" * 32})
+    with pytest.raises(DataInvalid):
+        load_message(ReleaseRequest, encoded(release))
+
+
+def test_a_body_over_the_cap_is_not_parsed() -> None:
+    with pytest.raises(LimitExceeded):
+        load_message(ChallengeRequest, b"{" + b" " * 100, max_bytes=100)
+
+
+def test_the_caller_names_the_error() -> None:
+    with pytest.raises(AnswerInvalid):
+        load_message(ChallengeRequest, b"{}", error=AnswerInvalid)
+
+
+def test_keys_do_not_show() -> None:
+    keys = SealedKeys(
+        keys={"ab" * 16: "QUFB" * 10 + "QUE="}, run_key="QkJC" * 10 + "QkI=", latest_checkpoint=None
+    )
+    assert "QUFB" not in repr(keys)
+    assert "QkJC" not in str(keys)
+
+
+def test_a_malformed_key_is_not_quoted_in_the_error() -> None:
+    document = {"keys": {"ab" * 16: "SECRETSECRET"}, "run_key": "x", "latest_checkpoint": None}
+    with pytest.raises(AnswerInvalid) as caught:
+        load_message(SealedKeys, encoded(document), error=AnswerInvalid)
+    assert "SECRET" not in str(caught.value) + json.dumps(caught.value.to_dict())

@@ -1,0 +1,74 @@
+"""Transcripts, report data, HPKE info and receipts agree with an independent generator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.attest.report_data import report_data
+from sealtrain.base.encoding import from_base64
+from sealtrain.consortium.receipts import receipt_digest, verify_receipt
+from sealtrain.errors import Refused
+from sealtrain.records.dsse import Envelope
+from sealtrain.release.messages import BrokerKeys, ReleaseRequest, RenewalRequest
+from sealtrain.release.transcript import answer_info, ledger_origin, transcript_digest
+
+FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "release"
+CONVERSATIONS = json.loads((FOLDER / "conversations.json").read_text())["cases"]
+RECEIPTS = json.loads((FOLDER / "receipts.json").read_text())
+MODELS: dict[str, Any] = {
+    "release": ReleaseRequest,
+    "renewal": RenewalRequest,
+    "broker-keys": BrokerKeys,
+}
+EVIDENCE = {
+    "version": 1,
+    "platform": "simulator",
+    "quote": "AAAA",
+    "event_log": [
+        {"imr": 3, "event_type": 1, "digest": "", "event": "x", "event_payload": "", "version": 1}
+    ],
+    "app_compose": "{}",
+    "vm_config": None,
+    "collateral": None,
+}
+
+
+@pytest.mark.parametrize("case", CONVERSATIONS, ids=lambda case: case["name"])
+def test_a_message_commits_to_the_transcript_of_the_vector(case: dict[str, Any]) -> None:
+    document = case["transcript"] | {"version": 1, "evidence": EVIDENCE}
+    message = MODELS[case["kind"]].model_validate_json(json.dumps(document))
+    transcript = message.transcript()
+    assert transcript == case["transcript"]
+    assert report_data(case["kind"], transcript).hex() == case["report_data"]
+    if "transcript_digest" in case:
+        assert transcript_digest(transcript) == case["transcript_digest"]
+    if "hpke_info" in case:
+        assert answer_info(case["transcript_digest"]).hex() == case["hpke_info"]
+    if "ledger_origin" in case:
+        assert ledger_origin(transcript["consortium_id"]) == case["ledger_origin"]
+
+
+@pytest.mark.parametrize("case", RECEIPTS["cases"], ids=lambda case: case["name"])
+def test_a_receipt_verifies_or_is_refused_as_the_vector_says(case: dict[str, Any]) -> None:
+    envelope = Envelope.from_dict(case["envelope"])
+    assert receipt_digest(envelope) == case["digest"]
+    public = from_base64(RECEIPTS["public_key"])
+    if case["expect"] is None:
+        assert verify_receipt(envelope, public).run_id
+    else:
+        with pytest.raises(Refused) as caught:
+            verify_receipt(envelope, public)
+        assert caught.value.code == case["expect"]
+
+
+def test_the_generator_writes_the_same_bytes_again(repository: Path, tmp_path: Path) -> None:
+    program = repository / "tools" / "vectorgen" / "release.py"
+    subprocess.run([sys.executable, str(program), str(tmp_path)], check=True)
+    for name in ("conversations.json", "receipts.json"):
+        assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()

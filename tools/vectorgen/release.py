@@ -1,0 +1,228 @@
+"""Vectors of the key-release protocol, made without sealtrain.
+
+Writes ``vectors/release/{conversations,receipts}.json``. Everything follows from the seeds below,
+so a second run writes the same bytes. HPKE ciphertexts are random by nature and therefore absent.
+Run: ``python tools/vectorgen/release.py [FOLDER]``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Json = Any
+OUT = Path(__file__).resolve().parents[2] / "vectors" / "release"
+RECEIPT = "application/vnd.sealtrain.release-receipt+json"
+
+
+def canonical(value: Json) -> bytes:
+    """RFC 8785 for what occurs here: ASCII texts, small integers, null, arrays and objects."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def b64(data: bytes) -> str:
+    """Standard base64 with padding."""
+    return base64.b64encode(data).decode()
+
+
+def sha(data: bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def seed(label: str, size: int = 32) -> bytes:
+    """Bytes that follow from the label."""
+    return hashlib.shake_256(b"sealtrain release vectors " + label.encode()).digest(size)
+
+
+def hexed(label: str, size: int = 32) -> str:
+    """The same in hex."""
+    return seed(label, size).hex()
+
+
+def report_data(purpose: str, transcript: Json) -> str:
+    """What a quote says about a conversation, 64 bytes in hex."""
+    prefix = f"sealtrain/{purpose}/v1:".encode()
+    return hashlib.sha512(prefix + canonical(transcript)).hexdigest()
+
+
+def conversation() -> Json:
+    """Fields that release and renewal share."""
+    return {
+        "version": 1,
+        "challenge": hexed("challenge"),
+        "run_id": hexed("run", 16),
+        "consortium_id": hexed("consortium"),
+        "app_id": hexed("app", 20),
+        "compose_hash": hexed("compose"),
+        "recipe_hash": hexed("recipe"),
+    }
+
+
+def dataset(number: int) -> Json:
+    """One dataset of a request."""
+    return {
+        "dataset_id": hexed(f"dataset {number}", 16),
+        "root": hexed(f"root {number}"),
+        "stanza": {
+            "kind": "recipe",
+            "recipient": hexed(f"recipient {number}"),
+            "body": b64(seed(f"body {number}", 1168)),
+        },
+    }
+
+
+def release(name: str, count: int, resume: bool) -> Json:
+    """A release request's transcript and what follows from it."""
+    transcript = conversation() | {
+        "hpke_public_key": b64(seed("hpke", 1216)),
+        "datasets": [dataset(number) for number in range(count)],
+        "resume": resume,
+        "gpu_evidence_digest": None,
+    }
+    digest = sha(canonical(transcript))
+    info = canonical({"purpose": "sealtrain/release/v1", "transcript_digest": digest})
+    return {
+        "name": name,
+        "kind": "release",
+        "transcript": transcript,
+        "transcript_digest": digest,
+        "report_data": report_data("release", transcript),
+        "hpke_info": info.hex(),
+    }
+
+
+def renewal(name: str, checkpoint: Json) -> Json:
+    """A renewal request's transcript and what follows from it."""
+    transcript = conversation() | {"lease_id": hexed("lease"), "checkpoint": checkpoint}
+    return {
+        "name": name,
+        "kind": "renewal",
+        "transcript": transcript,
+        "transcript_digest": sha(canonical(transcript)),
+        "report_data": report_data("renewal", transcript),
+    }
+
+
+def broker_keys() -> Json:
+    """A broker's statement of its keys and what its quote says about it."""
+    transcript = {
+        "consortium_id": hexed("consortium"),
+        "app_id": hexed("app", 20),
+        "compose_hash": hexed("compose"),
+        "keys": [
+            {
+                "owner": owner,
+                "owner_id": hexed(f"{owner} id"),
+                "public_key": b64(seed(f"{owner} key", 1216)),
+            }
+            for owner in ("hospital-a", "hospital-b")
+        ],
+        "signing_key": b64(broker().public_key().public_bytes_raw()),
+        "nonce": hexed("nonce"),
+    }
+    return {
+        "name": "keys of two owners",
+        "kind": "broker-keys",
+        "transcript": transcript,
+        "report_data": report_data("broker-keys", transcript),
+        "ledger_origin": "sealtrain/ledger/" + hexed("consortium"),
+    }
+
+
+def broker() -> Ed25519PrivateKey:
+    """The broker's signing key."""
+    return Ed25519PrivateKey.from_private_bytes(seed("broker"))
+
+
+def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
+    """A receipt's envelope; ``expect`` names the error of one that must be refused."""
+    fields = conversation()
+    del fields["challenge"]
+    document = fields | {
+        "kind": "release",
+        "resume": False,
+        "datasets": [
+            {
+                "dataset_id": hexed("dataset 0", 16),
+                "owner_id": hexed("hospital-a id"),
+                "root": hexed("root 0"),
+            }
+        ],
+        "approved_by": ["hospital-a", "hospital-b"],
+        "evidence_digest": hexed("evidence"),
+        "transcript_digest": hexed("transcript"),
+        "verdict": {"label": "ATTESTED", "claims": []},
+        "simulated": False,
+        "released_at": "2026-03-01T12:00:00Z",
+        "lease": {"lease_id": hexed("lease"), "not_after": "2026-03-01T13:00:00Z"},
+        "checkpoint": None,
+    }
+    document |= changed
+    payload = canonical({key: value for key, value in document.items() if value != "absent"})
+    message = b"DSSEv1 %d %b %d %b" % (len(RECEIPT), RECEIPT.encode(), len(payload), payload)
+    public = broker().public_key().public_bytes_raw()
+    envelope = {
+        "payload": b64(payload),
+        "payloadType": RECEIPT,
+        "signatures": [{"keyid": "ed25519:" + sha(public), "sig": b64(broker().sign(message))}],
+    }
+    return {
+        "name": name,
+        "envelope": envelope,
+        "digest": sha(canonical(envelope)),
+        "expect": expect,
+    }
+
+
+def forged(name: str, error: str) -> Json:
+    """A receipt whose payload was altered after signing."""
+    case = receipt(name, error)
+    payload = bytearray(base64.b64decode(case["envelope"]["payload"]))
+    payload[20] ^= 1
+    case["envelope"]["payload"] = b64(bytes(payload))
+    case["digest"] = sha(canonical(case["envelope"]))
+    return case
+
+
+def main(out: Path) -> None:
+    """Write both files."""
+    conversations = [
+        release("one dataset, new run", 1, False),
+        release("two datasets, resumed run", 2, True),
+        renewal("without a checkpoint", None),
+        renewal("with a checkpoint", {"counter": 7, "digest": hexed("checkpoint")}),
+        broker_keys(),
+    ]
+    anchor = {"counter": 7, "digest": hexed("checkpoint")}
+    receipts = [
+        receipt("a release"),
+        receipt("a renewal", kind="renewal", datasets=[], checkpoint=anchor),
+        forged("payload altered after signing", "signature-invalid"),
+        receipt("unknown field", "statement-invalid", extra=1),
+        receipt("field left out", "statement-invalid", simulated="absent"),
+        receipt("unknown kind", "statement-invalid", kind="gift"),
+        receipt(
+            "lease ends at its beginning",
+            "statement-invalid",
+            lease={"lease_id": hexed("lease"), "not_after": "2026-03-01T12:00:00Z"},
+        ),
+        receipt("no such day", "statement-invalid", released_at="2026-02-30T12:00:00Z"),
+    ]
+    public = b64(broker().public_key().public_bytes_raw())
+    out.mkdir(parents=True, exist_ok=True)
+    for name, value in (
+        ("conversations", {"cases": conversations}),
+        ("receipts", {"public_key": public, "cases": receipts}),
+    ):
+        (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else OUT)
