@@ -10,6 +10,8 @@ Rows: Arrow record batches of about 1 MiB with a text column (mean 1.6 kB) and t
 ``batches_to_rows``     the same, but the text column delivered as Python strings
 ``batches_first``       as ``batches_touched`` on a fresh open: group hashes, Arrow validation
 ``batches_two_threads`` two threads over sealed batches against two over plaintext ones
+``batches_of_gcm``      ``SealedDataset.batch(i)`` alone against nothing but ``AESGCM.decrypt_into`` of
+                        as many 16 KiB chunks: what this machine's AES allows at best
 ``sequential_read``     1 MiB reads of a whole sealed file against an unbuffered plain file
 ``seal``                ``seal_file`` with fsync against copying the plaintext with fsync
 ``checkpoint_write``    one buffer through ``SealedStore.write`` against ``file.write`` + fsync
@@ -34,7 +36,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sealtrain.sealing.chunked import CHUNK_BYTES
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset, seal_dataset
 from sealtrain.sealing.file import FileContext, open_file, seal_file
@@ -114,6 +118,10 @@ def compare(folder: Path, size: int, rounds: int) -> dict[str, dict[str, float]]
                 timed(lambda: in_threads(order, lambda i: touch(sealed.batch(i)))),
             ),
         }
+        rows["batches_of_gcm"] = (
+            timed(lambda: only_gcm(total)),
+            timed(lambda: [sealed.batch(i) for i in order]),
+        )
         for i in order:
             touch(sealed.batch(i))
         results = measure(rows, total, rounds)
@@ -199,6 +207,22 @@ def write_records(path: Path, size: int) -> None:
             text = [" ".join(words[i] for i in part) for part in parts]
             batch = [text, rng.integers(0, 9, rows), rng.random(rows)]
             writer.write_batch(pa.record_batch([pa.array(c) for c in batch], schema=schema))
+
+
+def only_gcm(size: int) -> None:
+    """Decrypt as many chunks as ``size`` bytes need, a mebibyte of memory over and over."""
+    aead, nonce = AESGCM(bytes(32)), bytes(12)
+    chunk = aead.encrypt(nonce, bytes(CHUNK_BYTES), None)
+    sealed = memoryview(bytearray(chunk * 64))
+    plain = memoryview(bytearray(64 * CHUNK_BYTES))
+    for number in range(size // CHUNK_BYTES):
+        at = number % 64
+        aead.decrypt_into(
+            nonce,
+            sealed[at * len(chunk) : (at + 1) * len(chunk)],
+            None,
+            plain[at * CHUNK_BYTES : (at + 1) * CHUNK_BYTES],
+        )
 
 
 def touch(batch: pa.RecordBatch) -> int:
