@@ -95,6 +95,7 @@ def lock(description: str, hardware: Json) -> Json:
                 "pad_token": None,
             },
             "peft": None,
+            "script": None,
             "privacy": {"dp": "none"},
             "release_policy": {
                 "metrics": ["loss"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealtrain.base.digests import sha256_hex
+from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain.base.files import atomic_write
 from sealtrain.errors import AlreadyExists
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash
@@ -135,13 +135,20 @@ def lock_recipe(
         "recipe": recipe,
         "code": measured.code,
         "environment": measured.environment,
-        "scripts": {},
+        "scripts": measure_scripts(recipe, base_dir),
         "model": measure_model(recipe, base_dir),
         "tokenizer": measure_tokenizer(recipe, base_dir),
     }
     # Through bytes and back: what is written is what every reader will accept.
     lock = parse_lock(Lock.model_validate(unresolved).to_bytes())
     return LockedRecipe(lock=lock, lock_bytes=lock.to_bytes(), compose_bytes=build_compose(lock))
+
+
+def measure_scripts(recipe: Recipe, base_dir: Path) -> dict[str, str]:
+    """Digest of the recipe's own script by path. Raises ``ModelInvalid`` when it is absent."""
+    if recipe.script is None:
+        return {}
+    return {recipe.script: file_sha256(resolve_inside(base_dir, recipe.script))}
 
 
 def measure_model(recipe: Recipe, base_dir: Path) -> ModelPin:

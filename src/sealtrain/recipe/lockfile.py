@@ -5,7 +5,7 @@
 1. canonical bytes (RFC 8785), at most ``MAX_LOCK_BYTES``;
 2. every field of the schema, and the recipe by its own schema;
 3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
-4. model and tokenizer entries fit the recipe.
+4. script, model and tokenizer entries fit the recipe.
 
 It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 """
@@ -102,6 +102,9 @@ def parse_lock(data: bytes) -> Lock:
 
 
 def _fits(lock: Lock, recipe: Recipe) -> None:
+    named = [] if recipe.script is None else [recipe.script]
+    if list(lock.scripts) != named:
+        raise LockInvalid("lock pins another script than its recipe names", check="script")
     model = recipe.model
     if lock.model.kind != model.kind:
         raise LockInvalid("lock pins another kind of model than its recipe names", check="model")

@@ -1,7 +1,7 @@
 """Measure again what a lock pins, where it is about to run.
 
 In this order, so that the first difference named is the one nearest to the code: version and code,
-Python, packages, base model, tokenizer.
+Python, packages, script, base model, tokenizer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sealtrain.recipe.lock import (
     Installation,
     measure_installation,
     measure_model,
+    measure_scripts,
     measure_tokenizer,
 )
 from sealtrain.recipe.lockfile import Lock
@@ -55,12 +56,15 @@ def check_environment(
     if package_files:
         check_package_files(tuple(lock.environment.packages))
     try:
+        scripts = measure_scripts(lock.recipe, base_dir)
         model = measure_model(lock.recipe, base_dir)
         tokenizer = measure_tokenizer(lock.recipe, base_dir)
     except ModelInvalid as error:
         raise EnvironmentChanged(
             error.message, check="base model", hint=error.hint or _HINT
         ) from error
+    for path, digest in lock.scripts.items():
+        _same(f"the script {path}", scripts.get(path), digest)
     _same("the base model", model.sha256, lock.model.sha256)
     _same("the tokenizer", tokenizer.sha256, lock.tokenizer.sha256)
 

@@ -16,7 +16,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import LimitExceeded, RecipeInvalid
-from sealtrain.recipe.fields import ColumnName, Text, by_key
+from sealtrain.recipe.fields import ColumnName, RecipePath, Text, by_key
 from sealtrain.recipe.modelspec import (
     BytesTokenizer,
     FolderTokenizer,
@@ -164,6 +164,9 @@ class Recipe(StrictModel):
     )
     trainer: TrainerArguments
     peft: Lora | None = None
+    script: RecipePath | None = Field(
+        default=None, description="Your own training script, run in the guest instead of ours."
+    )
     privacy: Privacy
     release_policy: ReleasePolicy
     hardware: Hardware
