@@ -45,7 +45,7 @@ def datasets_are_their_owners(case: Case) -> str:
     case.datasets = found
     records = [one.records for one in found]
     total = "" if None in records else f", {sum(one or 0 for one in records)} records"
-    return f"{len(found)} of {len({one.owner for one in found})} owners{total}"
+    return f"{len(found)} datasets of {len({one.owner for one in found})} owners{total}"
 
 
 def approvals_sufficed(case: Case) -> str:

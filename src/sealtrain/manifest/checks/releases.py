@@ -52,7 +52,8 @@ def ledger_holds_receipts(case: Case) -> str:
         indices.append(proof.index)
     if indices != sorted(set(indices)):
         raise ProofInvalid("receipts stand in the ledger in another order", check="ledger")
-    return f"recorded as entries {', '.join(map(str, indices))} of the broker's log"
+    places = ", ".join(map(str, indices))
+    return f"in the broker's signed log at {places}"
 
 
 def events_are_in_order(case: Case) -> str:
