@@ -10,8 +10,8 @@ Rows: Arrow record batches of about 1 MiB with a text column (mean 1.6 kB) and t
 ``batches_to_rows``     the same, but the text column delivered as Python strings
 ``batches_first``       as ``batches_touched`` on a fresh open: group hashes, Arrow validation
 ``batches_two_threads`` two threads over sealed batches against two over plaintext ones
-``batches_of_gcm``      ``SealedDataset.batch(i)`` alone against nothing but ``AESGCM.decrypt_into`` of
-                        as many 16 KiB chunks: what this machine's AES allows at best
+``batches_of_gcm``      ``SealedDataset.batch(i)`` alone against ``AESGCM.decrypt_into`` of as many
+                        16 KiB chunks in cached memory: the most that this machine's AES allows
 ``sequential_read``     1 MiB reads of a whole sealed file against an unbuffered plain file
 ``seal``                ``seal_file`` with fsync against copying the plaintext with fsync
 ``checkpoint_write``    one buffer through ``SealedStore.write`` against ``file.write`` + fsync
