@@ -38,6 +38,8 @@ from sealtrain.errors import (
 
 pytestmark = [pytest.mark.claim("C14"), pytest.mark.claim("C16")]
 
+pytestmark = pytest.mark.claim("C14")
+
 NOW = 1_800_000_000
 DAY = 24 * 3600
 COMPOSE = b'{"name":"victim","key_provider":"kms"}\n'
@@ -189,6 +191,7 @@ def test_no_altered_character_of_the_collateral_is_accepted(
                 )
 
 
+@pytest.mark.claim("C16")
 def test_collateral_signed_by_a_foreign_root_is_refused(
     foreign: SimulatedPki, policy: AppraisalPolicy, evidence: Evidence
 ) -> None:
@@ -244,6 +247,7 @@ def test_two_encodings_of_one_signature_name_one_quote(
     assert other.quote_identity == genuine(evidence, policy).quote_identity
 
 
+@pytest.mark.claim("C18")
 def test_a_quote_made_for_another_conversation_is_refused(
     guest: SimulatedGuest, policy: AppraisalPolicy, collateral: Collateral
 ) -> None:
@@ -421,6 +425,7 @@ def test_a_host_with_its_own_key_provider_is_refused(
             appraise(facts, pinned, report_data=ASKED, compose_hash=None, app_id=None)
 
 
+@pytest.mark.claim("C16")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -444,6 +449,7 @@ def test_a_guest_bound_to_no_service_guest_passes_in_the_newer_quote_form(
     verify(forge(evidence, pki, boot(evidence), service_td=bytes(48)), policy, NOW)
 
 
+@pytest.mark.claim("C16")
 @pytest.mark.parametrize("offset", [-2 * DAY, 31 * DAY, 400 * DAY])
 def test_collateral_outside_its_time_is_refused(
     evidence: Evidence, policy: AppraisalPolicy, offset: int
@@ -452,6 +458,7 @@ def test_collateral_outside_its_time_is_refused(
         verify(evidence, policy, NOW + offset)
 
 
+@pytest.mark.claim("C16")
 def test_each_expired_part_of_the_collateral_is_enough(
     evidence: Evidence, policy: AppraisalPolicy, pki: SimulatedPki
 ) -> None:
@@ -467,6 +474,7 @@ def test_each_expired_part_of_the_collateral_is_enough(
             verify(evidence, policy, NOW, collateral=mixed)
 
 
+@pytest.mark.claim("C16")
 def test_collateral_of_another_platform_family_is_refused(
     evidence: Evidence, policy: AppraisalPolicy, pki: SimulatedPki
 ) -> None:
@@ -474,6 +482,7 @@ def test_collateral_of_another_platform_family_is_refused(
         verify(evidence, policy, NOW, collateral=pki.collateral(NOW, fmspc=b"\x01" * 6))
 
 
+@pytest.mark.claim("C16")
 def test_collateral_edited_after_signing_is_refused(
     evidence: Evidence, policy: AppraisalPolicy, pki: SimulatedPki
 ) -> None:
@@ -488,6 +497,7 @@ def test_collateral_edited_after_signing_is_refused(
             verify(evidence, policy, NOW, collateral=edited)
 
 
+@pytest.mark.claim("C16")
 @pytest.mark.parametrize("status", ["OutOfDate", "SWHardeningNeeded", "Revoked"])
 def test_a_tcb_status_outside_the_policy_is_refused(
     evidence: Evidence, policy: AppraisalPolicy, pki: SimulatedPki, status: str
@@ -497,6 +507,7 @@ def test_a_tcb_status_outside_the_policy_is_refused(
     assert status in str(caught.value.got)
 
 
+@pytest.mark.claim("C16")
 def test_collateral_older_than_the_floor_is_refused(
     evidence: Evidence, policy: AppraisalPolicy, pki: SimulatedPki
 ) -> None:
@@ -518,6 +529,7 @@ def test_sgx_and_unknown_quotes_are_another_platform(
 
 
 @pytest.mark.claim("C15")
+@pytest.mark.claim("C15")
 def test_simulated_evidence_never_passes_a_hardware_policy(
     evidence: Evidence, collateral: Collateral
 ) -> None:
@@ -528,6 +540,7 @@ def test_simulated_evidence_never_passes_a_hardware_policy(
             verify(offered, HARDWARE, NOW, collateral=collateral)
 
 
+@pytest.mark.claim("C15")
 @pytest.mark.claim("C15")
 def test_a_simulators_policy_refuses_real_hardware(
     shared: Any, policy: AppraisalPolicy, evidence: Evidence

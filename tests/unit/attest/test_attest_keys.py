@@ -120,3 +120,22 @@ def test_runtime_event_digests_equal_the_published_ones(published: dict[str, Any
         vector = published["runtime_event_digest"][name]
         digest = runtime_digest(vector["name"], bytes.fromhex(vector["payload"]), number)
         assert digest.hex() == vector["digest"]
+
+
+def test_recovery_agrees_with_an_independent_implementation() -> None:
+    eth_keys = pytest.importorskip("eth_keys")
+    for number in range(1, 12):
+        secret = hashlib.sha256(bytes([number])).digest()
+        message = b"m" * number
+        ours = sign_recoverable(Secret(secret), message)
+        theirs = eth_keys.keys.PrivateKey(secret).sign_msg(message)
+        assert ours == theirs.to_bytes()
+        public = theirs.recover_public_key_from_msg(message)
+        assert recover(ours, message) == public.to_compressed_bytes()
+
+
+def test_a_key_of_one_and_degenerate_sums_are_handled() -> None:
+    """The base point itself meets the additions of equal and of opposite points."""
+    one = Secret((1).to_bytes(32, "big"))
+    for message in (b"", b"a", b"b", b"c"):
+        assert recover(sign_recoverable(one, message), message) == public_key_of(one)

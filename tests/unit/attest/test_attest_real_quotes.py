@@ -25,6 +25,8 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
+pytestmark = pytest.mark.claim("C16")
+
 INTEL = {
     "platform": "dstack",
     "root": "intel",

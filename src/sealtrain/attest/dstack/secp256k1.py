@@ -23,7 +23,9 @@ _BASE = (
     0x79BE667EF9DCBBAC55A06295CE870B07029BFCDB2DCE28D959F2815B16F81798,
     0x483ADA7726A3C4655DA4FBFC0E1108A8FD17B448A68554199C47D08FFB10D4B8,
 )
-_Point = tuple[int, int] | None
+_Affine = tuple[int, int]
+_Point = tuple[int, int, int]
+_INFINITY: _Point = (1, 1, 0)
 
 
 def private_key(scalar: Secret) -> ec.EllipticCurvePrivateKey:
@@ -83,32 +85,54 @@ def recover(signature: bytes, message: bytes) -> bytes:
         y = _FIELD - y
     e = int.from_bytes(keccak256(message), "big") % ORDER
     inverse = pow(r, -1, ORDER)
-    key = _add(_multiply((r, y), s * inverse % ORDER), _multiply(_BASE, -e * inverse % ORDER))
+    key = _affine(_sum_of_multiples((-e * inverse % ORDER, _BASE), (s * inverse % ORDER, (r, y))))
     if key is None:
         raise SignatureInvalid("recoverable signature leads to no key")
     return bytes([2 + (key[1] & 1)]) + key[0].to_bytes(32, "big")
 
 
-def _add(a: _Point, b: _Point) -> _Point:
-    if a is None:
-        return b
-    if b is None:
-        return a
-    if a[0] == b[0]:
-        if (a[1] + b[1]) % _FIELD == 0:
-            return None
-        slope = 3 * a[0] * a[0] * pow(2 * a[1], -1, _FIELD) % _FIELD
-    else:
-        slope = (b[1] - a[1]) * pow(b[0] - a[0], -1, _FIELD) % _FIELD
-    x = (slope * slope - a[0] - b[0]) % _FIELD
-    return x, (slope * (a[0] - x) - a[1]) % _FIELD
+# Points are (x, y, z) with affine x / z**2 and y / z**3; z = 0 is the point at infinity.
 
 
-def _multiply(point: _Point, by: int) -> _Point:
-    result: _Point = None
-    while by:
-        if by & 1:
-            result = _add(result, point)
-        point = _add(point, point)
-        by >>= 1
+def _sum_of_multiples(first: tuple[int, _Affine], second: tuple[int, _Affine]) -> _Point:
+    """``a * P + b * Q`` in one pass over the bits of both factors."""
+    (a, p), (b, q) = first, second
+    table = (_INFINITY, (*p, 1), (*q, 1), _add((*p, 1), (*q, 1)))
+    result = _INFINITY
+    for bit in range(255, -1, -1):
+        result = _add(_double(result), table[(a >> bit & 1) | (b >> bit & 1) << 1])
     return result
+
+
+def _double(point: _Point) -> _Point:
+    x, y, z = point
+    square = y * y % _FIELD
+    s = 4 * x * square % _FIELD
+    m = 3 * x * x % _FIELD
+    new_x = (m * m - 2 * s) % _FIELD
+    return new_x, (m * (s - new_x) - 8 * square * square) % _FIELD, 2 * y * z % _FIELD
+
+
+def _add(a: _Point, b: _Point) -> _Point:
+    if not a[2]:
+        return b
+    if not b[2]:
+        return a
+    za, zb = a[2] * a[2] % _FIELD, b[2] * b[2] % _FIELD
+    ua, ub = a[0] * zb % _FIELD, b[0] * za % _FIELD
+    sa, sb = a[1] * zb * b[2] % _FIELD, b[1] * za * a[2] % _FIELD
+    if ua == ub:
+        return _double(a) if sa == sb else _INFINITY
+    h, r = ub - ua, sb - sa
+    hh = h * h % _FIELD
+    hhh, v = h * hh % _FIELD, ua * hh % _FIELD
+    x = (r * r - hhh - 2 * v) % _FIELD
+    return x, (r * (v - x) - sa * hhh) % _FIELD, h * a[2] * b[2] % _FIELD
+
+
+def _affine(point: _Point) -> _Affine | None:
+    x, y, z = point
+    if not z:
+        return None
+    inverse = pow(z, -1, _FIELD)
+    return x * inverse**2 % _FIELD, y * inverse**3 % _FIELD
