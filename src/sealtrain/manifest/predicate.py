@@ -132,7 +132,7 @@ class Run(StrictModel):
     steps: Count
     tokens: Count | None
     resumes: tuple[Resume, ...] = Field(max_length=1024)
-    history: tuple[Point, ...] = Field(max_length=100_000)
+    history: tuple[Point, ...] = Field(max_length=10_000)
     metrics: dict[MetricName, Value | None] = Field(max_length=64)
     environment: dict[Line, Line] = Field(max_length=256)
 
@@ -141,7 +141,7 @@ class RunLogRecord(StrictModel):
     """The run's events; ``records.runlog`` verifies the chain."""
 
     head: Hex64
-    entries: tuple[Document, ...] = Field(min_length=1, max_length=100_000)
+    entries: tuple[Document, ...] = Field(min_length=1, max_length=20_000)
 
 
 class OutputFile(StrictModel):

@@ -17,6 +17,7 @@ from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.build import build_manifest
+from sealtrain.manifest.condense import condensed_history, needed_releases
 from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
 from sealtrain.records.dsse import Ed25519Signer
@@ -131,7 +132,7 @@ def _predicate(
         },
         "datasets": [one.envelope for one in run.found],
         "approvals": run.broker.decisions(run.target),
-        "releases": run.journal.releases,
+        "releases": needed_releases(run.journal.releases),
         "run": {
             "run_id": run.run_id,
             "started_at": run.journal.started_at,
@@ -139,7 +140,7 @@ def _predicate(
             "steps": trained.steps,
             "tokens": trained.tokens,
             "resumes": run.journal.resumes,
-            "history": run.journal.history,
+            "history": condensed_history(run.journal.history),
             "metrics": trained.metrics,
             "environment": {name: str(value) for name, value in trained.environment.items()},
         },

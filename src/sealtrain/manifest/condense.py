@@ -1,0 +1,59 @@
+"""Keep a long run's manifest short: leave out what its verification does not need.
+
+A run that renews its lease at every checkpoint collects thousands of receipts and points. Leaving
+items out can only make a verifier refuse, never accept (spec/run-manifest.md §3, monotonic); what
+is kept here is chosen so that it does not refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.encoding import from_base64
+
+__all__ = ["MAX_POINTS", "condensed_history", "needed_releases"]
+
+MAX_POINTS = 2000
+
+
+def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The receipts that show an unbroken chain of leases.
+
+    Every release stays, and of the renewals between two of them the fewest whose leases still
+    overlap, the last one included.
+
+    Args:
+        releases: ``{"receipt": envelope, "proof": proof}`` in order of time, by a broker whose
+            answers were verified when they came.
+    """
+    receipts = [parse_json(from_base64(one["receipt"]["payload"])) for one in releases]
+    kept = [0] if receipts else []
+    while kept and kept[-1] < len(receipts) - 1:
+        last = kept[-1]
+        ends = from_rfc3339(receipts[last]["lease"]["not_after"])
+        following = last + 1
+        for place in range(last + 1, len(receipts)):
+            renewal = receipts[place]["kind"] == "renewal"
+            if not renewal or from_rfc3339(receipts[place]["released_at"]) >= ends:
+                break
+            following = place
+        kept.append(following)
+    return [releases[place] for place in kept]
+
+
+def condensed_history(
+    history: Sequence[dict[str, Any]], limit: int = MAX_POINTS
+) -> list[dict[str, Any]]:
+    """At most ``limit`` points, evenly chosen; the first and the last one stay.
+
+    Args:
+        history: ``{"step", "values"}`` with rising steps.
+        limit: At least 2.
+    """
+    if len(history) <= limit:
+        return list(history)
+    stride = (len(history) - 1) / (limit - 1)
+    return [history[round(index * stride)] for index in range(limit)]

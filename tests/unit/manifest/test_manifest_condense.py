@@ -1,0 +1,82 @@
+"""A long run's manifest keeps what its verification needs, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from manifest_world import FINISHED, NOW, RELEASED, World, digest
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.consortium.receipts import Lease, ReleaseReceipt
+from sealtrain.manifest.condense import condensed_history, needed_releases
+from sealtrain.manifest.verify import examine
+
+
+def renewals(world: World, *, every: int, lease: int) -> list[ReleaseReceipt]:
+    """A release and one renewal every so many seconds until the end of the run."""
+    times = range(RELEASED, FINISHED, every)
+    return [
+        world.receipt(
+            kind="release" if at == RELEASED else "renewal",
+            released_at=to_rfc3339(at),
+            lease=Lease(lease_id=digest("lease"), not_after=to_rfc3339(at + lease)),
+            **({} if at == RELEASED else {"datasets": ()}),
+        )
+        for at in times
+    ]
+
+
+def test_few_renewals_are_kept_and_the_chain_still_verifies(world: World) -> None:
+    recorded = world.record(*renewals(world, every=10, lease=100))
+    kept = needed_releases(recorded)
+    assert len(recorded) == 58
+    assert len(kept) == 8
+    assert kept[0] == recorded[0]
+    assert kept[-1] == recorded[-1]
+
+    def long(facts: dict[str, Any]) -> None:
+        facts["releases"] = kept
+
+    report = examine(world.manifest(long), world.trust(), artefacts=None, now=NOW)
+    assert report.accepted, report.refusal
+
+
+def test_one_renewal_less_would_not_do(world: World) -> None:
+    kept = needed_releases(world.record(*renewals(world, every=10, lease=100)))
+    for place in range(1, len(kept) - 1):
+
+        def gap(facts: dict[str, Any], place: int = place) -> None:
+            facts["releases"] = kept[:place] + kept[place + 1 :]
+
+        report = examine(world.manifest(gap), world.trust(), artefacts=None, now=NOW)
+        assert report.refusal is not None
+        assert report.refusal.code == "lease-stale"
+
+
+def test_every_release_stays(world: World) -> None:
+    def released(at: int, lease: str) -> ReleaseReceipt:
+        return world.receipt(
+            resume=at > RELEASED,
+            released_at=to_rfc3339(at),
+            lease=Lease(lease_id=digest(lease), not_after=to_rfc3339(at + 1000)),
+        )
+
+    recorded = world.record(*(released(RELEASED + 5 * n, f"lease {n}") for n in range(4)))
+    assert needed_releases(recorded) == recorded
+    assert needed_releases([]) == []
+    assert needed_releases(recorded[:1]) == recorded[:1]
+
+
+def test_a_gap_that_was_there_is_not_hidden(world: World) -> None:
+    recorded = world.record(*renewals(world, every=50, lease=40))
+    assert needed_releases(recorded) == recorded
+
+
+def test_a_long_history_is_thinned_evenly() -> None:
+    history = [{"step": step, "values": {"loss": 1.0}} for step in range(100_001)]
+    kept = condensed_history(history)
+    steps = [point["step"] for point in kept]
+    assert len(steps) == 2000
+    assert (steps[0], steps[-1]) == (0, 100_000)
+    assert steps == sorted(set(steps))
+    assert condensed_history(history[:2000]) == history[:2000]
