@@ -1,9 +1,9 @@
-"""Real records for the demo: 569 patients of scikit-learn's breast cancer data, over three hospitals.
+"""Real records for the demo: 569 patients of scikit-learn's breast cancer data, in three hospitals.
 
-Each patient becomes one instruction: ten measurements of the cell nuclei of a biopsy (largest values
-seen), each as a digit on the scale between the smallest and largest value the data set's description
-prints, and the diagnosis as the answer. Every hospital keeps some of its patients for testing. The
-split is stratified by diagnosis and the same everywhere.
+Each patient becomes one instruction: ten measurements of the cell nuclei in a biopsy (the largest
+values seen), each as a digit on the scale between the smallest and largest value that the data
+set's description prints; the diagnosis is the answer. Every hospital keeps some of its patients for
+testing. The split is stratified by diagnosis and the same everywhere.
 
     python examples/three_hospitals/records.py OUT      writes OUT/hospital-*/biopsies[-test].jsonl
 """

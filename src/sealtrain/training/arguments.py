@@ -60,6 +60,7 @@ def trainer_arguments(arguments: TrainerArguments, scratch: Path) -> dict[str, A
         "disable_tqdm": True,
         "log_level": "critical",
         "use_cpu": not torch.cuda.is_available(),
+        "accelerator_config": {"dispatch_batches": False},
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": torch.cuda.is_available(),
         "activation_checkpointing": arguments.activation_checkpointing,

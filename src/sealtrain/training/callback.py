@@ -1,4 +1,4 @@
-"""``SealedRun``: sealed checkpoints, exact resume and released metrics for any Hugging Face trainer.
+"""``SealedRun``: sealed checkpoints, exact resume, released metrics for any Hugging Face trainer.
 
 One callback does it for ``sealtrain train`` and for a user's own script:
 
@@ -68,7 +68,7 @@ class RunContext:
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
 
 
-class SealedRun(TrainerCallback):  # type: ignore[misc]  # transformers ships no types for it
+class SealedRun(TrainerCallback):
     """See the module. Give it to a trainer as ``callbacks=[SealedRun(context)]``.
 
     Attributes:
@@ -233,9 +233,7 @@ def trainable_state(model: Any) -> dict[str, Any]:
 def _load_weights(model: Any, kept: dict[str, Any]) -> None:
     wanted = trainable_state(model)
     unknown, missing = set(kept) - set(wanted), set(wanted) - set(kept)
-    reshaped = [
-        name for name in set(kept) & set(wanted) if kept[name].shape != wanted[name].shape
-    ]
+    reshaped = [name for name in set(kept) & set(wanted) if kept[name].shape != wanted[name].shape]
     if unknown or missing or reshaped:
         raise CheckpointRefused(
             "the checkpoint is of another model",

@@ -1,4 +1,4 @@
-"""What numbers may leave the guest: those the release policy names, rounded, as often as it says."""
+"""Which numbers may leave the guest: those the release policy names, rounded, when it says."""
 
 from __future__ import annotations
 

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 quiet.silence()
 
-__all__ = ["BYTE_VOCABULARY", "build_model", "build_tokenizer", "byte_tokenizer", "lora_config"]
+__all__ = [
+    "BYTE_VOCABULARY",
+    "build_model",
+    "build_tokenizer",
+    "byte_tokenizer",
+    "check_vocabulary",
+    "lora_config",
+]
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>")
 BYTE_VOCABULARY = len(_SPECIAL) + 256
@@ -36,13 +43,15 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL])
-    return PreTrainedTokenizerFast(
+    wrapped: Any = PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerBase = wrapped(
         tokenizer_object=core,
         pad_token="<pad>",  # noqa: S106  # names of tokens, not secrets
         bos_token="<bos>",  # noqa: S106
         eos_token="<eos>",  # noqa: S106
         model_max_length=1 << 30,
     )
+    return tokenizer
 
 
 def build_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
@@ -121,6 +130,24 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
             hint="check model.path or model.config in the recipe",
         ) from error
     return built
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """See that the model has a row for every token, before a record is read.
+
+    Raises:
+        ModelInvalid: It has fewer.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    rows = int(embeddings.weight.shape[0])
+    if rows < len(tokenizer):
+        raise ModelInvalid(
+            "the model has fewer tokens than its tokenizer",
+            check="model",
+            got=f"vocab_size {rows}",
+            expected=f"at least {len(tokenizer)}",
+            hint="set vocab_size in model.config",
+        )
 
 
 def lora_config(lora: Lora, task_type: str) -> Any:

@@ -47,7 +47,7 @@ class DataPosition:
         self._first_step = 0
         self._made = 0
         self._ends: dict[int, int] = {}
-        self._rows_per_step = (
+        self._rows_per_step: int = (
             args.train_batch_size * self._batches_per_step * max(1, args.world_size)
         )
         found = positioned_under(loader.dataset)
@@ -89,7 +89,17 @@ class DataPosition:
         self._loader.skip_batches = batches
 
     def give_nothing(self) -> None:
-        """All steps are done: the next iteration has no batch."""
+        """All steps are done: the next iteration has no batch.
+
+        Raises:
+            CheckpointRefused: The loader cannot do that.
+        """
+        if hasattr(self._loader, "_fetch_batches"):  # it gives batches to other ranks, at least one
+            raise CheckpointRefused(
+                "this run has done all its steps",
+                check="data position",
+                hint='set accelerator_config={"dispatch_batches": False} to load its result',
+            )
         if self._stream is not None:
             self._stream.stop = self._stream.start = 0
         else:

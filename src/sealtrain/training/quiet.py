@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
+
+from sealtrain.errors import EgressRefused
 
 __all__ = ["silence"]
 
 _SETTINGS = {
     "ACCELERATE_DISABLE_RICH": "1",
     "AXOLOTL_DO_NOT_TRACK": "1",
+    # Deterministic matrix products on CUDA need it before the library starts.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "COMET_MODE": "DISABLED",
     "DISABLE_MLFLOW_INTEGRATION": "TRUE",
     "DO_NOT_TRACK": "1",
@@ -35,12 +40,33 @@ _CHATTY = ("accelerate", "datasets", "peft", "torch", "transformers", "trl")
 
 
 def silence() -> None:
-    """Apply the settings to this process. Idempotent."""
+    """Apply the settings to this process. Idempotent.
+
+    Raises:
+        EgressRefused: The hub client is loaded already and has no switch that is known.
+    """
     os.environ.update(_SETTINGS)
     for name in _CHATTY:
         # A library's warning may quote a record; errors are raised, not logged.
         logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
+    _take_offline()
+
+
+def _take_offline() -> None:
+    """Correct a hub client that was imported before ``silence`` and read other settings."""
+    constants = sys.modules.get("huggingface_hub.constants")
+    if constants is None:
+        return
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        if not hasattr(constants, name):
+            raise EgressRefused(
+                "the model hub client cannot be taken offline",
+                check="telemetry",
+                got=f"no setting {name}",
+                hint="install the versions of constraints.txt",
+            )
+        setattr(constants, name, True)
 
 
 silence()

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecipeInvalid
 from sealtrain.training import quiet
@@ -83,19 +83,36 @@ def train(
             test_sources=[one for one in sources if one.role == "test"],
             context=context,
         )
-        model, tokenizer, measured, callback = phases[recipe.phase](work)
+        with _deterministic():
+            model, tokenizer, measured, callback = phases[recipe.phase](work)
     return Trained(
         files=model_files(model, tokenizer),
         steps=callback.steps,
-        samples_seen=callback.steps
-        * arguments.per_device_train_batch_size
-        * arguments.gradient_accumulation_steps,
+        samples_seen=callback.rows,
         tokens=callback.tokens,
         metrics=gate.filtered({**callback.last, **measured}),
         environment=environment(),
         accelerators=accelerators(),
         withheld=dict(gate.withheld),
     )
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Only kernels that give the same bits each time; on CUDA those that have one."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    settings: Any = torch.utils.deterministic
+    filling = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    # Uninitialised memory is never read by these trainers; filling it costs time for nothing.
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        settings.fill_uninitialized_memory = filling
 
 
 @contextmanager
@@ -117,14 +134,17 @@ def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[int, dict[str, f
         TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(file=sys.stderr), transient=False) as bar:
-        task = bar.add_task("training", total=steps, loss="-")
+        task = bar.add_task("training", total=steps, loss="-", rate="-")
 
         def advance(step: int, values: dict[str, float]) -> None:
             loss = f"{values['loss']:.4f}" if "loss" in values else "-"
-            bar.update(task, completed=step, loss=loss)
+            rate = values.get("train_tokens_per_second")
+            bar.update(
+                task, completed=step, loss=loss, rate="-" if rate is None else f"{rate:,.0f}"
+            )
 
         yield advance

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from io import RawIOBase
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,10 +34,10 @@ class BlobStore(Protocol):
 
     def write(
         self, name: str, binding: Mapping[str, str | int]
-    ) -> AbstractContextManager[BinaryIO]:
+    ) -> AbstractContextManager[RawIOBase]:
         """Open a blob for writing; it appears whole when the block ends well."""
 
-    def read(self, name: str, binding: Mapping[str, str | int]) -> BinaryIO:
+    def read(self, name: str, binding: Mapping[str, str | int]) -> RawIOBase:
         """Open a blob, seekable; raises unless the binding is the one it was written under."""
 
     def digest(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""A small classifier over columns of numbers, as a Transformers model: saved and loaded like any."""
+"""A small classifier over columns of numbers, saved and loaded as any Transformers model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput  # noqa: E402
 __all__ = ["TabularClassifier", "TabularConfig"]
 
 
-class TabularConfig(PretrainedConfig):  # type: ignore[misc]  # transformers ships no types for it
+class TabularConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # untyped base
     """``model_type: sealtrain-tabular``.
 
     Attributes:
@@ -47,14 +47,22 @@ class TabularConfig(PretrainedConfig):  # type: ignore[misc]  # transformers shi
         self.dropout = dropout
 
 
-class TabularClassifier(PreTrainedModel):  # type: ignore[misc]  # transformers ships no types
-    """Batch normalisation of the features, then a perceptron with GELU."""
+class TabularClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]  # untyped base
+    """Standardised features, then a perceptron with GELU.
+
+    Mean and deviation of the training records are buffers, set once before training.
+    """
 
     config_class = TabularConfig
+    accepts_loss_kwargs = False
+    mean: torch.Tensor
+    deviation: torch.Tensor
 
     def __init__(self, config: TabularConfig) -> None:
         super().__init__(config)
-        layers: list[torch.nn.Module] = [torch.nn.BatchNorm1d(config.num_features, affine=False)]
+        self.register_buffer("mean", torch.zeros(config.num_features))
+        self.register_buffer("deviation", torch.ones(config.num_features))
+        layers: list[torch.nn.Module] = []
         width = config.num_features
         for _ in range(config.num_hidden_layers):
             layers += [
@@ -63,9 +71,19 @@ class TabularClassifier(PreTrainedModel):  # type: ignore[misc]  # transformers 
                 torch.nn.Dropout(config.dropout),
             ]
             width = config.hidden_size
-        layers.append(torch.nn.Linear(width, config.num_labels))
+        layers.append(torch.nn.Linear(width, int(config.num_labels or 2)))
         self.layers = torch.nn.Sequential(*layers)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]  # untyped in the library
+
+    def standardise(self, mean: torch.Tensor, deviation: torch.Tensor) -> None:
+        """Set the scale of the features.
+
+        Args:
+            mean: float32, (num_features,).
+            deviation: float32, (num_features,); 0 for a constant feature.
+        """
+        self.mean.copy_(mean)
+        self.deviation.copy_(torch.where(deviation > 0, deviation, torch.ones_like(deviation)))
 
     def forward(
         self, features: torch.Tensor, labels: torch.Tensor | None = None, **_: Any
@@ -76,7 +94,7 @@ class TabularClassifier(PreTrainedModel):  # type: ignore[misc]  # transformers 
             features: float32, (batch, num_features).
             labels: int64, (batch,).
         """
-        logits = self.layers(features)
+        logits = self.layers((features - self.mean) / self.deviation)
         loss = None if labels is None else torch.nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 

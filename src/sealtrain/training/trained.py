@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["Trained", "model_files"]
 
@@ -37,9 +37,7 @@ class Trained:
     withheld: dict[str, int]
 
 
-def model_files(
-    model: PreTrainedModel | Any, tokenizer: PreTrainedTokenizerBase | None
-) -> dict[str, bytes]:
+def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, bytes]:
     """Weights as safetensors, config and tokenizer: made in memory.
 
     A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
@@ -50,7 +48,8 @@ def model_files(
     if hasattr(model, "peft_config"):
         from peft import get_peft_model_state_dict
 
-        adapter = model.peft_config["default"].to_dict()
+        # Where the base model lay on this machine is nobody's business.
+        adapter = model.peft_config["default"].to_dict() | {"base_model_name_or_path": None}
         files["adapter_config.json"] = json.dumps(adapter, default=_plain, indent=2).encode()
         weights, name = get_peft_model_state_dict(model), "adapter_model.safetensors"
         config = model.get_base_model().config

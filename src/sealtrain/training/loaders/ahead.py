@@ -45,8 +45,8 @@ class _Producer(Generic[Item]):
             for item in self._make():
                 if not self._put(item):
                     return
-        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
-            end = _End(error)
+        except BaseException as error:
+            end = _End(error)  # the consumer raises it
         self._put(end)
 
     def stop(self) -> None:

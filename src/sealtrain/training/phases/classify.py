@@ -14,7 +14,12 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.loaders.hugging import as_iterable_dataset
 from sealtrain.training.loaders.stream import read_all
-from sealtrain.training.models import build_model, build_tokenizer, lora_config
+from sealtrain.training.models import (
+    build_model,
+    build_tokenizer,
+    check_vocabulary,
+    lora_config,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,18 +47,22 @@ def train(
         Trained model (a PEFT model with LoRA), tokenizer if there is one, final metrics, the
         callback that ran.
     """
-    from transformers import Trainer, TrainingArguments
+    from transformers import PrinterCallback, Trainer, TrainingArguments
 
     recipe = work.recipe
     tabular = recipe.columns.kind == "tabular"
     tokenizer = None if tabular else build_tokenizer(recipe, work.base_dir)
-    model = build_model(
+    model: Any = build_model(
         recipe, work.base_dir, "AutoModelForSequenceClassification", **_config(work, tokenizer)
     )
+    if tokenizer is not None:
+        check_vocabulary(model, tokenizer)
     if recipe.peft is not None:
         from peft import get_peft_model
 
         model = get_peft_model(model, lora_config(recipe.peft, "SEQ_CLS"))
+    if tabular:
+        model.standardise(*_scale(work))
     encode = _tabular_encoder(recipe) if tabular else _text_encoder(recipe, tokenizer)
     positioned = work.training_stream({name: name for name in recipe.columns.names})
     rows = as_iterable_dataset(positioned)
@@ -68,6 +77,7 @@ def train(
         data_collator=encode,
         callbacks=[callback],
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
     model = trainer.accelerator.unwrap_model(trainer.model)
     return model, tokenizer, _evaluate(work, model, encode), callback
@@ -144,13 +154,45 @@ def _tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
         rows = [[record[name] for name in recipe.columns.features] for record in records]
         if any(not isinstance(value, (int, float)) for row in rows for value in row):
             raise RecordInvalid("a record has a feature that is no number", check="features")
+        features = torch.tensor(rows, dtype=torch.float32)
+        if not torch.isfinite(features).all():
+            raise RecordInvalid("a record has a feature that is not finite", check="features")
         labels = [read_label(record[recipe.columns.label]) for record in records]
         return {
-            "features": torch.tensor(rows, dtype=torch.float32),
+            "features": features,
             "labels": torch.tensor(labels, dtype=torch.int64),
         }
 
     return encode
+
+
+def _scale(work: Workplace) -> tuple[Any, Any]:
+    """Mean and deviation of every feature over the training records, float32 (features,)."""
+    import numpy as np
+    import torch
+
+    features = work.recipe.columns.features
+    count, total, squares = 0, np.zeros(len(features)), np.zeros(len(features))
+    origin: Any = None
+    for batch in read_all(work.train_sources, features):
+        columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in features]
+        try:
+            values = np.stack(columns, axis=1).astype(np.float64)
+        except (TypeError, ValueError):
+            raise RecordInvalid("a feature is no number", check="features") from None
+        if origin is None:
+            # Sums of squares lose their digits when all values lie far from zero.
+            origin = values.mean(axis=0)
+        values -= origin
+        count += len(values)
+        total += values.sum(axis=0)
+        squares += (values**2).sum(axis=0)
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
+    return (
+        torch.tensor(mean + origin, dtype=torch.float32),
+        torch.tensor(deviation, dtype=torch.float32),
+    )
 
 
 def _evaluate(
@@ -160,13 +202,15 @@ def _evaluate(
 
     truth: list[int] = []
     scores: list[Any] = []
+    training = model.training
     model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():
         for records in _chunks(work):
             batch = encode(records)
             truth += batch.pop("labels").tolist()
             inputs = {name: value.to(model.device) for name, value in batch.items()}
             scores.append(model(**inputs).logits.float().softmax(-1).cpu())
+    model.train(training)
     if not truth:
         return {}
     return _measure(truth, torch.cat(scores))
