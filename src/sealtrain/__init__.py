@@ -1,3 +1,27 @@
-"""sealtrain: train on data you are not allowed to see."""
+"""sealtrain: train on data you are not allowed to see.
 
+Inside a run (``sealtrain train``), a training script uses
+
+- ``unwrap_dataset``: records of a sealed dataset, decrypted in memory;
+- ``SealedRun``: a trainer callback with sealed checkpoints, exact resume and released metrics;
+- ``sign_manifest``: seal the model to its recipients and sign what happened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sealtrain.runner.script import SealedRun, sign_manifest, unwrap_dataset
+
+__all__ = ["SealedRun", "sign_manifest", "unwrap_dataset"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Load the training names on first use: importing sealtrain stays light."""
+    if name in __all__:
+        from sealtrain.runner import script
+
+        return getattr(script, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

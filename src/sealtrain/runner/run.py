@@ -45,6 +45,10 @@ def _train(run: GuestRun, *, resuming: bool, progress: bool) -> Outcome:
 
     with confined_to(run.broker.url), muted():
         checkpoint = run.newest_checkpoint() if resuming else None
+        if run.recipe.script is not None:
+            from sealtrain.runner.script import run_script
+
+            return run_script(run, run.settings.base / run.recipe.script, checkpoint)
         trained = train(
             run.recipe,
             run_id=run.run_id,

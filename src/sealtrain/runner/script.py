@@ -1,0 +1,205 @@
+"""A user's own training script inside a run: ``unwrap_dataset``, ``SealedRun``, ``sign_manifest``.
+
+The script is named by the recipe and pinned by the lock. ``sealtrain train`` attests and obtains
+the keys as for any recipe, then runs the script in this process; the three names above act on that
+run. Outside a run they refuse: there are no keys.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.runner.closing import Outcome, close_run
+from sealtrain.training import callback as sealed_callback
+from sealtrain.training.egress import MetricGate
+from sealtrain.training.facts import accelerators, environment
+from sealtrain.training.loaders.hugging import (
+    Positioned,
+    as_iterable_dataset,
+    as_map_style_dataset,
+)
+from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.trained import Trained, model_files
+
+if TYPE_CHECKING:
+    import datasets
+
+    from sealtrain.runner.guestrun import GuestRun
+    from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.sources import Source
+
+__all__ = ["SealedRun", "run_script", "sign_manifest", "unwrap_dataset"]
+
+
+class _ScriptRun:
+    """The run a script acts on."""
+
+    def __init__(self, run: GuestRun, resume: CheckpointRef | None) -> None:
+        self.run = run
+        self.gate = MetricGate(run.recipe.release_policy, run.released_metrics)
+        self.context = sealed_callback.RunContext(
+            run_id=run.run_id,
+            store=run.store,
+            gate=self.gate,
+            on_checkpoint=run.checkpointed,
+            resume=resume,
+        )
+        self.callback: SealedRun | None = None
+        self.outcome: Outcome | None = None
+
+
+_current: _ScriptRun | None = None
+
+
+def run_script(run: GuestRun, script: Path, resume: CheckpointRef | None) -> Outcome:
+    """Run the locked script on a run that holds its keys.
+
+    Args:
+        run: Admitted and granted.
+        script: Path of the script whose digest the lock pins.
+        resume: Checkpoint ``SealedRun`` continues from.
+
+    Raises:
+        UsageError: The script failed, or ended without ``sign_manifest``.
+        SealtrainError: As raised inside the script.
+    """
+    global _current
+    _current = _ScriptRun(run, resume)
+    arguments = sys.argv
+    sys.argv = [str(script)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+        outcome = _current.outcome
+    except SealtrainError:
+        raise
+    except Exception as error:
+        # Kind and line only: the message may quote a record.
+        raise UsageError(
+            f"the training script failed: {type(error).__name__}",
+            check="script",
+            got=_line_in(script, error),
+            hint="run it on data you may see first",
+        ) from None
+    finally:
+        sys.argv = arguments
+        _current = None
+    if outcome is None:
+        raise UsageError(
+            "the training script ended without a manifest",
+            check="script",
+            hint="call sealtrain.sign_manifest(trainer) at its end",
+        )
+    return outcome
+
+
+def unwrap_dataset(
+    path: str | Path | None = None, *, map_style: bool = False
+) -> datasets.IterableDataset | datasets.Dataset:
+    """Records of a sealed dataset, decrypted in memory as they are read.
+
+    Args:
+        path: The sealed dataset's folder; all training datasets of the recipe, mixed by their
+            weights, when ``None``.
+        map_style: Give a ``datasets.Dataset`` held in memory instead of a shuffled endless stream.
+
+    Raises:
+        UsageError: Not inside a run, or no dataset of this run.
+        SchemaMismatch: The datasets have different columns.
+    """
+    script = _running()
+    sources = _sources_at(script.run, path)
+    if map_style:
+        return as_map_style_dataset(sources)
+    trainer = script.run.recipe.trainer
+    seed = trainer.seed if trainer.data_seed is None else trainer.data_seed
+    positioned = Positioned(RecordStream(sources, seed=seed))
+    script.context.streams.append(positioned)
+    return as_iterable_dataset(positioned)
+
+
+class SealedRun(sealed_callback.SealedRun):
+    """Trainer callback of this run: sealed checkpoints, exact resume, run log, released metrics."""
+
+    def __init__(self) -> None:
+        """Attach to the run.
+
+        Raises:
+            UsageError: Not inside a run.
+        """
+        script = _running()
+        super().__init__(script.context)
+        script.callback = self
+
+
+def sign_manifest(trainer: Any, **metrics: float) -> Path:
+    """Seal the trained model to the recipe's recipients and sign the manifest.
+
+    Args:
+        trainer: The trainer that ran with ``SealedRun``.
+        metrics: Final measurements; those the release policy names go into the manifest.
+
+    Returns:
+        Path of ``manifest.json``; the sealed model lies beside it.
+
+    Raises:
+        UsageError: Not inside a run, or no ``SealedRun`` took part.
+    """
+    script = _running()
+    callback = script.callback
+    if callback is None or callback not in trainer.callback_handler.callbacks:
+        raise UsageError(
+            "this trainer ran without SealedRun",
+            check="script",
+            hint="pass callbacks=[sealtrain.SealedRun()] to the trainer",
+        )
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    trained = Trained(
+        files=model_files(model, getattr(trainer, "processing_class", None)),
+        steps=callback.steps,
+        samples_seen=callback.rows,
+        tokens=callback.tokens,
+        metrics=script.gate.filtered({**callback.last, **metrics}),
+        environment=environment(),
+        accelerators=accelerators(),
+        withheld=dict(script.gate.withheld),
+    )
+    script.outcome = close_run(script.run, trained)
+    return script.outcome.manifest
+
+
+def _running() -> _ScriptRun:
+    if _current is None:
+        raise UsageError(
+            "no run holds keys in this process",
+            check="script",
+            hint="name this file as script in the recipe and start it with: sealtrain train",
+        )
+    return _current
+
+
+def _sources_at(run: GuestRun, path: str | Path | None) -> list[Source]:
+    if path is None:
+        return [source for source in run.sources if source.role == "train"]
+    wanted = Path(path).resolve()
+    for found, source in zip(run.found, run.sources, strict=True):
+        if found.folder.resolve() == wanted or found.folder.name == str(path):
+            return [source]
+    raise UsageError(
+        "no such dataset in this run",
+        check="datasets",
+        got=str(path),
+        expected=", ".join(found.folder.name for found in run.found),
+    )
+
+
+def _line_in(script: Path, error: BaseException) -> str:
+    place, line = error.__traceback__, 0
+    while place is not None:
+        if Path(place.tb_frame.f_code.co_filename).resolve() == script.resolve():
+            line = place.tb_lineno
+        place = place.tb_next
+    return f"{script.name}:{line}"
