@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,32 @@ def test_a_revocation_stops_renewals(world: ReleaseWorld) -> None:
     grant = world.obtain()
     world.revoke("hospital-c")
     refused(world, ApprovalRevoked, grant)
+
+
+@pytest.mark.claim("C11")
+def test_no_release_follows_a_revocation_however_they_race(world: ReleaseWorld) -> None:
+    together = threading.Barrier(7)
+    outcomes: list[str] = []
+
+    def release() -> None:
+        together.wait()
+        try:
+            world.obtain()
+            outcomes.append("released")
+        except ApprovalRevoked:
+            outcomes.append("revoked")
+
+    threads = [threading.Thread(target=release) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    together.wait()
+    world.revoke("hospital-c")
+    for thread in threads:
+        thread.join()
+    kinds = world.kinds()
+    assert len(outcomes) == 6
+    assert kinds.count("release") == outcomes.count("released")
+    assert "release" not in kinds[kinds.index("revocation") :]
 
 
 def test_a_lease_does_not_outlive_the_approvals(tmp_path: Path) -> None:

@@ -447,6 +447,25 @@ def test_a_ledger_that_cannot_be_written_answers_internal(
         site.obtain(folders)
 
 
+def test_collateral_that_is_gone_is_the_brokers_own_failure(
+    site: Site, folders: list[Path]
+) -> None:
+    path = Path(site.config.collateral.removeprefix("file:"))
+    kept, size = path.read_bytes(), site.client.health().ledger_size
+    path.unlink()
+    try:
+        answer = httpx.get(
+            site.url + "/v1/keys",
+            params={"app_id": "a" * 40, "compose_hash": "b" * 64, "nonce": "c" * 64},
+            trust_env=False,
+        )
+    finally:
+        path.write_bytes(kept)
+    assert answer.status_code == 500
+    assert str(site.folder) not in answer.text
+    assert site.client.health().ledger_size == size
+
+
 def test_a_broker_that_restarts_keeps_its_keys_and_its_ledger(
     site: Site, folders: list[Path]
 ) -> None:

@@ -32,8 +32,16 @@ class Counting:
             Refused: The database holds a decision that does not verify: somebody wrote into it.
             LimitExceeded: It holds more decisions than the broker's cap.
         """
-        stored = transaction.decisions(limit=self._limit)
-        return tally([self._decision(data) for data in stored], self._consortium, target, now)
+        return tally(self.decisions(transaction), self._consortium, target, now)
+
+    def decisions(self, transaction: Transaction) -> list[SignedDecision]:
+        """Every decision of the consortium, verified, in the order of the ledger.
+
+        Raises:
+            Refused: As ``tally``.
+            LimitExceeded: As ``tally``.
+        """
+        return [self._decision(data) for data in transaction.decisions(limit=self._limit)]
 
     def _decision(self, data: bytes) -> SignedDecision:
         digest = sha256_hex(data)

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.collect import collect
+from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.policy import load_policy
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ExtraMissing, UsageError
+from sealtrain.errors import ConfigError, EvidenceRefused, ExtraMissing, Unreachable, UsageError
 from sealtrain.keys.uris import root_secret
 from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.datakey import Randomness
@@ -127,9 +128,6 @@ def assembled(
     load_collateral(config.collateral)
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     keyring = Keyring(root_secret(config.root_secret, create=True, random=random))
-    platform: Literal["dstack", "simulator"] = (
-        "dstack" if config.platform == "dstack" else "simulator"
-    )
     store = Store(config.state / "broker.sqlite")
     try:
         with Ledger.open(
@@ -145,13 +143,8 @@ def assembled(
                     keyring=keyring,
                     store=store,
                     ledger=ledger,
-                    collect=partial(
-                        collect,
-                        DstackClient(str(config.guest)),
-                        platform=platform,
-                        collateral_uri=config.collateral,
-                    ),
-                    collateral=partial(load_collateral, config.collateral),
+                    collect=partial(_own_evidence, DstackClient(str(config.guest)), config),
+                    collateral=partial(_present_collateral, config),
                     clock=clock,
                     random=random,
                     limits=config.limits,
@@ -160,6 +153,25 @@ def assembled(
             )
     finally:
         store.close()
+
+
+def _own_evidence(client: DstackClient, config: BrokerConfig, report_data: bytes) -> Evidence:
+    platform: Literal["dstack", "simulator"] = (
+        "dstack" if config.platform == "dstack" else "simulator"
+    )
+    try:
+        return collect(client, report_data, platform=platform, collateral_uri=config.collateral)
+    except (ConfigError, EvidenceRefused) as error:
+        raise Unreachable("the broker cannot collect its own evidence") from error
+
+
+def _present_collateral(config: BrokerConfig) -> Collateral:
+    """Read anew for each decision: whoever operates the broker renews the file while it runs."""
+    try:
+        return load_collateral(config.collateral)
+    except (ConfigError, EvidenceRefused) as error:
+        # The asker is not to blame and learns nothing of the broker's files.
+        raise Unreachable("the broker's collateral cannot be read") from error
 
 
 def _app(broker: Broker) -> FastAPI:

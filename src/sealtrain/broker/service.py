@@ -30,7 +30,7 @@ from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest, sign_receipt
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
 from sealtrain.release.facts import ChallengeState, Limits, Permit
@@ -162,6 +162,8 @@ class Broker:
                 request, self._parts.policy, collateral=self._parts.collateral(), now=now
             )
             return grant(request, challenge, appraised, now)
+        except Unreachable:
+            raise  # the broker failed, nobody was refused
         except SealtrainError as error:
             self.ledger.append("refusal", _refusal(request, action, error))
             raise
@@ -244,7 +246,11 @@ class Broker:
     def _registered(
         self, transaction: Transaction, request: ReleaseRequest
     ) -> dict[str, DatasetManifest]:
-        found = transaction.datasets([dataset.dataset_id for dataset in request.datasets])
+        found = transaction.datasets(
+            [dataset.dataset_id for dataset in request.datasets],
+            app_id=request.app_id,
+            compose_hash=request.compose_hash,
+        )
         return {
             dataset_id: verify_dataset(Envelope.from_bytes(envelope), self.consortium)
             for dataset_id, envelope in found.items()

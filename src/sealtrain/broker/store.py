@@ -184,29 +184,53 @@ class Transaction:
 
     # Datasets
 
-    def dataset(self, dataset_id: str) -> StoredDocument | None:
-        """The latest manifest of a dataset."""
-        return self._document(datasets, datasets.c.dataset_id == dataset_id)
+    def manifests_of_dataset(self, dataset_id: str) -> dict[tuple[str, str], StoredDocument]:
+        """The latest manifest of a dataset for each (app id, compose hash) it is sealed for."""
+        rows = self._connection.execute(
+            sa.select(datasets)
+            .where(datasets.c.dataset_id == dataset_id)
+            .order_by(datasets.c.ledger_index)
+        )
+        return {
+            (row.app_id, row.compose_hash): (row.ledger_index, row.digest, bytes(row.envelope))
+            for row in rows
+        }
 
     def put_dataset(
-        self, *, dataset_id: str, digest: str, envelope: bytes, ledger_index: int
+        self,
+        *,
+        dataset_id: str,
+        app_id: str,
+        compose_hash: str,
+        digest: str,
+        envelope: bytes,
+        ledger_index: int,
     ) -> None:
-        """Record a verified manifest in place of its predecessor, if any."""
-        self._connection.execute(datasets.delete().where(datasets.c.dataset_id == dataset_id))
+        """Record a verified manifest in place of its predecessor for the same deployment."""
+        key = {"dataset_id": dataset_id, "app_id": app_id, "compose_hash": compose_hash}
+        self._connection.execute(
+            datasets.delete().where(*(datasets.c[name] == value for name, value in key.items()))
+        )
         self._connection.execute(
             datasets.insert().values(
-                dataset_id=dataset_id, digest=digest, envelope=envelope, ledger_index=ledger_index
+                **key, digest=digest, envelope=envelope, ledger_index=ledger_index
             )
         )
 
-    def datasets(self, dataset_ids: Sequence[str]) -> dict[str, bytes]:
-        """Envelopes by dataset id; ids nobody registered are absent."""
-        rows = self._connection.execute(
-            sa.select(datasets.c.dataset_id, datasets.c.envelope).where(
-                datasets.c.dataset_id.in_(list(dataset_ids))
-            )
-        )
-        return {row.dataset_id: bytes(row.envelope) for row in rows}
+    def datasets(
+        self, dataset_ids: Sequence[str], *, app_id: str, compose_hash: str
+    ) -> dict[str, bytes]:
+        """Envelopes by dataset id, for this deployment where there is one, else for another.
+
+        Ids nobody registered are absent.
+        """
+        found: dict[str, bytes] = {}
+        for dataset_id in dataset_ids:
+            known = self.manifests_of_dataset(dataset_id)
+            if known:
+                chosen = known.get((app_id, compose_hash)) or list(known.values())[-1]
+                found[dataset_id] = chosen[2]
+        return found
 
     # Runs and leases
 

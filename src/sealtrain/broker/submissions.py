@@ -6,12 +6,14 @@ same bytes again changes nothing and answers as the first time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.parts import BrokerParts
+from sealtrain.broker.store import StoredDocument
 from sealtrain.consortium.approvals import SignedDecision, Target, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.errors import (
@@ -96,12 +98,9 @@ class Registry:
         with self._parts.store.transaction() as transaction:
             counted = self._counting.tally(transaction, target, now)
             envelopes = [
-                envelope
-                for data in transaction.decisions(limit=self._parts.limits.decisions)
-                if verify_decision(
-                    envelope := Envelope.from_bytes(data), self._parts.consortium
-                ).decision.target
-                == target
+                one.envelope
+                for one in self._counting.decisions(transaction)
+                if one.decision.target == target
             ]
         return TallyAnswer(
             version=1,
@@ -148,10 +147,12 @@ class Registry:
     def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
         digest = envelope.digest
         with self._parts.store.transaction() as transaction:
-            known = transaction.dataset(manifest.dataset_id)
-            if known is not None and known[1] == digest:
-                return self._accepted(known[0], digest)
-            self._succeeds(manifest, known)
+            known = transaction.manifests_of_dataset(manifest.dataset_id)
+            before = known.get((manifest.app_id, manifest.compose_hash))
+            if before is not None and before[1] == digest:
+                return self._accepted(before[0], digest)
+            self._same_owner(manifest, known.values())
+            self._succeeds(manifest, before)
             index = self._parts.ledger.append(
                 "dataset",
                 {
@@ -167,25 +168,30 @@ class Registry:
             )
             transaction.put_dataset(
                 dataset_id=manifest.dataset_id,
+                app_id=manifest.app_id,
+                compose_hash=manifest.compose_hash,
                 digest=digest,
                 envelope=envelope.to_bytes(),
                 ledger_index=index,
             )
         return self._accepted(index, digest)
 
-    def _succeeds(self, manifest: DatasetManifest, known: tuple[int, str, bytes] | None) -> None:
+    def _same_owner(self, manifest: DatasetManifest, known: Iterable[StoredDocument]) -> None:
+        for _index, _digest, envelope in known:
+            before = verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
+            if before.owner_id != manifest.owner_id:
+                raise DatasetMismatch(
+                    "another owner registered this dataset id",
+                    check="dataset owner",
+                    owner=manifest.owner,
+                    got=manifest.owner,
+                    expected=before.owner,
+                    hint="a dataset id is random and made by sealing; seal your own data",
+                )
+
+    def _succeeds(self, manifest: DatasetManifest, known: StoredDocument | None) -> None:
         if known is None:
             return
-        before = verify_dataset(Envelope.from_bytes(known[2]), self._parts.consortium)
-        if before.owner_id != manifest.owner_id:
-            raise DatasetMismatch(
-                "another owner registered this dataset id",
-                check="dataset owner",
-                owner=manifest.owner,
-                got=manifest.owner,
-                expected=before.owner,
-                hint="a dataset id is random and made by sealing; seal your own data",
-            )
         if manifest.previous != known[1]:
             raise DatasetMismatch(
                 "the manifest does not continue the one that is registered",

@@ -45,6 +45,8 @@ datasets = sa.Table(
     "datasets",
     metadata,
     sa.Column("dataset_id", sa.Text, primary_key=True),
+    sa.Column("app_id", sa.Text, primary_key=True),
+    sa.Column("compose_hash", sa.Text, primary_key=True),
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("envelope", sa.LargeBinary, nullable=False),
     sa.Column("ledger_index", sa.Integer, nullable=False),

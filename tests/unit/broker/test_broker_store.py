@@ -151,17 +151,23 @@ def test_decisions_come_back_in_order_and_bounded(store: Store) -> None:
             transaction.decisions(limit=2)
 
 
-def test_a_dataset_has_one_manifest_at_a_time(store: Store) -> None:
+def test_a_dataset_has_one_manifest_for_each_deployment(store: Store) -> None:
+    one, two = ({"app_id": letter * 40, "compose_hash": letter * 64} for letter in "ab")
     with store.transaction() as transaction:
-        for number in range(2):
+        for number, deployment in enumerate((one, one, two)):
             transaction.put_dataset(
                 dataset_id="f" * 32,
+                **deployment,
                 digest=str(number),
                 envelope=b"%d" % number,
                 ledger_index=number,
             )
-        assert transaction.dataset("f" * 32) == (1, "1", b"1")
-        assert transaction.datasets(["f" * 32, "0" * 32]) == {"f" * 32: b"1"}
+        found = transaction.manifests_of_dataset("f" * 32)
+        assert found[one["app_id"], one["compose_hash"]] == (1, "1", b"1")
+        assert found[two["app_id"], two["compose_hash"]] == (2, "2", b"2")
+        ids = ["f" * 32, "0" * 32]
+        assert transaction.datasets(ids, **one) == {"f" * 32: b"1"}
+        assert transaction.datasets(ids, app_id="c", compose_hash="c") == {"f" * 32: b"2"}
 
 
 def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:

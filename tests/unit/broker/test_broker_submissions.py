@@ -1,0 +1,196 @@
+"""What owners and guests hand in is verified, recorded once, and proved to be in the ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import manifest_world
+import pytest
+from manifest_world import RUN_ID, make_world
+from release_world import ROOT, ReleaseWorld, document_of, release_world
+
+from sealtrain.base.secret import Secret
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.keyring import Keyring
+from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
+from sealtrain.consortium.datasets import sign_dataset, verify_dataset
+from sealtrain.consortium.ledger import LedgerProof, verify_proof
+from sealtrain.errors import (
+    LimitExceeded,
+    ManifestMalformed,
+    Refused,
+    RunMismatch,
+    SignatureInvalid,
+)
+from sealtrain.release.messages import Accepted
+from sealtrain.release.transcript import ledger_origin
+from sealtrain.sealing.description import DatasetDescription, ShardInfo
+from sealtrain.sealing.stanza import RecipeBinding
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
+    with release_world(tmp_path) as made:
+        yield made
+
+
+def proved(world: ReleaseWorld, accepted: Accepted) -> dict[str, object]:
+    return verify_proof(
+        LedgerProof.from_dict(accepted.proof),
+        world.keyring.signer.public,
+        origin=ledger_origin(world.consortium.consortium_id),
+    )
+
+
+def test_an_approval_is_in_the_ledger_with_its_envelope(world: ReleaseWorld) -> None:
+    entry = proved(world, world.approve("hospital-c"))
+    assert entry["kind"] == "approval"
+    body = entry["body"]
+    assert isinstance(body, dict)
+    assert (body["owner"], body["recipe_hash"]) == ("hospital-c", world.locked.recipe_hash)
+    assert body["envelope"]["signatures"]
+
+
+def test_a_revocation_is_in_the_ledger(world: ReleaseWorld) -> None:
+    assert proved(world, world.revoke("hospital-c"))["kind"] == "revocation"
+    answer = world.broker.registry.tally(world.target)
+    assert answer.tally["revoked_by"] == ["hospital-c"]
+    assert len(answer.decisions) == 3
+
+
+def test_the_same_decision_again_changes_nothing(world: ReleaseWorld) -> None:
+    decision = Decision.approve(
+        consortium_id=world.consortium.consortium_id,
+        target=world.target,
+        signed_at=world.clock(),
+        not_after=world.clock() + 60,
+    )
+    envelope = sign_decision(decision, manifest_world.identity("hospital-c").signer)
+    first = world.submit(envelope)
+    size = world.ledger.size
+    again = world.submit(envelope)
+    assert (first.index, first.digest, size) == (again.index, again.digest, world.ledger.size)
+
+
+def test_a_tally_shows_only_decisions_on_its_target(world: ReleaseWorld) -> None:
+    other = world.target.__class__(**world.target.to_dict() | {"recipe_hash": "ab" * 32})
+    answer = world.broker.registry.tally(other)
+    assert answer.decisions == ()
+    assert answer.tally["elsewhere"]["recipe_hash"] == world.locked.recipe_hash
+    assert answer.tally["sealed"] is True
+
+
+def test_an_envelope_of_another_kind_is_no_decision(world: ReleaseWorld) -> None:
+    dataset = world.sealed["hospital-a"].envelope
+    with pytest.raises(SignatureInvalid):
+        world.broker.registry.submit_decision(document_of(dataset))
+    assert world.refusals()[-1]["action"] == "approval"
+
+
+def test_decisions_are_bounded(tmp_path: Path) -> None:
+    with release_world(tmp_path, limits=BrokerLimits(decisions=3)) as world:
+        world.approve("hospital-c")
+        with pytest.raises(LimitExceeded):
+            world.approve("hospital-c")
+        assert world.obtain().data_keys
+
+
+def test_a_successor_manifest_takes_its_place(world: ReleaseWorld) -> None:
+    """Appended shards: a new root under the same id, naming the manifest before."""
+    before = world.sealed["hospital-a"]
+    owner = manifest_world.identity("hospital-a")
+    envelope = sign_dataset(
+        DatasetDescription(
+            dataset_id=before.dataset_id,
+            name="biopsies",
+            owner_id=owner.public.owner_id,
+            owner_name="hospital-a",
+            root="cd" * 32,
+            shards=(ShardInfo(name="shard-00000.sealed", size=9, root="11" * 32),) * 2,
+            records=200,
+            tokens=None,
+            schema_digest="ef" * 32,
+            binding=RecipeBinding(
+                app_id=world.locked.app_id,
+                compose_hash=world.locked.compose_hash,
+                owner_id=owner.public.owner_id,
+            ),
+        ),
+        owner.signer,
+        sealed_at="2026-09-21T00:00:00Z",
+        previous=before.envelope.digest,
+    )
+    accepted = world.broker.registry.register_dataset(document_of(envelope))
+    assert proved(world, accepted)["kind"] == "dataset"
+    assert verify_dataset(envelope, world.consortium).root == "cd" * 32
+    pin = DatasetPin(dataset_id=before.dataset_id, root="cd" * 32)
+    world.approve("hospital-a", datasets=[pin])
+    grown = (before.dataset_id, "cd" * 32, before.stanza)
+    assert world.obtain(datasets=[grown]).data_keys[before.dataset_id] == before.key
+    with pytest.raises(Refused):
+        world.obtain(datasets=[before.asked])
+
+
+@pytest.fixture
+def manifest(world: ReleaseWorld, tmp_path: Path) -> bytes:
+    """A genuine manifest of a run whose keys this broker released."""
+    folder = tmp_path / "manifest"
+    folder.mkdir()
+    made = make_world(folder)
+    assert made.consortium.consortium_id == world.consortium.consortium_id
+    with world.store.transaction() as transaction:
+        transaction.begin_run(RUN_ID, **made.target.to_dict(), now=manifest_world.RELEASED)
+    releases = made.record(made.receipt(), key=Keyring(Secret(ROOT)).signer)
+    world.clock.now = manifest_world.NOW
+    return made.manifest(lambda document: document.update(releases=releases))
+
+
+def test_a_manifest_that_verifies_is_recorded_once(world: ReleaseWorld, manifest: bytes) -> None:
+    accepted = world.broker.registry.submit_manifest(manifest)
+    entry = proved(world, accepted)
+    assert entry["kind"] == "manifest"
+    assert entry["body"] == {"run_id": RUN_ID, "manifest_digest": accepted.digest}
+    size = world.ledger.size
+    assert world.broker.registry.submit_manifest(manifest).index == accepted.index
+    assert world.ledger.size == size
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_an_altered_manifest_is_refused(world: ReleaseWorld, manifest: bytes, place: float) -> None:
+    altered = bytearray(manifest)
+    altered[int(place * len(altered))] ^= 1
+    with pytest.raises(Refused):
+        world.broker.registry.submit_manifest(bytes(altered))
+    assert world.refusals()[-1]["action"] == "manifest"
+    assert "manifest" not in world.kinds()
+
+
+def test_a_manifest_of_a_run_nobody_knows(tmp_path: Path, manifest: bytes) -> None:
+    with release_world(tmp_path) as other, pytest.raises(RunMismatch):
+        other.broker.registry.submit_manifest(manifest)
+
+
+def test_bytes_that_are_no_manifest(world: ReleaseWorld) -> None:
+    with pytest.raises(ManifestMalformed):
+        world.broker.registry.submit_manifest(os.urandom(64))
+    assert world.refusals()[-1]["code"] == "manifest-malformed"
+
+
+def test_manifests_of_one_run_are_bounded(
+    world: ReleaseWorld, manifest: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world.store.transaction() as transaction:
+        for number in range(16):
+            transaction.add_manifest(f"{number:064x}", RUN_ID, ledger_index=0)
+    with pytest.raises(LimitExceeded):
+        world.broker.registry.submit_manifest(manifest)
+
+
+def test_a_dataset_may_be_sealed_for_two_recipes(world: ReleaseWorld) -> None:
+    other = world.lock(lambda recipe: recipe["trainer"].update(max_steps=301))
+    first = world.sealed["hospital-a"]
+    second = world.seal("hospital-a", locked=other, dataset_id=first.dataset_id, root=first.root)
+    world.register(second)
+    assert world.obtain(datasets=[first.asked]).data_keys[first.dataset_id] == first.key
