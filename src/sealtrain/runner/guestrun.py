@@ -165,7 +165,7 @@ class GuestRun:
 
         anchor = self.grant.latest_checkpoint
         known = None if anchor is None else (anchor.counter, anchor.digest)
-        ref = newest(self.store, known)
+        ref = newest(self.store, known, complete=self._journals.counters())
         if ref is None:
             self.record("run.restarted", {})
         else:

@@ -48,7 +48,6 @@ class JournalStore:
 
     def __init__(self, folder: Path, key: DataKey, run_id: str) -> None:
         self._run_id = run_id
-        self._folder = folder
         self._store = SealedStore(folder, key.derive("journal"), label=run_id)
 
     def save(self, journal: Journal, counter: int, wall_s: float) -> None:
@@ -63,8 +62,12 @@ class JournalStore:
         }
         with self._store.write(_name(counter), _binding(counter)) as file:
             file.write(canonical_json(document))
-        for old in sorted(self._folder.glob("journal-*"))[:-_KEPT]:
-            old.unlink()
+        for old in self._store.names()[:-_KEPT]:
+            self._store.remove(old)
+
+    def counters(self) -> set[int]:
+        """Checkpoint counters that have a journal."""
+        return {int(name.removeprefix("journal-")) for name in self._store.names()}
 
     def load(self, counter: int) -> Journal:
         """Read the journal of checkpoint ``counter``.

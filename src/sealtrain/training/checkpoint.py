@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training import quiet
@@ -69,7 +70,7 @@ def save(
 
     name = _name(counter, step)
     with store.write(name, _binding(run_id, counter, step)) as file:
-        torch.save(state, file)
+        torch.save(state, cast(IO[bytes], file))
     return CheckpointRef(counter=counter, step=step, digest=store.digest(name))
 
 
@@ -86,7 +87,9 @@ def load(store: BlobStore, run_id: str, ref: CheckpointRef) -> dict[str, Any]:
 
     with store.read(ref.name, _binding(run_id, ref.counter, ref.step)) as file:
         try:
-            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+            state: dict[str, Any] = torch.load(
+                cast(IO[bytes], file), map_location="cpu", weights_only=True
+            )
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
             raise CheckpointRefused(
                 "the checkpoint holds no training state", check="checkpoint"
@@ -94,19 +97,24 @@ def load(store: BlobStore, run_id: str, ref: CheckpointRef) -> dict[str, Any]:
     return state
 
 
-def newest(store: BlobStore, anchor: tuple[int, str] | None) -> CheckpointRef | None:
+def newest(
+    store: BlobStore, anchor: tuple[int, str] | None, *, complete: Collection[int] | None = None
+) -> CheckpointRef | None:
     """The checkpoint to continue from.
 
     Args:
         store: Holds the run's checkpoints.
         anchor: Counter and digest of the newest one known outside; ``None`` if none was anchored.
+        complete: Counters of those whose other records were written too; a crash may have come
+            in between. All of them when ``None``.
 
     Raises:
         CheckpointRefused: Only older ones are there, or another one with the anchored counter.
     """
     found = []
     for name in store.names():
-        if match := _NAME.fullmatch(name):
+        match = _NAME.fullmatch(name)
+        if match and (complete is None or int(match[1]) in complete):
             found.append((int(match[1]), int(match[2])))
     if not found:
         if anchor is not None:

@@ -1,0 +1,256 @@
+"""The whole story through the command line: seal, approve, train, crash, resume, verify."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stage import CANARY, RECIPE, Stage, stage
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    # A short path: unix sockets allow about a hundred characters.
+    with stage(tmp_path_factory.mktemp("e2e")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def engineer(world: Stage) -> Path:
+    return world.propose("engineer", RECIPE)
+
+
+@pytest.fixture(scope="module")
+def refused_early(world: Stage, engineer: Path) -> Any:
+    world.approve(engineer, "clinic-a")
+    return world.try_run(*world.train_words(engineer, "early"))
+
+
+@pytest.fixture(scope="module")
+def finished(world: Stage, engineer: Path, refused_early: Any) -> Path:
+    world.approve(engineer, "clinic-b")
+    world.run(*world.train_words(engineer, "run"))
+    world.run(
+        "trust", "new", "--consortium", "consortium.json", "--deployment", world.deployment,
+        "--policy", "policy.yaml", "--broker", world.broker, "--out", world.trust,
+    )  # fmt: skip
+    return world.folder / "run"
+
+
+def opened_model(world: Stage, run: Path, name: str, owner: str = "clinic-a") -> Path:
+    out = world.folder / name
+    world.run("open", run / "model", "--identity", world.identity(owner), "--out", out)
+    return out
+
+
+@pytest.mark.claim("C9")
+def test_one_approval_short_is_refused_and_leaves_no_run(world: Stage, refused_early: Any) -> None:
+    assert (refused_early.code, refused_early.error) == (3, "approvals-missing")
+    assert not (world.folder / "early").exists()
+
+
+def test_the_manifest_of_a_run_verifies_and_says_simulated(world: Stage, finished: Path) -> None:
+    report = world.run("verify", finished / "manifest.json", "--trust", world.trust)
+    assert report["accepted"]
+    assert report["simulated"]
+    assert {check["outcome"] for check in report["checks"]} == {"passed"}
+
+
+def test_a_recipient_opens_the_model_and_a_stranger_does_not(world: Stage, finished: Path) -> None:
+    model = opened_model(world, finished, "model-a")
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {
+        path.name for path in model.iterdir()
+    }
+    answer = world.try_run(
+        "open", finished / "model", "--identity", world.identity("clinic-c"), "--out", "stolen"
+    )
+    assert (answer.code, answer.error) == (3, "no-stanza")
+    assert not (world.folder / "stolen").exists()
+
+
+def test_an_owner_opens_their_own_dataset_again(world: Stage, engineer: Path) -> None:
+    out = world.folder / "again.jsonl"
+    world.run(
+        "open", engineer / "sealed" / "clinic-a.notes.sealed",
+        "--identity", world.identity("clinic-a"), "--out", out,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    source = (world.inputs / "clinic-a.notes.jsonl").read_text().splitlines()
+    out.unlink()  # plaintext on the owner's own disk; the search below is for all other places
+    assert rows == [json.loads(line) for line in source]
+
+
+@pytest.mark.claim("C23")
+def test_a_killed_run_resumes_to_the_very_same_weights(
+    world: Stage, engineer: Path, finished: Path
+) -> None:
+    checkpoints = world.folder / "killed" / "checkpoints"
+    world.train_and_kill(
+        engineer, "killed", lambda: len(list(checkpoints.glob("checkpoint-*.sealed"))) >= 2
+    )
+    assert not (world.folder / "killed" / "manifest.json").exists()
+    world.run("resume", world.folder / "killed")
+    straight = opened_model(world, finished, "model-straight")
+    resumed = opened_model(world, world.folder / "killed", "model-resumed")
+    name = "model.safetensors"
+    assert (resumed / name).read_bytes() == (straight / name).read_bytes()
+    report = world.run("verify", world.folder / "killed" / "manifest.json", "--trust", world.trust)
+    assert report["accepted"]
+
+
+@pytest.mark.claim("C22")
+def test_an_older_checkpoint_put_back_is_refused(world: Stage, engineer: Path) -> None:
+    out = world.folder / "rolled"
+    checkpoints = out / "checkpoints"
+    kept = world.folder / "kept"
+
+    def copied_first() -> bool:
+        if not kept.exists() and list(checkpoints.glob("checkpoint-00000001-*.sealed")):
+            shutil.copytree(checkpoints, kept)
+        return kept.exists() and bool(list(checkpoints.glob("checkpoint-00000003-*.sealed")))
+
+    world.train_and_kill(engineer, "rolled", copied_first)
+    shutil.rmtree(checkpoints)
+    shutil.copytree(kept, checkpoints)
+    answer = world.try_run("resume", out)
+    assert (answer.code, answer.error) == (3, "checkpoint-refused")
+
+
+@pytest.mark.claim("C4")
+def test_no_file_but_the_owners_input_holds_a_record(
+    world: Stage, engineer: Path, finished: Path
+) -> None:
+    needle = CANARY.encode()
+    inside = [
+        path.relative_to(world.folder)
+        for path in world.folder.rglob("*")
+        if path.is_file() and world.inputs not in path.parents and needle in path.read_bytes()
+    ]
+    assert needle in (world.inputs / "clinic-a.notes.jsonl").read_bytes()
+    assert inside == []
+
+
+@pytest.mark.claim("C24")
+def test_only_metrics_of_the_release_policy_leave(world: Stage, finished: Path) -> None:
+    manifest = json.loads((finished / "manifest.json").read_bytes())
+    text = json.dumps(manifest)
+    assert "grad_norm" not in text
+    log = world.run("log", "--broker", world.broker)
+    assert "grad_norm" not in json.dumps(log)
+
+
+@pytest.mark.parametrize("at", [0.01, 0.3, 0.6, 0.99])
+def test_a_changed_manifest_exits_with_three(world: Stage, finished: Path, at: float) -> None:
+    data = bytearray((finished / "manifest.json").read_bytes())
+    data[int(len(data) * at)] ^= 1
+    changed = finished / "changed.json"
+    changed.write_bytes(bytes(data))
+    answer = world.try_run("verify", changed, "--trust", world.trust)
+    changed.unlink()
+    assert answer.code == 3
+
+
+def test_a_changed_artefact_exits_with_three(world: Stage, finished: Path) -> None:
+    folder = world.folder / "altered"
+    shutil.copytree(finished, folder)
+    victim = folder / "model" / "config.json.sealed"
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(bytes(data))
+    answer = world.try_run("verify", folder / "manifest.json", "--trust", world.trust)
+    assert (answer.code, answer.error) == (3, "subject-mismatch")
+
+
+@pytest.mark.parametrize("pin", ["consortium_id", "recipe_hash", "root"])
+def test_another_trust_exits_with_three(world: Stage, finished: Path, pin: str) -> None:
+    document = yaml.safe_load(world.trust.read_text())
+    if pin == "root":
+        world.run("simulator", "policy", "--state", "other-root", "--out", f"other-{pin}.yaml")
+        document["appraisal"] = yaml.safe_load((world.folder / f"other-{pin}.yaml").read_text())
+    else:
+        document[pin] = "0" * 64
+    other = world.folder / f"trust-{pin}.yaml"
+    other.write_text(yaml.safe_dump(document))
+    answer = world.try_run("verify", finished / "manifest.json", "--trust", other)
+    assert answer.code == 3
+
+
+def test_the_report_is_one_page_that_loads_nothing(world: Stage, finished: Path) -> None:
+    world.run("report", finished / "manifest.json", "--trust", world.trust, "--out", "r.html")
+    page = (world.folder / "r.html").read_text()
+    assert "SIMULATED — NOT ATTESTED" in page
+    assert 'src="http' not in page
+    assert "<svg" in page
+
+
+SCRIPT = """
+import sealtrain
+from transformers import LlamaConfig, LlamaForCausalLM
+from trl import SFTConfig, SFTTrainer
+from sealtrain.training.models import byte_tokenizer
+
+config = LlamaConfig(vocab_size=259, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                     num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128)
+train_ds = sealtrain.unwrap_dataset()
+trainer = SFTTrainer(
+    LlamaForCausalLM(config),
+    args=SFTConfig(output_dir="scratch", max_steps=6, per_device_train_batch_size=4, use_cpu=True,
+                   bf16=False, activation_checkpointing=False, save_steps=3, logging_steps=2,
+                   max_length=64, report_to="none"),
+    train_dataset=train_ds,
+    processing_class=byte_tokenizer(),
+    callbacks=[sealtrain.SealedRun()],
+)
+trainer.train()
+print(next(iter(train_ds)))
+sealtrain.sign_manifest(trainer)
+"""
+
+
+def test_a_users_own_script_trains_inside_the_run(world: Stage, finished: Path) -> None:
+    recipe = {**RECIPE, "name": "own-script", "script": "train.py"}
+    folder = world.propose("script", recipe, {"train.py": SCRIPT})
+    world.approve(folder, "clinic-b", "clinic-c")
+    outcome = world.run(*world.train_words(folder, "script-run"))
+    assert outcome["steps"] == 6
+    report = world.run(
+        "verify", world.folder / "script-run" / "manifest.json", "--trust", _trust(world, folder)
+    )
+    assert report["accepted"]
+
+
+def test_a_changed_script_does_not_run(world: Stage) -> None:
+    folder = world.folder / "script"
+    (folder / "train.py").write_text(SCRIPT + "print('more')\n")
+    answer = world.try_run(*world.train_words(folder, "script-changed"))
+    (folder / "train.py").write_text(SCRIPT)
+    assert (answer.code, answer.error) == (3, "environment-changed")
+
+
+def test_a_revoked_recipe_gets_no_keys(world: Stage, engineer: Path, finished: Path) -> None:
+    world.run(
+        "revoke", world.deployment, "--identity", world.identity("clinic-c"),
+        "--broker", world.broker, "--yes",
+    )  # fmt: skip
+    answer = world.try_run(*world.train_words(engineer, "revoked"))
+    assert (answer.code, answer.error) == (3, "approval-revoked")
+    assert not (world.folder / "revoked").exists()
+    status = world.run("approvals", "status", world.deployment, "--broker", world.broker)
+    assert status["sealed"]
+
+
+def _trust(world: Stage, folder: Path) -> Path:
+    out = world.folder / f"trust-{folder.name}.yaml"
+    world.run(
+        "trust", "new", "--consortium", "consortium.json",
+        "--deployment", folder / "app-compose.json", "--policy", "policy.yaml",
+        "--broker", world.broker, "--out", out,
+    )  # fmt: skip
+    return out

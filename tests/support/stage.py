@@ -1,0 +1,287 @@
+"""A whole consortium of real processes: the command line as people type it, servers on loopback.
+
+Everything lies under one folder, home and temporary folders of the processes included, so a test
+can look at every byte that was written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+OWNERS = ("clinic-a", "clinic-b", "clinic-c")
+CANARY = "canary-7d1f0c55e2"
+DEADLINE_SECONDS = 120
+
+RECIPE: dict[str, Any] = {
+    "version": 1,
+    "name": "stage",
+    "phase": "sft",
+    "model": {
+        "config": {
+            "model_type": "llama",
+            "vocab_size": 259,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+        },
+        "init_seed": 1,
+        "tokenizer": {"kind": "bytes"},
+    },
+    "datasets": [
+        *({"owner": owner, "name": "notes", "role": "train"} for owner in OWNERS),
+        {"owner": "clinic-a", "name": "check", "role": "test"},
+    ],
+    "columns": {"prompt": "prompt", "completion": "completion"},
+    "trainer": {
+        "max_steps": 40,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 0.003,
+        "logging_steps": 5,
+        "save_steps": 5,
+        "max_length": 64,
+        "seed": 3,
+    },
+    "peft": None,
+    "privacy": {"dp": "none"},
+    "release_policy": {
+        "metrics": ["loss", "accuracy"],
+        "round_to": 4,
+        "model": {"recipients": ["clinic-a", "clinic-b"]},
+    },
+    "hardware": {
+        "platforms": ["simulator"],
+        "image": None,
+        "key_provider": "none",
+        "key_provider_id": None,
+    },
+}
+
+
+@dataclass
+class Answer:
+    """What a command said and how it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.stdout)
+
+    @property
+    def error(self) -> str:
+        return str(self.data["error"]["code"])
+
+
+@dataclass
+class Stage:
+    """Folders, servers and commands of one consortium."""
+
+    folder: Path
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def inputs(self) -> Path:
+        return self.folder / "inputs"
+
+    @property
+    def deployment(self) -> Path:
+        return self.folder / "engineer" / "app-compose.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "engineer" / "recipe.lock.json"
+
+    @property
+    def broker(self) -> Path:
+        return self.folder / "broker.yaml"
+
+    @property
+    def trust(self) -> Path:
+        return self.folder / "trust.yaml"
+
+    def identity(self, owner: str) -> Path:
+        return self.folder / owner / f"{owner}.identity.json"
+
+    def environment(self) -> dict[str, str]:
+        """Nothing outside the stage may be written to."""
+        for name in ("home", "tmp"):
+            (self.folder / name).mkdir(exist_ok=True)
+        home = str(self.folder / "home")
+        return os.environ | {
+            "HOME": home,
+            "XDG_CACHE_HOME": home,
+            "HF_HOME": home,
+            "TMPDIR": str(self.folder / "tmp"),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def command(self, *words: str | Path) -> list[str]:
+        return [sys.executable, "-m", "sealtrain", *map(str, words)]
+
+    def try_run(self, *words: str | Path) -> Answer:
+        done = subprocess.run(
+            [*self.command(*words), "--json"],
+            capture_output=True,
+            text=True,
+            env=self.environment(),
+            cwd=self.folder,
+            timeout=DEADLINE_SECONDS,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def run(self, *words: str | Path) -> Any:
+        answer = self.try_run(*words)
+        assert answer.code == 0, f"{words}: exit {answer.code}\n{answer.stdout}\n{answer.stderr}"
+        return answer.data
+
+    def serve(self, ready: str, *words: str | Path) -> str:
+        """Start a server; return the last word of the line that says it is ready."""
+        return self.stack.enter_context(self._server(ready, *words))
+
+    @contextmanager
+    def _server(self, ready: str, *words: str | Path) -> Iterator[str]:
+        log = self.folder / f"server-{words[0]}-{time.monotonic_ns()}.log"
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                self.command(*words), stderr=said, env=self.environment(), cwd=self.folder
+            )
+        try:
+            yield wait_for(lambda: _line_with(log, ready)).rsplit(" ", 1)[-1]
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+
+    def found(self) -> None:
+        """Identities, consortium, policy, broker and its guest."""
+        for owner in OWNERS:
+            self.run("keygen", owner, "--out", self.folder / owner)
+        publics = [self.folder / owner / f"{owner}.public.json" for owner in OWNERS]
+        self.run(
+            "init", "stage", *(word for path in publics for word in ("--owner", path)),
+            "--approve", "2", "--out", self.folder / "consortium.json",
+        )  # fmt: skip
+        self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml")
+        self.run(
+            "broker", "deployment", "--consortium", "consortium.json", "--policy", "policy.yaml"
+        )
+        self.serve(
+            "guest API", "simulator", "serve", "broker-compose.json",
+            "--socket", "broker.sock", "--state", "root",
+        )  # fmt: skip
+        url = self.serve(
+            "broker ready", "broker", "serve", "--consortium", "consortium.json",
+            "--policy", "policy.yaml", "--root-secret", "file:root.secret", "--state", "state",
+            "--guest", "broker.sock", "--collateral", "file:root/collateral.json",
+            "--platform", "simulator", "--port", "0",
+        )  # fmt: skip
+        self.run(
+            "broker", "pin", "--url", url, "--deployment", "broker-compose.json",
+            "--policy", "policy.yaml", "--out", "broker.yaml",
+        )  # fmt: skip
+
+    def propose(
+        self, name: str, recipe: dict[str, Any], files: dict[str, str] | None = None
+    ) -> Path:
+        """Lock a recipe in its own folder, boot a guest for it, seal and register the data."""
+        folder = self.folder / name
+        folder.mkdir()
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        for path, text in (files or {}).items():
+            (folder / path).write_text(text)
+        self.run("lock", folder / "recipe.yaml", "--out", folder)
+        self.serve(
+            "guest API", "simulator", "serve", folder / "app-compose.json",
+            "--socket", f"{name}.sock", "--state", "root",
+        )  # fmt: skip
+        self.inputs.mkdir(exist_ok=True)
+        (folder / "sealed").mkdir()
+        for dataset in recipe["datasets"]:
+            owner, dataset_name = dataset["owner"], dataset["name"]
+            source = self.inputs / f"{owner}.{dataset_name}.jsonl"
+            source.write_text(records(owner))
+            self.run(
+                "seal", source, "--name", dataset_name, "--identity", self.identity(owner),
+                "--deployment", folder / "app-compose.json", "--broker", self.broker,
+                "--out", folder / "sealed" / f"{owner}.{dataset_name}.sealed",
+            )  # fmt: skip
+        return folder
+
+    def approve(self, folder: Path, *owners: str) -> None:
+        for owner in owners:
+            sealed = sorted((folder / "sealed").glob(f"{owner}.*"))
+            self.run(
+                "approve", folder / "app-compose.json", "--identity", self.identity(owner),
+                "--broker", self.broker, "--yes",
+                *(word for path in sealed for word in ("--dataset", path)),
+            )  # fmt: skip
+
+    def train_words(self, folder: Path, out: str) -> list[str | Path]:
+        return [
+            "train", folder / "recipe.lock.json", "--platform", "simulator",
+            "--guest", f"{folder.name}.sock", "--collateral", "file:root/collateral.json",
+            "--broker", self.broker, "--data", folder / "sealed", "--out", self.folder / out,
+        ]  # fmt: skip
+
+    def train_and_kill(self, folder: Path, out: str, when: Callable[[], bool]) -> None:
+        """Start training and end it with SIGKILL as soon as ``when`` holds."""
+        process = subprocess.Popen(
+            self.command(*self.train_words(folder, out)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self.environment(),
+            cwd=self.folder,
+        )
+        try:
+            wait_for(lambda: when() or process.poll() is not None)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(timeout=20)
+        assert process.returncode == -signal.SIGKILL, "training ended before it could be killed"
+
+
+@contextmanager
+def stage(folder: Path) -> Iterator[Stage]:
+    made = Stage(folder)
+    with made.stack:
+        made.found()
+        yield made
+
+
+def records(owner: str) -> str:
+    """Forty records of one owner, each with the canary."""
+    rows = (
+        {"prompt": f"{CANARY} {owner} {number % 8}:", "completion": f" {'ab'[number % 2]}"}
+        for number in range(40)
+    )
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
+    """The first true value of ``condition``."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+def _line_with(log: Path, text: str) -> str:
+    return next((line for line in log.read_text().splitlines() if text in line), "")
