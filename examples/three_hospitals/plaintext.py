@@ -1,0 +1,123 @@
+"""The demo's training once more, on plaintext: same recipe, order and settings, nothing sealed.
+
+Prints the loss history and the accuracy, to be set beside those of the sealed run: sealing must
+change neither. Nobody could run this in earnest, since it needs the records of all hospitals.
+
+    python examples/three_hospitals/plaintext.py recipe.lock.json RECORDS
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.recipe.lockfile import load_lock
+from sealtrain.training.run import train
+from sealtrain.training.sources import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sealtrain.recipe.schema import Recipe
+
+__all__ = ["ForgetfulStore", "PlainRecords", "train_in_the_clear"]
+
+
+class PlainRecords:
+    """Records of one JSONL file behind the interface of a sealed dataset."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Args:
+            path: JSONL that fits one record batch (about 1 MiB), so that it is cut as sealing does.
+        """
+        import pyarrow as pa
+
+        lines = path.read_text("utf-8").splitlines()
+        self._batch = pa.RecordBatch.from_pylist([json.loads(line) for line in lines])
+        self.dataset_id = hashlib.sha256(str(path).encode()).hexdigest()[:32]
+        self.root = "0" * 64
+        self.schema: pa.Schema | None = self._batch.schema
+        self.batch_rows = (self._batch.num_rows,)
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """The one batch."""
+        return self._batch
+
+
+class ForgetfulStore:
+    """Takes checkpoints and keeps none."""
+
+    @contextmanager
+    def write(self, name: str, binding: Mapping[str, str | int]) -> Iterator[io.BytesIO]:
+        """A buffer that is dropped."""
+        yield io.BytesIO()
+
+    def read(self, name: str, binding: Mapping[str, str | int]) -> io.BytesIO:
+        """Never asked: the comparison does not resume."""
+        raise LookupError(name)
+
+    def digest(self, name: str) -> str:
+        """Digest of nothing."""
+        return hashlib.sha256().hexdigest()
+
+    def names(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def remove(self, name: str) -> None:
+        """Nothing to remove."""
+
+
+def train_in_the_clear(recipe: Recipe, records: Path, base_dir: Path) -> dict[str, Any]:
+    """Train the recipe on plaintext.
+
+    Args:
+        recipe: The demo's.
+        records: Folder with one folder of JSONL files per hospital.
+        base_dir: Folder that the recipe's paths start from.
+
+    Returns:
+        ``{"history": [{"step", "loss"}], "accuracy", "majority"}``, as the release policy rounds.
+    """
+    history: list[dict[str, Any]] = []
+    trained = train(
+        recipe,
+        run_id="0" * 32,
+        base_dir=base_dir,
+        sources=[
+            Source(
+                role=one.role,
+                owner=one.owner,
+                name=one.name,
+                weight=one.weight,
+                dataset=PlainRecords(records / one.owner / f"{one.name}.jsonl"),
+            )
+            for one in recipe.datasets
+        ],
+        store=ForgetfulStore(),
+        metrics=lambda step, values: history.append({"step": step, **values}),
+        on_checkpoint=lambda ref: None,
+        resume=None,
+        progress=False,
+    )
+    return {
+        "history": history,
+        "accuracy": trained.metrics["accuracy"],
+        "majority": trained.metrics["majority"],
+    }
+
+
+if __name__ == "__main__":
+    lock_path = Path(sys.argv[1])
+    result = train_in_the_clear(
+        load_lock(lock_path).recipe, Path(sys.argv[2]), lock_path.resolve().parent
+    )
+    print(json.dumps(result))

@@ -1,0 +1,242 @@
+"""Tiny recipes, sealed records and one call that trains them, for tests of training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sealing_world import KEY, repeatable, sealed_folder
+
+from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.store import SealedStore
+from sealtrain.training.sources import Source
+
+RUN_ID = "ab" * 16
+OWNERS = ("hospital-a", "hospital-b")
+CANARY = "canary-6f1e9c"
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 259,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
+LORA = {"method": "lora", "r": 2, "lora_dropout": 0.2, "target_modules": ["q_proj", "v_proj"]}
+TRAINER = {
+    "max_steps": 8,
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 16,
+    "learning_rate": 0.01,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 2,
+    "seed": 7,
+    "logging_steps": 2,
+    "save_steps": 3,
+}
+
+
+def _document(**changed: Any) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "name": "tiny",
+        "phase": "sft",
+        "model": {"config": LLAMA, "init_seed": 7, "tokenizer": {"kind": "bytes"}},
+        "datasets": [
+            *({"owner": owner, "name": "records", "role": "train"} for owner in OWNERS),
+            {"owner": OWNERS[0], "name": "held-out", "role": "test"},
+        ],
+        "columns": {"prompt": "prompt", "completion": "completion"},
+        "peft": None,
+        "privacy": {"dp": "none"},
+        "release_policy": {
+            "metrics": ["loss", "accuracy", "majority", "f1", "auroc"],
+            "round_to": 8,
+            "model": {"recipients": [OWNERS[0]]},
+        },
+        "hardware": {
+            "platforms": ["simulator"],
+            "image": None,
+            "key_provider": "none",
+            "key_provider_id": None,
+        },
+    } | changed
+
+
+def sft(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+    """Full weights on prompts and completions, with changes."""
+    settings = TRAINER | {"max_length": 64} | (trainer or {})
+    return parse_recipe(_document(trainer=settings, **changed))
+
+
+def classify(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+    """A classifier of two columns of numbers, with changes."""
+    tabular = {
+        "phase": "classify",
+        "model": {
+            "config": {"model_type": "sealtrain-tabular", "hidden_size": 8, "dropout": 0.1},
+            "init_seed": 1,
+        },
+        "columns": {"features": ["size", "spread"], "label": "finding"},
+        "labels": ["benign", "malignant"],
+    }
+    return parse_recipe(_document(trainer=TRAINER | (trainer or {}), **(tabular | changed)))
+
+
+def records(count: int, label: str) -> list[dict[str, Any]]:
+    """Records every recipe here can read. Each holds the canary."""
+    source = random.Random(label)
+    rows = []
+    for number in range(count):
+        size, spread = source.gauss(500, 90), source.gauss(0, 0.1)
+        finding = "malignant" if (size - 500) / 90 + spread * 10 > 0 else "benign"
+        note = f"{label} {number} {CANARY}" + " long" * (number % 7)
+        rows.append(
+            {
+                "prompt": f"{note}: {size:.0f}?",
+                "completion": f" {finding}",
+                "text": f"{note} {finding}",
+                "messages": [
+                    {"role": "user", "content": note},
+                    {"role": "assistant", "content": finding},
+                ],
+                "size": size,
+                "spread": spread,
+                "finding": finding,
+            }
+        )
+    return rows
+
+
+def write_records(folder: Path, count: int = 40) -> dict[str, Path]:
+    """JSONL of every dataset, by ``owner.name``."""
+    paths = {}
+    for owner, name in ((OWNERS[0], "records"), (OWNERS[1], "records"), (OWNERS[0], "held-out")):
+        rows = records(count if name == "records" else count // 2, f"{owner}.{name}")
+        paths[f"{owner}.{name}"] = path = folder / f"{owner}.{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return paths
+
+
+def seal_records(paths: dict[str, Path], out: Path) -> dict[str, SealedDataset]:
+    """Seal each file under a fixed key, and open it."""
+    return {
+        key: sealed_folder(path, out / f"{key}.sealed", salt=key).open()
+        for key, path in paths.items()
+    }
+
+
+def sources_of(wanted: Recipe, datasets: dict[str, Any]) -> list[Source]:
+    """The recipe's datasets as training takes them."""
+    return [
+        Source(
+            role=one.role,
+            owner=one.owner,
+            name=one.name,
+            weight=one.weight,
+            dataset=datasets[f"{one.owner}.{one.name}"],
+        )
+        for one in wanted.datasets
+    ]
+
+
+def checkpoint_store(folder: Path) -> SealedStore:
+    return SealedStore(folder, KEY, label="checkpoint", random=repeatable(str(folder)))
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error
+    """Raised in place of a crash."""
+
+
+@dataclass(slots=True)
+class Ran:
+    """What one training gave."""
+
+    trained: Any = None
+    history: list[tuple[int, dict[str, float | None]]] = field(default_factory=list)
+    checkpoints: list[Any] = field(default_factory=list)
+
+    @property
+    def weights(self) -> str:
+        """Digest of the weights."""
+        files = self.trained.files
+        name = "model.safetensors" if "model.safetensors" in files else "adapter_model.safetensors"
+        return hashlib.sha256(files[name]).hexdigest()
+
+
+def run(
+    wanted: Recipe,
+    sources: Sequence[Source],
+    store: Any,
+    *,
+    resume: Any = None,
+    stop_at: int | None = None,
+    base_dir: Path = Path(),
+    on_checkpoint: Callable[[Any], None] | None = None,
+) -> Ran:
+    """Train; with ``stop_at``, until the first checkpoint at or after that step."""
+    from sealtrain.training.run import train
+
+    ran = Ran()
+
+    def checkpointed(ref: Any) -> None:
+        ran.checkpoints.append(ref)
+        if on_checkpoint is not None:
+            on_checkpoint(ref)
+        if stop_at is not None and ref.step >= stop_at:
+            raise Interrupted
+
+    try:
+        ran.trained = train(
+            wanted,
+            run_id=RUN_ID,
+            base_dir=base_dir,
+            sources=sources,
+            store=store,
+            metrics=lambda step, values: ran.history.append((step, values)),
+            on_checkpoint=checkpointed,
+            resume=resume,
+            progress=False,
+        )
+    except Interrupted:
+        pass
+    return ran
+
+
+class PlainDataset:
+    """Record batches in the clear behind the interface of a sealed dataset."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self._batches = list(batches)
+        self.dataset_id, self.root = "d1" * 16, "00" * 32
+        self.schema = self._batches[0].schema
+        self.batch_rows = tuple(batch.num_rows for batch in self._batches)
+
+    def batch(self, number: int) -> Any:
+        return self._batches[number]
+
+
+def numbered(sizes: Sequence[int], first: int = 0) -> PlainDataset:
+    """Batches of these sizes whose column ``id`` counts from ``first``."""
+    import pyarrow as pa
+
+    batches = []
+    for size in sizes:
+        column = pa.array(range(first, first + size), pa.int64())
+        batches.append(pa.RecordBatch.from_arrays([column], names=["id"]))
+        first += size
+    return PlainDataset(batches)
+
+
+def source_of(dataset: Any, *, weight: float = 1.0, owner: str = OWNERS[0]) -> Source:
+    return Source(role="train", owner=owner, name="records", weight=weight, dataset=dataset)
