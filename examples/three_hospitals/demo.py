@@ -188,10 +188,10 @@ def _story(demo: Demo) -> None:
     )  # fmt: skip
 
     demo.title("The same training on plaintext, for comparison")
+    plaintext = [str(HERE / "plaintext.py"), str(lock_folder / "recipe.lock.json"), str(out)]
     comparison = subprocess.run(  # noqa: S603 - our own program with our own words
-        [sys.executable, str(HERE / "plaintext.py"), str(lock_folder / "recipe.lock.json"), str(out)],
-        stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, *plaintext], stdout=subprocess.PIPE, text=True, check=True
+    )
     plain = json.loads(comparison.stdout)
     _compare(trained, plain)
 
@@ -208,11 +208,12 @@ def _story(demo: Demo) -> None:
     print(f"  refused [{refused['code']}]: {refused['message']}")
 
     demo.title("Done")
+    accuracy, majority = trained["metrics"]["accuracy"], plain["majority"]
     print(
         f"""
-  SIMULATED — NOT ATTESTED: no hardware protected this run; on a TDX guest the same steps are real.
+  SIMULATED — NOT ATTESTED: no hardware protected this run. On a TDX guest the same steps are real.
 
-  accuracy   {trained["metrics"]["accuracy"]:.4f} on sealed test records (majority class {plain["majority"]:.4f})
+  accuracy   {accuracy:.4f} on sealed test records (always guessing benign: {majority:.4f})
   manifest   {manifest}
   report     {out / "report.html"}
   model      {out / "hospital-a" / "model"} (opened by hospital-a)

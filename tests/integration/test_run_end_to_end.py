@@ -234,6 +234,32 @@ def test_a_changed_script_does_not_run(world: Stage) -> None:
     assert (answer.code, answer.error) == (3, "environment-changed")
 
 
+def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Path) -> None:
+    """The engineer keeps the owners' sealed data and changes one number of the recipe."""
+    changed = world.folder / "changed"
+    changed.mkdir()
+    trainer = {**RECIPE["trainer"], "learning_rate": 0.004}
+    (changed / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "trainer": trainer}))
+    world.run("lock", changed / "recipe.yaml", "--out", changed)
+    world.serve(
+        "guest API", "simulator", "serve", changed / "app-compose.json",
+        "--socket", "changed.sock", "--state", "root",
+    )  # fmt: skip
+    shutil.copytree(engineer / "sealed", changed / "sealed")
+    answer = world.try_run(*world.train_words(changed, "changed-run"))
+    assert (answer.code, answer.error) == (3, "recipe-changed")
+    # Once its owners rewrap the data and approve, the very same ciphertext serves the new recipe.
+    for folder in sorted((changed / "sealed").iterdir()):
+        before = {path.name: path.read_bytes() for path in folder.glob("shard-*")}
+        world.run(
+            "rewrap", folder, "--identity", world.identity(folder.name.split(".")[0]),
+            "--deployment", changed / "app-compose.json", "--broker", world.broker,
+        )  # fmt: skip
+        assert {path.name: path.read_bytes() for path in folder.glob("shard-*")} == before
+    world.approve(changed, "clinic-a", "clinic-b")
+    assert world.run(*world.train_words(changed, "rewrapped"))["steps"] == 40
+
+
 def test_a_revoked_recipe_gets_no_keys(world: Stage, engineer: Path, finished: Path) -> None:
     world.run(
         "revoke", world.deployment, "--identity", world.identity("clinic-c"),

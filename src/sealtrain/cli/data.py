@@ -164,9 +164,17 @@ def rewrap(
 ) -> None:
     """Change who may unwrap the data key; the sealed records stay as they are.
 
+    With --deployment the dataset is signed and registered for that recipe from now on.
     Whoever already got the key keeps it: real revocation means sealing again under a new key.
     """
+    from sealtrain.base.clock import system_clock, to_rfc3339
+    from sealtrain.base.files import atomic_write
     from sealtrain.cli.connection import attested_broker
+    from sealtrain.consortium.datasets import (
+        load_dataset_manifest,
+        read_dataset_envelope,
+        reissue_dataset,
+    )
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.dataset import read_stanzas
@@ -179,28 +187,41 @@ def rewrap(
             "only recipe stanzas can be dropped", got=drop, expected="recipe",
             hint="without your own stanza nobody could open the data again",
         )  # fmt: skip
+    if deployment is not None and broker is None:
+        raise UsageError("--deployment needs --broker")
     me = Identity.load(identity)
+    load_dataset_manifest(sealed, me.public)  # only the owner's own data is rewrapped
     key = _own_key(sealed, me)
     dataset_id, stanzas = read_stanzas(sealed)
     dropped = [stanza for stanza in stanzas if stanza.kind in (drop or ())]
-    added = []
-    if deployment is not None:
-        if broker is None:
-            raise UsageError("--deployment needs --broker")
-        _client, attested = attested_broker(broker, deployment)
+    if deployment is None or broker is None:
+        rewrap_dataset(sealed, data_key=key, drop=dropped)
+        added = 0
+    else:
+        client, attested = attested_broker(broker, deployment)
         binding = RecipeBinding(
             app_id=attested.app_id,
             compose_hash=attested.compose_hash,
             owner_id=me.public.owner_id,
         )
         public = HpkePublicKey(attested.key_of(me.public.name))
-        added.append(wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=public))
-    rewrap_dataset(sealed, data_key=key, add=added, drop=dropped)
+        stanza = wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=public)
+        rewrap_dataset(sealed, data_key=key, add=[stanza], drop=dropped)
+        manifest = reissue_dataset(
+            read_dataset_envelope(sealed),
+            me.signer,
+            app_id=attested.app_id,
+            compose_hash=attested.compose_hash,
+            sealed_at=to_rfc3339(system_clock()),
+        )
+        atomic_write(sealed / "dataset.json", manifest.to_bytes(), overwrite=True)
+        client.register_dataset(manifest.to_bytes())
+        added = 1
     say("note: keys already released stay released; seal again under a new key to revoke them")
     emit(
         as_json,
-        {"dataset_id": dataset_id, "added": len(added), "dropped": len(dropped)},
-        [f"dataset  {dataset_id}", f"stanzas  +{len(added)} -{len(dropped)}"],
+        {"dataset_id": dataset_id, "added": added, "dropped": len(dropped)},
+        [f"dataset  {dataset_id}", f"stanzas  +{added} -{len(dropped)}"],
     )
 
 

@@ -48,7 +48,7 @@ def train(
         base=base or lock.parent,
         out=out,
     )
-    _show(start(settings, progress=not as_json), as_json)
+    _show(start(settings, progress=True), as_json)
 
 
 def resume(
@@ -58,7 +58,7 @@ def resume(
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     from sealtrain.runner.run import resume as resume_run
 
-    _show(resume_run(out, progress=not as_json), as_json)
+    _show(resume_run(out, progress=True), as_json)
 
 
 def _show(outcome: Outcome, as_json: bool) -> None:

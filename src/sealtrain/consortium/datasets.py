@@ -37,6 +37,7 @@ __all__ = [
     "DatasetManifest",
     "load_dataset_manifest",
     "read_dataset_envelope",
+    "reissue_dataset",
     "sign_dataset",
     "verify_dataset",
 ]
@@ -111,6 +112,36 @@ def sign_dataset(
         "compose_hash": description.binding.compose_hash,
         "sealed_at": sealed_at,
         "previous": previous,
+    }
+    load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
+    return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)
+
+
+def reissue_dataset(
+    envelope: dsse.Envelope,
+    signer: dsse.Ed25519Signer,
+    *,
+    app_id: str,
+    compose_hash: str,
+    sealed_at: str,
+) -> dsse.Envelope:
+    """The same sealed records, signed for another recipe; names its predecessor.
+
+    Args:
+        envelope: The manifest so far, verified by the caller.
+        signer: The owner's.
+        app_id: Of the other recipe, 40 hex digits.
+        compose_hash: Of the other recipe, 64 hex digits.
+        sealed_at: Now, RFC 3339.
+
+    Raises:
+        StatementInvalid: The values do not make a valid manifest.
+    """
+    document = parse_canonical(envelope.payload, max_bytes=MAX_MANIFEST_BYTES) | {
+        "app_id": app_id,
+        "compose_hash": compose_hash,
+        "sealed_at": sealed_at,
+        "previous": envelope.digest,
     }
     load_model(DatasetManifest, document, StatementInvalid, "dataset manifest")
     return dsse.sign(canonical_json(document), PAYLOAD_TYPE, signer)

@@ -1,9 +1,10 @@
-"""Find the sealed datasets a recipe names and check that their owners signed them for it.
+"""Find the sealed datasets a recipe names.
 
 1. every dataset of the recipe is there exactly once, by owner and name;
 2. its manifest is signed by that owner, a member of the consortium;
-3. it is sealed for this app id and compose hash;
-4. its header carries the stanza for this recipe.
+3. its header carries a recipe stanza: the one for the recipe that runs, where there is one.
+
+Whether it may be opened for this recipe is the broker's decision, and the cipher's.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from sealtrain.consortium.datasets import (
     read_dataset_envelope,
 )
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import DatasetMismatch, DatasetUnknown, UsageError
+from sealtrain.errors import DatasetMismatch, DatasetUnknown, NoStanza, UsageError
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.dataset import read_stanzas
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, find_stanza
+from sealtrain.sealing.stanza import RecipeBinding, Stanza
 
 __all__ = ["FoundDataset", "find_datasets"]
 
@@ -58,8 +59,8 @@ def find_datasets(
 
     Raises:
         DatasetUnknown: One is missing.
-        DatasetMismatch: One is sealed for another recipe, or lies there twice.
-        NoStanza: One was never wrapped for this recipe.
+        DatasetMismatch: One lies there twice.
+        NoStanza: One was never wrapped for any recipe.
         SignatureInvalid: A manifest is not signed by its owner.
     """
     present: dict[tuple[str, str], tuple[Path, DatasetManifest]] = {}
@@ -86,19 +87,9 @@ def find_datasets(
                 hint="pass its folder with --data",
             )
         folder, manifest = present[wanted.owner, wanted.name]
-        if (manifest.app_id, manifest.compose_hash) != (app_id, compose_hash):
-            raise DatasetMismatch(
-                f"dataset {wanted.name} is sealed for another recipe",
-                check="compose hash",
-                owner=wanted.owner,
-                got=manifest.compose_hash,
-                expected=compose_hash,
-                hint="its owner seals or rewraps it for the recipe that runs here",
-            )
         binding = RecipeBinding(
             app_id=app_id, compose_hash=compose_hash, owner_id=manifest.owner_id
         )
-        _dataset_id, stanzas = read_stanzas(folder)
         found.append(
             FoundDataset(
                 folder=folder,
@@ -106,10 +97,27 @@ def find_datasets(
                 weight=wanted.weight,
                 manifest=manifest,
                 envelope=read_dataset_envelope(folder).to_dict(),
-                stanza=find_stanza(stanzas, kind="recipe", recipient=binding.recipient),
+                stanza=_recipe_stanza(folder, binding),
             )
         )
     return tuple(found)
+
+
+def _recipe_stanza(folder: Path, binding: RecipeBinding) -> Stanza:
+    _dataset_id, stanzas = read_stanzas(folder)
+    wrapped = [stanza for stanza in stanzas if stanza.kind == "recipe"]
+    for stanza in wrapped:
+        if stanza.recipient == binding.recipient:
+            return stanza
+    if not wrapped:
+        raise NoStanza(
+            "dataset is sealed for no recipe",
+            check="stanza",
+            got=f"{len(stanzas)} other stanzas",
+            expected="a recipe stanza",
+            hint="its owner runs: sealtrain rewrap --deployment",
+        )
+    return wrapped[0]
 
 
 def _folders(paths: Iterable[Path]) -> Iterator[Path]:
