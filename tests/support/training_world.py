@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
@@ -13,6 +14,7 @@ from typing import Any
 from sealing_world import KEY, repeatable, sealed_folder
 
 from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.sources import Source
@@ -95,7 +97,7 @@ def classify(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe
 
 def records(count: int, label: str) -> list[dict[str, Any]]:
     """Records every recipe here can read. Each holds the canary."""
-    source = random.Random(label)
+    source = random.Random(label)  # noqa: S311 - test records
     rows = []
     for number in range(count):
         size, spread = source.gauss(500, 90), source.gauss(0, 0.1)
@@ -136,6 +138,19 @@ def seal_records(paths: dict[str, Path], out: Path) -> dict[str, SealedDataset]:
     }
 
 
+def reopen_records(out: Path) -> dict[str, SealedDataset]:
+    """Open what ``seal_records`` left, in another process."""
+    return {
+        folder.name.removesuffix(".sealed"): SealedDataset.open(
+            folder,
+            # The first bytes drawn from the folder's source of randomness are its data key.
+            DataKey.generate(repeatable(folder.name.removesuffix(".sealed"))),
+            root=(folder / "dataset.json").read_text(),
+        )
+        for folder in sorted(out.glob("*.sealed"))
+    }
+
+
 def sources_of(wanted: Recipe, datasets: dict[str, Any]) -> list[Source]:
     """The recipe's datasets as training takes them."""
     return [
@@ -154,7 +169,7 @@ def checkpoint_store(folder: Path) -> SealedStore:
     return SealedStore(folder, KEY, label="checkpoint", random=repeatable(str(folder)))
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
+class Interrupted(Exception):
     """Raised in place of a crash."""
 
 
@@ -196,7 +211,7 @@ def run(
         if stop_at is not None and ref.step >= stop_at:
             raise Interrupted
 
-    try:
+    with contextlib.suppress(Interrupted):
         ran.trained = train(
             wanted,
             run_id=RUN_ID,
@@ -208,8 +223,6 @@ def run(
             resume=resume,
             progress=False,
         )
-    except Interrupted:
-        pass
     return ran
 
 

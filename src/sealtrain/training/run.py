@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,7 +84,10 @@ def train(
             test_sources=[one for one in sources if one.role == "test"],
             context=context,
         )
-        with _deterministic():
+        with _deterministic(), warnings.catch_warnings():
+            # Deprecations of one library by another tell nobody anything, and a warning's text may
+            # quote a value.
+            warnings.simplefilter("ignore")
             model, tokenizer, measured, callback = phases[recipe.phase](work)
     return Trained(
         files=model_files(model, tokenizer),

@@ -1,0 +1,190 @@
+"""Sealed training equals training in the clear, and a resumed run equals an uninterrupted one.
+
+Equal means the same bits: digests of the weights, every logged loss, every metric.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from training_world import (
+    LORA,
+    PlainDataset,
+    Ran,
+    checkpoint_store,
+    classify,
+    run,
+    seal_records,
+    sft,
+    sources_of,
+    write_records,
+)
+
+from sealtrain.errors import CheckpointRefused, SealRefused
+from sealtrain.recipe.schema import Recipe
+from sealtrain.training.checkpoint import newest
+
+TEXT_CLASSIFIER: dict[str, Any] = {
+    "model": sft().to_dict()["model"],
+    "columns": {"text": "text", "label": "finding"},
+    "peft": LORA,
+}
+RECIPES = {
+    "sft-full": functools.partial(sft),
+    "sft-lora": functools.partial(sft, peft=LORA),
+    "sft-accumulated": functools.partial(sft, trainer={"gradient_accumulation_steps": 3}),
+    # Some prompts fill 40 tokens, so the trainer drops their records.
+    "sft-dropping": functools.partial(sft, trainer={"max_length": 44}),
+    "sft-packed": functools.partial(sft, trainer={"packing": True}),
+    "sft-text": functools.partial(sft, columns={"text": "text"}),
+    "classify-tabular": functools.partial(classify, trainer={"gradient_accumulation_steps": 2}),
+    "classify-text": functools.partial(classify, **TEXT_CLASSIFIER),
+}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_records(tmp_path_factory.mktemp("records"))
+
+
+@pytest.fixture(scope="module")
+def sealed(paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return dict(seal_records(paths, tmp_path_factory.mktemp("sealed")))
+
+
+def measured(ran: Ran) -> tuple[Any, ...]:
+    done = ran.trained
+    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_resumed_run_is_the_uninterrupted_one(
+    name: str, sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = RECIPES[name]()
+    sources = sources_of(recipe, sealed)
+    whole = run(recipe, sources, checkpoint_store(tmp_path / "whole"))
+    store = checkpoint_store(tmp_path / "parts")
+    first = run(recipe, sources, store, stop_at=3)
+    assert first.trained is None
+    second = run(recipe, sources, store, resume=newest(store, None))
+    assert measured(second) == measured(whole)
+    assert first.history + second.history == whole.history
+    assert [ref.step for ref in first.checkpoints + second.checkpoints] == [3, 6, 8]
+    assert [ref.counter for ref in second.checkpoints] == [2, 3]
+
+
+def test_rows_that_the_trainer_drops_count_as_read(sealed: dict[str, Any], tmp_path: Path) -> None:
+    recipe = RECIPES["sft-dropping"]()
+    ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
+    assert ran.trained.samples_seen > ran.trained.steps * 4
+
+
+def test_resuming_twice_changes_nothing(sealed: dict[str, Any], tmp_path: Path) -> None:
+    recipe = RECIPES["sft-lora"]()
+    sources = sources_of(recipe, sealed)
+    whole = run(recipe, sources, checkpoint_store(tmp_path / "whole"))
+    store = checkpoint_store(tmp_path / "parts")
+    for stop_at in (3, 6, None):
+        last = run(recipe, sources, store, stop_at=stop_at, resume=newest(store, None))
+    assert measured(last) == measured(whole)
+
+
+def test_a_finished_run_gives_its_result_again_without_a_step(
+    sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    for recipe in (sft(), classify()):
+        sources = sources_of(recipe, sealed)
+        store = checkpoint_store(tmp_path / recipe.phase)
+        whole = run(recipe, sources, store)
+        again = run(recipe, sources, store, resume=newest(store, None))
+        assert measured(again) == measured(whole)
+        assert again.history == []
+        assert again.checkpoints == []
+
+
+def test_two_checkpoints_are_kept(sealed: dict[str, Any], tmp_path: Path) -> None:
+    recipe = sft(trainer={"save_steps": 2})
+    store = checkpoint_store(tmp_path)
+    ran = run(recipe, sources_of(recipe, sealed), store)
+    assert [ref.step for ref in ran.checkpoints] == [2, 4, 6, 8]
+    assert list(store.names()) == [ref.name for ref in ran.checkpoints[-2:]]
+
+
+@pytest.mark.parametrize("name", ["sft-full", "classify-tabular"])
+def test_sealed_training_is_training_in_the_clear(
+    name: str, sealed: dict[str, Any], paths: dict[str, Path], tmp_path: Path
+) -> None:
+    recipe = RECIPES[name]()
+    clear = {
+        key: PlainDataset([pa.RecordBatch.from_pylist(lines(path))]) for key, path in paths.items()
+    }
+    over_sealed = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "a"))
+    over_clear = run(recipe, sources_of(recipe, clear), checkpoint_store(tmp_path / "b"))
+    assert measured(over_sealed) == measured(over_clear)
+    assert over_sealed.history == over_clear.history
+    assert len(over_clear.history) >= 4
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_conversations_train_with_a_chat_template(sealed: dict[str, Any], tmp_path: Path) -> None:
+    from sealtrain.training.models import build_model, byte_tokenizer
+    from sealtrain.training.trained import model_files
+
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    )
+    base = tmp_path / "base"
+    base.mkdir()
+    model = build_model(sft(), tmp_path, "AutoModelForCausalLM")
+    for name, data in model_files(model, tokenizer).items():
+        (base / name).write_bytes(data)
+    recipe = sft(model={"path": "base"}, columns={"messages": "messages"})
+    ran = run(
+        recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "c"), base_dir=tmp_path
+    )
+    assert ran.history[-1][1]["loss"] < ran.history[0][1]["loss"]
+    assert b"chat_template" in ran.trained.files["tokenizer_config.json"]
+
+
+def test_another_seed_gives_other_weights(sealed: dict[str, Any], tmp_path: Path) -> None:
+    digests = set()
+    for seed in (7, 8):
+        recipe = sft(trainer={"seed": seed, "max_steps": 3})
+        ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / str(seed)))
+        digests.add(ran.weights)
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("other", [sft(peft=LORA), classify()], ids=["lora", "classifier"])
+def test_a_checkpoint_of_another_model_is_refused(
+    other: Recipe, sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = sft()
+    store = checkpoint_store(tmp_path)
+    run(recipe, sources_of(recipe, sealed), store, stop_at=3)
+    with pytest.raises(CheckpointRefused, match="another model"):
+        run(other, sources_of(other, sealed), store, resume=newest(store, None))
+
+
+def test_a_damaged_checkpoint_is_refused(sealed: dict[str, Any], tmp_path: Path) -> None:
+    recipe = sft()
+    store = checkpoint_store(tmp_path)
+    run(recipe, sources_of(recipe, sealed), store, stop_at=3)
+    ref = newest(store, None)
+    assert ref is not None
+    path = store.path(ref.name)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SealRefused):
+        run(recipe, sources_of(recipe, sealed), store, resume=ref)
