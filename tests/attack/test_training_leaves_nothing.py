@@ -67,6 +67,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return folder, finish(start(folder))
 
 
+@pytest.mark.claim("C4")
 def test_only_the_store_and_the_owner_leave_files(left: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = left
     places = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
@@ -74,6 +75,7 @@ def test_only_the_store_and_the_owner_leave_files(left: tuple[Path, dict[str, An
     assert {path.suffix for path in (folder / "checkpoints").rglob("*")} == {".sealed"}
 
 
+@pytest.mark.claim("C4")
 def test_no_file_but_the_owners_holds_a_record(left: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = left
     holding = {
@@ -84,6 +86,7 @@ def test_no_file_but_the_owners_holds_a_record(left: tuple[Path, dict[str, Any]]
     assert holding == {"owner"}
 
 
+@pytest.mark.claim("C4")
 def test_nothing_else_is_ever_opened_for_writing(left: tuple[Path, dict[str, Any]]) -> None:
     folder, answer = left
     allowed = tuple(str(folder / name) for name in ("owner", "sealed", "checkpoints"))
@@ -97,6 +100,7 @@ def test_nothing_else_is_ever_opened_for_writing(left: tuple[Path, dict[str, Any
     assert sum(Path(path).parent == folder / "TMPDIR" for path in answer["opened"]) <= 1
 
 
+@pytest.mark.claim("C23")
 def test_killed_and_resumed_it_ends_with_the_same_weights(
     left: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -133,6 +137,7 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.claim("C21")
 def test_only_metrics_the_policy_names_come_out(tmp_path: Path) -> None:
     sealed = dict(seal_records(write_records(tmp_path), tmp_path))
     policy = sft().release_policy.to_dict() | {"metrics": ["loss"]}

@@ -62,6 +62,7 @@ def measured(ran: Ran) -> tuple[Any, ...]:
     return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
 
 
+@pytest.mark.claim("C23")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_resumed_run_is_the_uninterrupted_one(
     name: str, sealed: dict[str, Any], tmp_path: Path
@@ -116,6 +117,7 @@ def test_two_checkpoints_are_kept(sealed: dict[str, Any], tmp_path: Path) -> Non
     assert list(store.names()) == [ref.name for ref in ran.checkpoints[-2:]]
 
 
+@pytest.mark.claim("C24")
 @pytest.mark.parametrize("name", ["sft-full", "classify-tabular"])
 def test_sealed_training_is_training_in_the_clear(
     name: str, sealed: dict[str, Any], paths: dict[str, Path], tmp_path: Path
@@ -165,6 +167,7 @@ def test_another_seed_gives_other_weights(sealed: dict[str, Any], tmp_path: Path
     assert len(digests) == 2
 
 
+@pytest.mark.claim("C22")
 @pytest.mark.parametrize("other", [sft(peft=LORA), classify()], ids=["lora", "classifier"])
 def test_a_checkpoint_of_another_model_is_refused(
     other: Recipe, sealed: dict[str, Any], tmp_path: Path
@@ -176,6 +179,7 @@ def test_a_checkpoint_of_another_model_is_refused(
         run(other, sources_of(other, sealed), store, resume=newest(store, None))
 
 
+@pytest.mark.claim("C22")
 def test_a_damaged_checkpoint_is_refused(sealed: dict[str, Any], tmp_path: Path) -> None:
     recipe = sft()
     store = checkpoint_store(tmp_path)

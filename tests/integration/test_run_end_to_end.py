@@ -50,7 +50,7 @@ def opened_model(world: Stage, run: Path, name: str, owner: str = "clinic-a") ->
     return out
 
 
-@pytest.mark.claim("C9")
+@pytest.mark.claim("C10")
 def test_one_approval_short_is_refused_and_leaves_no_run(world: Stage, refused_early: Any) -> None:
     assert (refused_early.code, refused_early.error) == (3, "approvals-missing")
     assert not (world.folder / "early").exists()
@@ -137,7 +137,7 @@ def test_no_file_but_the_owners_input_holds_a_record(
     assert inside == []
 
 
-@pytest.mark.claim("C24")
+@pytest.mark.claim("C21")
 def test_only_metrics_of_the_release_policy_leave(world: Stage, finished: Path) -> None:
     manifest = json.loads((finished / "manifest.json").read_bytes())
     text = json.dumps(manifest)

@@ -1,138 +1,40 @@
 """Vectors of consortium documents, decisions and tallies, made without sealtrain.
 
 Writes ``vectors/approvals/{consortium,decisions,tallies}.json``. Everything follows from the seeds
-below, so a second run writes the same bytes. Run: ``python tools/vectorgen/approvals.py [FOLDER]``.
+in approval_parts.py, so a second run writes the same bytes.
+Run: ``python tools/vectorgen/approvals.py [FOLDER]``.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from approval_parts import (
+    ENDS,
+    NOW,
+    OUTSIDER,
+    PIN,
+    PIN2,
+    SIGNED,
+    TWO_OF_THREE,
+    A,
+    B,
+    C,
+    Json,
+    b64,
+    canonical,
+    consortium,
+    decision,
+    envelope,
+    sha,
+    text,
+)
+from approval_tallies import tally_vectors
 
-Json = Any
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "approvals"
-DECISION = "application/vnd.sealtrain.decision+json"
-NOW = "2026-03-01T12:00:00Z"
-SIGNED = "2026-03-01T11:00:00Z"
-ENDS = "2026-03-31T11:00:00Z"
-
-
-def canonical(value: Json) -> bytes:
-    """RFC 8785 for what occurs here: ASCII texts, small integers, null, arrays and objects."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def b64(data: bytes) -> str:
-    """Standard base64 with padding."""
-    return base64.b64encode(data).decode()
-
-
-def sha(data: bytes) -> str:
-    """SHA-256 in hex."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def seed(label: str, size: int = 32) -> bytes:
-    """Bytes that follow from the label."""
-    return hashlib.shake_256(b"sealtrain approval vectors " + label.encode()).digest(size)
-
-
-class Owner:
-    """An owner with all keys derived from the label."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.key = Ed25519PrivateKey.from_private_bytes(seed(f"{name} signing"))
-        self.signing = self.key.public_key().public_bytes_raw()
-        mlkem = MLKEM768PrivateKey.from_seed_bytes(seed(f"{name} mlkem", 64))
-        x25519 = X25519PrivateKey.from_private_bytes(seed(f"{name} x25519"))
-        self.sealing = (
-            mlkem.public_key().public_bytes_raw() + x25519.public_key().public_bytes_raw()
-        )
-        self.key_id = "ed25519:" + sha(self.signing)
-        self.owner_id = sha(b"sealtrain/owner/v1:" + self.signing + self.sealing)
-
-    def identity(self) -> Json:
-        """Public identity document."""
-        return {
-            "name": self.name,
-            "signing_key": b64(self.signing),
-            "sealing_key": b64(self.sealing),
-        }
-
-    def signature(self, payload: bytes, kind: str) -> Json:
-        """DSSE signature over a payload of that type."""
-        message = b" ".join(
-            [b"DSSEv1", str(len(kind)).encode(), kind.encode(), str(len(payload)).encode(), payload]
-        )
-        return {"keyid": self.key_id, "sig": b64(self.key.sign(message))}
-
-
-A, B, C, OUTSIDER = (Owner(name) for name in ("bank-a", "bank-b", "bank-c", "outsider"))
-
-
-def consortium(owners: list[Owner], approve: int, revoke: int, name: str = "banks") -> Json:
-    """A consortium document."""
-    return {
-        "version": 1,
-        "name": name,
-        "owners": [owner.identity() for owner in owners],
-        "approve": approve,
-        "revoke": revoke,
-    }
-
-
-TWO_OF_THREE = consortium([A, B, C], 2, 1)
-TWO_REVOKE = consortium([A, B, C], 2, 2)
-TARGET = {"app_id": "0a" * 20, "compose_hash": "0b" * 32, "recipe_hash": "0c" * 32}
-CHANGED = {"app_id": "1a" * 20, "compose_hash": "1b" * 32, "recipe_hash": "1c" * 32}
-PIN = {"dataset_id": "d1" * 16, "root": "e1" * 32}
-PIN2 = {"dataset_id": "d2" * 16, "root": "e2" * 32}
-
-
-def decision(
-    label: str,
-    *,
-    of: Json = TWO_OF_THREE,
-    target: Json = TARGET,
-    word: str = "approve",
-    **changes: Json,
-) -> Json:
-    """A decision on ``TARGET`` unless told otherwise."""
-    document = {
-        "version": 1,
-        "consortium_id": sha(canonical(of)),
-        **target,
-        "datasets": [PIN] if word == "approve" else [],
-        "decision": word,
-        "nonce": seed(f"nonce {label}", 16).hex(),
-        "signed_at": SIGNED,
-        "not_after": ENDS if word == "approve" else None,
-    }
-    return {**document, **changes}
-
-
-def envelope(document: Json, *signers: Owner, kind: str = DECISION, payload: bytes = b"") -> Json:
-    """A DSSE envelope over the document, or over other payload bytes."""
-    payload = payload or canonical(document)
-    return {
-        "payload": b64(payload),
-        "payloadType": kind,
-        "signatures": [signer.signature(payload, kind) for signer in signers],
-    }
-
-
-def text(value: Json) -> str:
-    """Canonical JSON as text."""
-    return canonical(value).decode()
 
 
 def consortium_vectors() -> Json:
@@ -290,238 +192,6 @@ def decision_vectors() -> Json:
     twice = {**genuine, "signatures": genuine["signatures"] * 2}
     case("the same signature twice", text(twice), "signature-invalid")
     return {"consortium": TWO_OF_THREE, "now": NOW, "cases": cases}
-
-
-def tally_vectors() -> Json:
-    """Decisions in ledger order and what they count to."""
-    cases: list[Json] = []
-
-    def case(
-        name: str,
-        signed: list[Json],
-        *,
-        by: list[str],
-        outcome: str,
-        of: Json = TWO_OF_THREE,
-        now: str = NOW,
-        **more: Json,
-    ) -> None:
-        expect = {"approved_by": by, "progress": len(by), "sealed": outcome != "ok", **more}
-        cases.append(
-            {
-                "name": name,
-                "consortium": "two_revoke" if of is TWO_REVOKE else "two_of_three",
-                "decisions": [text(one) for one in signed],
-                "target": TARGET,
-                "now": now,
-                "expect": expect,
-                "outcome": outcome,
-            }
-        )
-
-    def yes(owner: Owner, label: str = "", **changes: Json) -> Json:
-        return envelope(decision(f"yes {owner.name} {label}", **changes), owner)
-
-    def stop(owner: Owner, **changes: Json) -> Json:
-        return envelope(decision(f"stop {owner.name}", word="revoke", **changes), owner)
-
-    a, b, c = A.name, B.name, C.name
-    case("nobody decided", [], by=[], outcome="approvals-missing", missing=[a, b, c])
-    case("one short", [yes(A)], by=[a], outcome="approvals-missing", missing=[b, c])
-    case("two of three", [yes(A), yes(C)], by=[a, c], outcome="ok", missing=[b], valid_until=ENDS)
-    case("all three", [yes(C), yes(A), yes(B)], by=[a, b, c], outcome="ok")
-    case("one owner counts once", [yes(A), yes(A, "again")], by=[a], outcome="approvals-missing")
-    soon = "2026-03-02T00:00:00Z"
-    three = [yes(A, not_after=soon), yes(B), yes(C)]
-    case("valid until the second latest end", three, by=[a, b, c], outcome="ok", valid_until=ENDS)
-    both = [yes(A, not_after=soon), yes(B)]
-    case("valid until the earlier of two ends", both, by=[a, b], outcome="ok", valid_until=soon)
-    case("the last second still counts", both, now=soon, by=[a, b], outcome="ok", valid_until=soon)
-    after = "2026-03-02T00:00:01Z"
-    case(
-        "one second later it does not",
-        both,
-        now=after,
-        by=[b],
-        outcome="approval-expired",
-        expired=[a],
-        valid_until=None,
-    )
-    case(
-        "expired but renewed",
-        [*both, yes(A, "renewed")],
-        now=after,
-        by=[a, b],
-        outcome="ok",
-        expired=[],
-    )
-    case(
-        "one expired of one",
-        [yes(A, not_after=soon)],
-        now=after,
-        by=[],
-        outcome="approvals-missing",
-        expired=[a],
-    )
-    shorter = [yes(A), yes(B), yes(A, "shorter", not_after=soon)]
-    case(
-        "the latest approval stands, also a shorter one",
-        shorter,
-        now=after,
-        by=[b],
-        outcome="approval-expired",
-    )
-    replay = [yes(A), yes(A, "shorter", not_after=soon), yes(B), yes(A)]
-    case(
-        "a replayed approval does not stand again",
-        replay,
-        now=after,
-        by=[b],
-        outcome="approval-expired",
-    )
-    reused = decision("yes bank-a ", not_after="2026-12-31T00:00:00Z")
-    case(
-        "a reused nonce is ignored",
-        [both[0], envelope({**reused, "nonce": decision("yes bank-a ")["nonce"]}, A), yes(B)],
-        now=after,
-        by=[b],
-        outcome="approval-expired",
-    )
-    case(
-        "one revocation stops",
-        [yes(A), yes(B), yes(C), stop(C)],
-        by=[a, b],
-        outcome="approval-revoked",
-        revoked_by=[c],
-        valid_until=None,
-    )
-    case(
-        "a revocation before any approval stops",
-        [stop(C), yes(A), yes(B)],
-        by=[a, b],
-        outcome="approval-revoked",
-    )
-    case(
-        "a revocation is final",
-        [yes(A), yes(B), stop(A), yes(A, "again")],
-        by=[b],
-        outcome="approval-revoked",
-        revoked_by=[a],
-    )
-    case(
-        "a revocation dated ahead stops",
-        [yes(A), yes(B), stop(C, signed_at="2031-01-01T00:00:00Z")],
-        by=[a, b],
-        outcome="approval-revoked",
-    )
-    case(
-        "a revocation does not expire",
-        [yes(A), yes(B), stop(C)],
-        now="2026-03-31T11:00:00Z",
-        by=[a, b],
-        outcome="approval-revoked",
-    )
-    reused_stop = stop(C, nonce=decision("yes bank-c ")["nonce"])
-    case(
-        "a revocation counts with any nonce",
-        [yes(C), yes(A), reused_stop],
-        by=[a],
-        outcome="approval-revoked",
-    )
-    case(
-        "a revocation of another recipe does not stop",
-        [yes(A), yes(B), stop(C, target=CHANGED)],
-        by=[a, b],
-        outcome="ok",
-        revoked_by=[],
-    )
-
-    def yes2(owner: Owner, label: str = "") -> Json:
-        return envelope(decision(f"r2 {owner.name} {label}", of=TWO_REVOKE), owner)
-
-    def stop2(owner: Owner) -> Json:
-        return envelope(decision(f"r2 stop {owner.name}", of=TWO_REVOKE, word="revoke"), owner)
-
-    case(
-        "one of two revocations does not stop",
-        [yes2(A), yes2(B), stop2(C)],
-        of=TWO_REVOKE,
-        by=[a, b],
-        outcome="ok",
-        revoked_by=[c],
-        missing=[],
-    )
-    case(
-        "but withdraws its owner's approval",
-        [yes2(A), yes2(B), stop2(B)],
-        of=TWO_REVOKE,
-        by=[a],
-        outcome="approvals-missing",
-        revoked_by=[b],
-        missing=[c],
-    )
-    case(
-        "an owner revokes once",
-        [yes2(A), yes2(B), stop2(C), stop2(C)],
-        of=TWO_REVOKE,
-        by=[a, b],
-        outcome="ok",
-        revoked_by=[c],
-    )
-    case(
-        "two revocations stop",
-        [yes2(A), yes2(B), stop2(C), stop2(B)],
-        of=TWO_REVOKE,
-        by=[a],
-        outcome="approval-revoked",
-        revoked_by=[b, c],
-    )
-
-    case(
-        "approvals of another recipe",
-        [yes(A, target=CHANGED), yes(B, target=CHANGED)],
-        by=[],
-        outcome="recipe-changed",
-        elsewhere=CHANGED,
-    )
-    for field in ("app_id", "compose_hash", "recipe_hash"):
-        near = {**TARGET, field: CHANGED[field]}
-        case(
-            f"approvals with another {field}",
-            [yes(A, target=near), yes(B, target=near)],
-            by=[],
-            outcome="recipe-changed",
-        )
-    case(
-        "one approval here, two elsewhere",
-        [yes(A, "x", target=CHANGED), yes(B, target=CHANGED), yes(A)],
-        by=[a],
-        outcome="approvals-missing",
-    )
-    ahead = "2026-03-01T12:05:01Z"
-    case(
-        "an approval dated ahead is not valid yet",
-        [yes(A, signed_at=ahead), yes(B)],
-        by=[b],
-        outcome="approvals-missing",
-        not_yet=[a],
-    )
-    case(
-        "later it is",
-        [yes(A, signed_at=ahead), yes(B)],
-        now="2026-03-01T12:00:01Z",
-        by=[a, b],
-        outcome="ok",
-        not_yet=[],
-    )
-    case(
-        "an approval dated ahead does not replace a valid one",
-        [yes(A), yes(B), yes(A, "x", signed_at=ahead)],
-        by=[a, b],
-        outcome="ok",
-    )
-    consortia = {"two_of_three": TWO_OF_THREE, "two_revoke": TWO_REVOKE}
-    return {"consortia": consortia, "cases": cases}
 
 
 def main(folder: Path) -> None:

@@ -3,8 +3,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
+
 from sealtrain.recipe.schema import ModelRelease, ReleasePolicy
 from sealtrain.training.egress import MetricGate
+
+pytestmark = pytest.mark.claim("C21")
 
 
 def gate(**changed: Any) -> tuple[MetricGate, list[tuple[int, dict[str, float | None]]]]:
