@@ -100,7 +100,8 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
             continue
         for line in body.replace("\\\n", " ").splitlines():
             words = shlex.split(line.strip().removeprefix("$ "), comments=True)
-            words = words[: words.index(">")] if ">" in words else words
+            shell = next((i for i, word in enumerate(words) if re.match(r"\d?>", word)), None)
+            words = words[:shell]
             if words and words[0] == "sealtrain":
                 yield words[1:]
 
