@@ -40,19 +40,23 @@ _LANES, _PASS, _ROWS, _ROUND = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """Rows to take from one record batch.
+    """Rows ``start`` … ``stop`` of one shuffled record batch.
 
     Attributes:
-        lane: Which lane asks; a reader keeps one batch per lane.
+        lane: Which lane asks; a reader keeps one shuffled batch per lane.
+        turn: Pass of the lane, which decides how the batch is shuffled.
         source: Position of the source.
         batch: Record batch of the source.
-        rows: Rows inside the batch, int64, in the lane's order.
+        start: First row of the shuffled batch.
+        stop: Row after the last.
     """
 
     lane: int
+    turn: int
     source: int
     batch: int
-    rows: Indices
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,6 @@ class _Lane:
         self._share = share
         self._total = int(rows.sum())
         self._pass: tuple[int, Indices, Indices] | None = None
-        self._permutation: tuple[tuple[int, int], Indices] | None = None
 
     @property
     def epoch_rows(self) -> Fraction:
@@ -126,23 +129,15 @@ class _Lane:
             found.append(
                 Pick(
                     lane=self.number,
+                    turn=turn,
                     source=self.source,
                     batch=int(self._batches[place]),
-                    rows=self._shuffled(turn, place)[first : first + count],
+                    start=first,
+                    stop=first + count,
                 )
             )
             start += count
         return found
-
-    def _shuffled(self, turn: int, place: int) -> Indices:
-        """Order of the rows of one batch in a pass."""
-        import numpy as np
-
-        if self._permutation is None or self._permutation[0] != (turn, place):
-            generator = np.random.default_rng([self._seed, _ROWS, self.number, turn, place])
-            rows = generator.permutation(int(self._rows[place]))
-            self._permutation = (turn, place), rows
-        return self._permutation[1]
 
     def _walk(self, turn: int) -> tuple[Indices, Indices]:
         """Order of the lane's batches in a pass, and where each of them ends."""
@@ -196,6 +191,7 @@ class Order:
                 mine = dealt[first::count]
                 share = exact[source] / least
                 self._lanes.append(_Lane(len(self._lanes), source, mine, rows[mine], share, seed))
+        self._laid_out: tuple[int, list[int], list[int]] | None = None
         self._epoch_rows = sum((lane.epoch_rows for lane in self._lanes), Fraction(0))
         largest = max(max(rows, default=0) for rows in batch_rows)
         self.round_rows = min(MAX_ROUND_ROWS, max(MIN_ROUND_ROWS, 4 * largest))
@@ -206,7 +202,7 @@ class Order:
 
     def epoch_rows(self, epoch: int = 0) -> int:
         """Rows of one epoch; with fractional weights epochs differ by a row or two."""
-        return self.before(epoch + 1) - self.before(epoch)
+        return sum(self._epoch(epoch)[1])
 
     def place(self, row: int) -> Place:
         """Find a position of the stream."""
@@ -216,7 +212,7 @@ class Order:
         while self.before(epoch) > row:
             epoch -= 1
         offset = row - self.before(epoch)
-        counts = self._counts(epoch)
+        _starts, counts = self._epoch(epoch)
         number = offset // self.round_rows
         while sum(self._given(counts, number + 1)) <= offset:
             number += 1
@@ -232,21 +228,33 @@ class Order:
         """One round of an epoch; the last one may be short."""
         import numpy as np
 
-        counts = self._counts(epoch)
+        starts, counts = self._epoch(epoch)
         lows, highs = self._given(counts, number), self._given(counts, number + 1)
         picks: list[Pick] = []
-        for lane, low, high in zip(self._lanes, lows, highs, strict=True):
-            start = lane.before(epoch)
+        for lane, start, low, high in zip(self._lanes, starts, lows, highs, strict=True):
             picks.extend(lane.picks(start + low, start + high))
         generator = np.random.default_rng([self._seed, _ROUND, epoch, number])
         return Round(
-            start=self.before(epoch) + sum(lows),
+            start=sum(starts) + sum(lows),
             picks=tuple(picks),
             order=generator.permutation(sum(highs) - sum(lows)),
         )
 
-    def _counts(self, epoch: int) -> list[int]:
-        return [lane.before(epoch + 1) - lane.before(epoch) for lane in self._lanes]
+    def shuffled(self, pick: Pick, rows: int) -> Indices:
+        """How the batch of a pick is shuffled: a permutation of its ``rows`` rows, int64."""
+        import numpy as np
+
+        generator = np.random.default_rng([self._seed, _ROWS, pick.lane, pick.turn, pick.batch])
+        return generator.permutation(rows)
+
+    def _epoch(self, epoch: int) -> tuple[list[int], list[int]]:
+        """Where every lane's walk is at the beginning of an epoch, and its rows in it."""
+        if self._laid_out is None or self._laid_out[0] != epoch:
+            starts = [lane.before(epoch) for lane in self._lanes]
+            ends = [lane.before(epoch + 1) for lane in self._lanes]
+            counts = [end - start for start, end in zip(starts, ends, strict=True)]
+            self._laid_out = epoch, starts, counts
+        return self._laid_out[1], self._laid_out[2]
 
     def _given(self, counts: list[int], rounds: int) -> list[int]:
         """Rows of each lane in the first ``rounds`` rounds of an epoch.

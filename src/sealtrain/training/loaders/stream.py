@@ -3,6 +3,9 @@
 A stream is an endless order (``loaders.order``) over opened datasets. Reading it needs one
 decrypted record batch per lane and a few rounds of rows; nothing is written anywhere. Position
 ``n`` is the same row for every reader, so a run is resumed by a number.
+
+Two threads work ahead of the reader: one decrypts and shuffles record batches, one gathers the rows
+of a round. Both spend their time outside the interpreter lock.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.loaders.ahead import ahead
 from sealtrain.training.loaders.columns import Projection
-from sealtrain.training.loaders.order import MAX_LANES, Order, Round
+from sealtrain.training.loaders.order import MAX_LANES, Order, Pick, Round
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +53,7 @@ class RecordStream:
             seed: Seed of the order.
             names: Column of the records → name it gets in the stream.
             lanes: Decrypted record batches held at a time, at least one a source.
-            ahead: Rounds decrypted ahead in a thread; 0 decrypts when asked.
+            ahead: Rounds each of the two threads works ahead; 0 does all when asked.
 
         Raises:
             SchemaMismatch: The sources do not have these columns.
@@ -78,7 +81,7 @@ class RecordStream:
             rank: Give only rows whose position leaves this remainder …
             world: … divided by this number. Together, all ranks read every row once.
         """
-        yield from ahead(lambda: self._rounds(start, stop, rank, world), self._ahead)
+        yield from ahead(lambda: self._gathered(start, stop, rank, world), self._ahead)
 
     def batches(
         self, size: int, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
@@ -104,39 +107,54 @@ class RecordStream:
         for batch in self.rounds(start, stop):
             yield from batch.to_pylist()
 
-    def _rounds(
+    def _gathered(
         self, start: int, stop: int | None, rank: int, world: int
     ) -> Iterator[pa.RecordBatch]:
-        held: dict[int, tuple[int, pa.RecordBatch]] = {}
+        """Second stage: put the rows of each round together."""
+        import pyarrow as pa
+
+        held: dict[int, pa.RecordBatch] = {}
+        for current, fresh in ahead(lambda: self._decrypted(start, stop), self._ahead):
+            low = max(0, start - current.start)
+            high = current.rows if stop is None else min(current.rows, stop - current.start)
+            low += (rank - current.start - low) % world
+            pieces = []
+            for pick, batch in zip(current.picks, fresh, strict=True):
+                if batch is not None:
+                    held[pick.lane] = batch
+                pieces.append(held[pick.lane].slice(pick.start, pick.stop - pick.start))
+            together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+            if low < high:
+                yield together.take(pa.array(current.order[low:high:world]))
+
+    def _decrypted(
+        self, start: int, stop: int | None
+    ) -> Iterator[tuple[Round, list[pa.RecordBatch | None]]]:
+        """First stage: rounds, with the shuffled batches that each is the first to touch."""
+        held: dict[int, tuple[int, int]] = {}
         place = self.order.place(start)
         epoch, number = place.epoch, place.round
         while stop is None or start < stop:
             if number == self.order.rounds_in(epoch):
                 epoch, number = epoch + 1, 0
             current = self.order.round(epoch, number)
+            fresh: list[pa.RecordBatch | None] = []
+            for pick in current.picks:
+                wanted = pick.turn, pick.batch
+                known = held.get(pick.lane) == wanted
+                fresh.append(None if known else self._shuffled(pick))
+                held[pick.lane] = wanted
+            if current.rows:
+                yield current, fresh
             number += 1
-            low = start - current.start
-            high = current.rows if stop is None else min(current.rows, stop - current.start)
-            if low < high:
-                low += (rank - start) % world
-                yield self._read(current, held, slice(low, high, world))
-                start = current.start + high
+            start = current.start + current.rows
 
-    def _read(
-        self, current: Round, held: dict[int, tuple[int, pa.RecordBatch]], part: slice
-    ) -> pa.RecordBatch:
-        """``part`` of the rows of a round."""
+    def _shuffled(self, pick: Pick) -> pa.RecordBatch:
         import pyarrow as pa
 
-        pieces = []
-        for pick in current.picks:
-            kept = held.get(pick.lane)
-            if kept is None or kept[0] != pick.batch:
-                batch = self._sources[pick.source].dataset.batch(pick.batch)
-                kept = held[pick.lane] = pick.batch, self._projection.project(pick.source, batch)
-            pieces.append(kept[1].take(pa.array(pick.rows)))
-        together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        return together.take(pa.array(current.order[part]))
+        batch = self._sources[pick.source].dataset.batch(pick.batch)
+        batch = self._projection.project(pick.source, batch)
+        return batch.take(pa.array(self.order.shuffled(pick, batch.num_rows)))
 
 
 def read_all(

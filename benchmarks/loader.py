@@ -1,0 +1,258 @@
+"""Shuffled rows per second from sealed data, as ratios within one run.
+
+    python benchmarks/loader.py [--json] [--megabytes 192] [--rounds 5] [--folder DIR]
+
+Three owners; record batches of about 1 MiB; a text column (mean 1.6 kB) and three small ones. All
+sides read the same rows, a batch of 64 at a time, in shuffled order.
+
+=================  ================================================================================
+``columns``        ``RecordStream.batches``: Arrow columns, every text made a Python string
+``dictionaries``   ``RecordStream.rows``: one dictionary a row, as trainers of rows want it
+``first_epoch``    as ``columns`` on freshly opened data: the signed root is checked on first touch
+``map_style``      ``columns`` of sealed data against a plaintext map-style ``datasets.Dataset`` on
+                   a memory-mapped Arrow file, read by 64 shuffled indices at a time
+``resume``         milliseconds from nothing to the first batch in the middle of an epoch; its ratio
+                   is plaintext / sealed
+=================  ================================================================================
+
+The plaintext side of the first three is the same loader over memory-mapped Arrow files. Sides
+alternate; each figure is the median of its rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import datasets
+import numpy as np
+import pyarrow as pa
+
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.dataset import SealedDataset, seal_dataset
+from sealtrain.sealing.stanza import RecipeBinding, Stanza
+from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.sources import Source
+
+OWNERS = 3
+ROWS_PER_BATCH = 640
+BATCH = 64
+RECIPE = RecipeBinding("00" * 20, "00" * 32, "00" * 32)
+
+
+class PlainDataset:
+    """A memory-mapped Arrow file behind the interface of a sealed dataset."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        self.dataset_id, self.root = "0" * 32, "0" * 64
+        self.schema: pa.Schema | None = self._reader.schema
+        self.batch_rows = (ROWS_PER_BATCH,) * self._reader.num_record_batches
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """Record batch ``number``, not copied."""
+        return self._reader.get_batch(number)
+
+
+class Data:
+    """The same rows sealed, as plain Arrow files, and as one file for ``datasets``."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.rows = 0
+        self._folder = folder
+        self._keys: list[DataKey] = []
+        self._roots: list[str] = []
+        with (
+            pa.OSFile(str(folder / "all.arrow"), "wb") as everything,
+            pa.ipc.new_stream(everything, _schema()) as whole,
+        ):
+            for owner in range(OWNERS):
+                self._write(owner, size // OWNERS, whole)
+
+    def _write(self, owner: int, size: int, whole: pa.RecordBatchWriter) -> None:
+        path = self._folder / f"{owner}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _schema()) as writer:
+            for batch in _batches(owner, size):
+                writer.write_batch(batch)
+                whole.write_batch(batch)
+                self.rows += batch.num_rows
+
+        def stanzas(data_key: DataKey, _: str) -> tuple[Stanza, ...]:
+            self._keys.append(data_key)
+            return ()
+
+        description = seal_dataset(
+            path,
+            self._folder / f"{owner}.sealed",
+            name="bench",
+            owner_id="00" * 32,
+            owner_name="bench",
+            binding=RECIPE,
+            stanzas=stanzas,
+            sign=lambda _: b"{}",
+        )
+        self._roots.append(description.root)
+
+    def sealed(self, stack: ExitStack) -> RecordStream:
+        """A stream over freshly opened sealed datasets."""
+        return _stream(
+            stack.enter_context(
+                SealedDataset.open(
+                    self._folder / f"{owner}.sealed", self._keys[owner], root=self._roots[owner]
+                )
+            )
+            for owner in range(OWNERS)
+        )
+
+    def plain(self) -> RecordStream:
+        """The same stream over plain Arrow files."""
+        return _stream(PlainDataset(self._folder / f"{owner}.arrow") for owner in range(OWNERS))
+
+    def map_style(self) -> datasets.Dataset:
+        """All rows as ``datasets`` maps them."""
+        return datasets.Dataset.from_file(str(self._folder / "all.arrow"))
+
+
+def _schema() -> pa.Schema:
+    return pa.schema(
+        [("text", pa.string()), ("id", pa.int64()), ("label", pa.int64()), ("origin", pa.string())]
+    )
+
+
+def _batches(owner: int, size: int) -> Iterator[pa.RecordBatch]:
+    source = random.Random(owner)  # noqa: S311 - filler, not a secret
+    words = [f"w{number:04d}" for number in range(5000)]
+    texts = [" ".join(source.choices(words, k=source.randint(120, 410))) for _ in range(4000)]
+    written = number = 0
+    while written < size:
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "text": source.choices(texts, k=ROWS_PER_BATCH),
+                "id": list(range(number, number + ROWS_PER_BATCH)),
+                "label": source.choices((0, 1), k=ROWS_PER_BATCH),
+                "origin": [f"hospital-{owner}"] * ROWS_PER_BATCH,
+            },
+            schema=_schema(),
+        )
+        yield batch
+        number += ROWS_PER_BATCH
+        written += batch.nbytes
+
+
+def _stream(opened: Iterator[Any]) -> RecordStream:
+    return RecordStream(
+        [
+            Source(role="train", owner=f"o{number}", name="bench", weight=1.0, dataset=dataset)
+            for number, dataset in enumerate(opened)
+        ],
+        seed=1,
+    )
+
+
+def columns(stream: RecordStream, rows: int) -> None:
+    """Read as columns of Python values."""
+    for table in stream.batches(BATCH, 0, rows):
+        table.to_pydict()
+
+
+def dictionaries(stream: RecordStream, rows: int) -> None:
+    """Read as one dictionary a row."""
+    for _row in stream.rows(0, rows):
+        pass
+
+
+def indexed(dataset: datasets.Dataset, order: list[list[int]]) -> None:
+    """Read by index, as a data loader without workers does."""
+    for indices in order:
+        dataset[indices]
+
+
+def compare(folder: Path, size: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Every comparison.
+
+    Args:
+        folder: Where to write both kinds of data.
+        size: Bytes of records.
+        rounds: Passes of each side.
+
+    Returns:
+        Rows per second of both sides (milliseconds for ``resume``) and sealed / plain.
+    """
+    data = Data(folder, size)
+    rows = data.rows // BATCH * BATCH
+    sides: dict[str, list[list[float]]] = {
+        name: [[], []] for name in ("columns", "dictionaries", "first_epoch", "map_style", "resume")
+    }
+    generator = np.random.default_rng(1)
+    mapped = data.map_style()
+    with ExitStack() as stack:
+        sealed, plain = data.sealed(stack), data.plain()
+        for _ in range(rounds):
+            order = generator.permutation(data.rows)[:rows].reshape(-1, BATCH).tolist()
+            both = sides["columns"]
+            both[0].append(timed(lambda: columns(plain, rows)))
+            both[1].append(timed(lambda: columns(sealed, rows)))
+            sides["map_style"][0].append(timed(lambda order=order: indexed(mapped, order)))
+            sides["map_style"][1].append(both[1][-1])
+            both = sides["dictionaries"]
+            both[0].append(timed(lambda: dictionaries(plain, rows)))
+            both[1].append(timed(lambda: dictionaries(sealed, rows)))
+            with ExitStack() as fresh_stack:
+                fresh = data.sealed(fresh_stack)
+                sides["first_epoch"][0].append(timed(lambda: columns(data.plain(), rows)))
+                sides["first_epoch"][1].append(timed(lambda fresh=fresh: columns(fresh, rows)))
+            both = sides["resume"]
+            both[0].append(timed(lambda: next(data.plain().batches(BATCH, rows // 2))))
+            with ExitStack() as fresh_stack:
+                both[1].append(timed(lambda: resumed(data, fresh_stack, rows // 2)))
+    results = {}
+    for name, (plain_s, sealed_s) in sides.items():
+        before, after = statistics.median(plain_s), statistics.median(sealed_s)
+        scale = (lambda s: s * 1000) if name == "resume" else (lambda s: rows / s)
+        results[name] = {"plain": scale(before), "sealed": scale(after), "ratio": before / after}
+    return results
+
+
+def resumed(data: Data, stack: ExitStack, row: int) -> None:
+    """Open everything and read the first batch from a position on."""
+    next(data.sealed(stack).batches(BATCH, row))
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that ``work`` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Run every comparison and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--megabytes", type=int, default=192)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=None, help="where to write (default: temp)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        results = compare(Path(name), given.megabytes << 20, given.rounds)
+    if given.json:
+        print(json.dumps(results, indent=2))
+        return
+    print(f"{'':14}{'plain':>12}{'sealed':>12}{'ratio':>8}   rows/s (resume: ms)")
+    for label, row in results.items():
+        print(f"{label:14}{row['plain']:12,.0f}{row['sealed']:12,.0f}{row['ratio']:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
