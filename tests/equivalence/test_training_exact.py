@@ -5,6 +5,7 @@ Equal means the same bits: digests of the weights, every logged loss, every metr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from pathlib import Path
@@ -14,6 +15,9 @@ import pyarrow as pa
 import pytest
 from training_world import (
     LORA,
+    RUN_ID,
+    TRAINER,
+    Interrupted,
     PlainDataset,
     Ran,
     checkpoint_store,
@@ -156,6 +160,83 @@ def test_conversations_train_with_a_chat_template(sealed: dict[str, Any], tmp_pa
     )
     assert ran.history[-1][1]["loss"] < ran.history[0][1]["loss"]
     assert b"chat_template" in ran.trained.files["tokenizer_config.json"]
+
+
+def users_own(
+    sealed: dict[str, Any], folder: Path, *, resume: Any = None, stop_at: int | None = None
+) -> tuple[Any, list[dict[str, float]]]:
+    """A script with TRL's own trainer class and nothing of ours but data and callback."""
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    from sealtrain.training.callback import RunContext, SealedRun
+    from sealtrain.training.egress import MetricGate
+    from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
+    from sealtrain.training.loaders.stream import RecordStream
+    from sealtrain.training.models import build_model, byte_tokenizer
+
+    recipe = sft()
+    store = checkpoint_store(folder / "checkpoints")
+
+    def checkpointed(ref: Any) -> None:
+        if stop_at is not None and ref.step >= stop_at:
+            raise Interrupted
+
+    train = [source for source in sources_of(recipe, sealed) if source.role == "train"]
+    rows = Positioned(RecordStream(train, ["prompt", "completion"], seed=7))
+    callback = SealedRun(
+        RunContext(
+            run_id=RUN_ID,
+            store=store,
+            gate=MetricGate(recipe.release_policy, lambda step, values: None),
+            on_checkpoint=checkpointed,
+            resume=newest(store, None) if resume else None,
+        )
+    )
+    trainer = SFTTrainer(
+        model=build_model(recipe, folder, "AutoModelForCausalLM"),
+        args=SFTConfig(
+            output_dir=str(folder / "trainer"),
+            save_strategy="steps",  # the callback overrules it
+            use_cpu=True,
+            bf16=False,
+            activation_checkpointing=False,
+            disable_tqdm=True,
+            logging_first_step=True,
+            **{**TRAINER, "max_length": 64},
+        ),
+        train_dataset=as_iterable_dataset(rows),
+        processing_class=byte_tokenizer(),
+        callbacks=[callback],
+    )
+    with contextlib.suppress(Interrupted):
+        trainer.train()
+    assert not any(path.is_file() for path in (folder / "trainer").rglob("*"))
+    kept = ("step", "loss", "epoch", "num_tokens", "mean_token_accuracy", "learning_rate")
+    history = [
+        {name: entry[name] for name in kept}
+        for entry in trainer.state.log_history
+        if "loss" in entry
+    ]
+    return trainer.model.state_dict(), history
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_a_users_own_trainer_resumes_exactly_with_the_callback_alone(
+    sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    import torch
+
+    whole, history = users_own(sealed, tmp_path / "whole")
+    users_own(sealed, tmp_path / "parts", stop_at=3)
+    resumed, joined = users_own(sealed, tmp_path / "parts", resume=True)
+    assert joined == history
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    # The loss that stands in for TRL's slower one on a CPU has its value.
+    recipe = sft()
+    ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "c"))
+    ours = [values["loss"] for _, values in ran.history]
+    assert ours == pytest.approx([entry["loss"] for entry in history], rel=1e-5)
 
 
 def test_another_seed_gives_other_weights(sealed: dict[str, Any], tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ class Dataset(StrictModel):
     name: OwnerName
     role: Literal["train", "test"]
     weight: float = Field(
-        default=1.0, gt=0, le=1_000_000, description="Share of the training stream, relative."
+        default=1.0,
+        gt=0,
+        le=1_000_000,
+        description="How often a record comes up, relative to those of other datasets.",
     )
 
     @model_validator(mode="after")

@@ -11,8 +11,8 @@ One callback does it for ``sealtrain train`` and for a user's own script:
 4. It lets out the metrics that the release policy names.
 
 A pure callback is enough; the trainer keeps its class. What a trainer holds in private attributes
-(the step of its last log, the epoch's step counter) shows only in two logged numbers, which are put
-right here.
+(the step of its last log, the epoch's step counter, TRL's count of tokens) shows only in three
+logged numbers, which are put right here.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class SealedRun(TrainerCallback):
         self._counter = 0
         self._resumed_at: int | None = None
         self._unlogged_since: int | None = None
+        self._tokens_before = 0.0
         self._due = False
         self._random_states: dict[str, Any] | None = None
         self._position: DataPosition | None = None
@@ -168,10 +169,14 @@ class SealedRun(TrainerCallback):
         """Put the first loss after a resume right, then offer the values to the release policy."""
         if logs is None or _SUMMARY in logs:
             return
+        mended: dict[str, float] = {}
         if self._unlogged_since is not None and "loss" in logs:
-            logs["loss"] = _mean_since(logs["loss"], state.global_step, self._unlogged_since)
-            state.log_history[-1]["loss"] = logs["loss"]
+            mended["loss"] = _mean_since(logs["loss"], state.global_step, self._unlogged_since)
             self._unlogged_since = None
+        if "num_tokens" in logs:  # TRL counts from the start of the process
+            mended["num_tokens"] = logs["num_tokens"] + self._tokens_before
+        logs.update(mended)
+        state.log_history[-1].update(mended)
         values = {
             name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
         }
@@ -217,6 +222,7 @@ class SealedRun(TrainerCallback):
         self.tokens = trainer["tokens"] or None
         self.rows = kept["rows"]
         self.last = next((one for one in reversed(state.log_history) if "loss" in one), {})
+        self._tokens_before = self.last.get("num_tokens", 0.0)
         self._counter = ref.counter
         self._resumed_at = self._unlogged_since = ref.step
         self._random_states = kept["random"]
