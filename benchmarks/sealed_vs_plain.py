@@ -8,6 +8,7 @@
 ``training``        wall time of one ``sft`` run, sealed / plaintext: the demo's model and records,
                     checkpoints included (sealed against ``torch.save`` into plain files)
 ``help``            seconds of ``sealtrain --help``
+``verify``          seconds of ``sealtrain verify`` on a simulated run's manifest, whole process
 ==================  ===============================================================================
 
 ``benchmarks/loader.py`` shows more of the loaders, ``benchmarks/sealing.py`` of the files.
@@ -42,8 +43,10 @@ from sealtrain.sealing.store import SealedStore
 from sealtrain.training.run import train
 from sealtrain.training.sources import Source
 
-DEMO = Path(__file__).resolve().parents[1] / "examples" / "three_hospitals"
-BARS = {"rows": 0.85, "rows_map_style": 2.0, "training": 1.01, "help": 0.3}
+REPOSITORY = Path(__file__).resolve().parents[1]
+DEMO = REPOSITORY / "examples" / "three_hospitals"
+WORLDS = REPOSITORY / "tests" / "support"  # the parts of a whole run, made without training
+BARS = {"rows": 0.85, "rows_map_style": 2.0, "training": 1.01, "help": 0.3, "verify": 1.0}
 
 
 class PlainStore:
@@ -166,6 +169,23 @@ def help_seconds(rounds: int) -> float:
     )
 
 
+def verify_seconds(folder: Path, rounds: int) -> float:
+    """Fastest of several whole ``sealtrain verify`` processes on a simulated run's manifest."""
+    sys.path.insert(0, str(WORLDS))
+    from manifest_world import make_world
+
+    world = make_world(folder)
+    manifest, trust = world.artefacts / "manifest.json", folder / "trust.json"
+    manifest.write_bytes(world.manifest())
+    trust.write_text(json.dumps(world.trust_document()))
+    words = ["verify", str(manifest), "--trust", str(trust), "--json"]
+    command = [sys.executable, "-m", "sealtrain", *words]
+    return min(
+        loader.timed(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+        for _ in range(max(3, rounds))
+    )
+
+
 def aes_gigabytes() -> float:
     """AES-256-GCM of one core, GB/s over 16 KiB chunks in cached memory: the floor of decryption.
 
@@ -214,11 +234,14 @@ def main() -> None:
         rows = loader.compare(folder / "rows", given.megabytes << 20, given.rounds)
         (folder / "run").mkdir()
         run = training(folder / "run", given.steps, max(1, given.rounds // 2))
+        (folder / "verify").mkdir()
+        verify = verify_seconds(folder / "verify", given.rounds)
     measured = {
         "rows": rows["columns"]["ratio"],
         "rows_map_style": rows["map_style"]["ratio"],
         "training": run["ratio"],
         "help": help_seconds(given.rounds),
+        "verify": verify,
     }
     results = {
         "machine": machine(),
