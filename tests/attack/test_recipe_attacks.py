@@ -156,7 +156,7 @@ def test_an_environment_cannot_be_injected(name: str) -> None:
             document["allowed_envs"] = [name]
         else:
             services = json.loads(document["docker_compose_file"])
-            services["services"]["guest"]["environment"] = [f"{name}=/work/x"]
+            services["services"]["guest"]["environment"] = [f"{name}=/run-data/x"]
             document["docker_compose_file"] = canonical_json(services).decode()
         with pytest.raises(LockInvalid, match=place):
             extract_lock(canonical_json(document))

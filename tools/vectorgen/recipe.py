@@ -17,9 +17,9 @@ Json = Any
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "recipe"
 LOCK_PATH = "/run/sealtrain/recipe.lock.json"
 ARGUMENTS = (
-    f"train {LOCK_PATH} --platform PLATFORM --guest /var/run/dstack.sock --base /work "
-    "--collateral file:/work/collateral.json --broker /work/broker.yaml "
-    "--data /work/sealed --out /work/out"
+    f"train {LOCK_PATH} --platform PLATFORM --guest /var/run/dstack.sock --base /run-data "
+    "--collateral file:/run-data/collateral.json --broker /run-data/broker.yaml "
+    "--data /run-data/sealed --out /run-data/out"
 )
 SCRIPT = (
     "#!/bin/bash\n"
@@ -147,9 +147,9 @@ def compose(hardware: Json, text: str) -> str:
         "image": hardware["image"],
         "entrypoint": ["sealtrain"],
         "command": ARGUMENTS.replace("PLATFORM", "dstack").split(),
-        "working_dir": "/work",
+        "working_dir": "/run-data",
         "configs": [{"source": "recipe_lock", "target": LOCK_PATH}],
-        "volumes": ["/var/run/dstack.sock:/var/run/dstack.sock", "work:/work"],
+        "volumes": ["/var/run/dstack.sock:/var/run/dstack.sock", "run-data:/run-data"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "read_only": True,
@@ -159,7 +159,7 @@ def compose(hardware: Json, text: str) -> str:
     services = {
         "services": {"guest": service},
         "configs": {"recipe_lock": {"content": text.replace("$", "$$")}},
-        "volumes": {"work": {}},
+        "volumes": {"run-data": {}},
     }
     document |= {"runner": "docker-compose", "docker_compose_file": canonical(services)}
     return canonical(document)

@@ -27,7 +27,7 @@ MAX_COMPOSE_BYTES = 256 << 10
 LOCK_PATH = "/run/sealtrain/recipe.lock.json"
 # Sealed data, collateral and the broker's pin, put here by the operator. None is trusted: each is
 # checked by digest or signature.
-WORK = "/work"
+WORK = "/run-data"
 _SOCKET = "/var/run/dstack.sock"
 _SERVICE = "guest"
 _CONFIG = "recipe_lock"
@@ -154,7 +154,7 @@ def _services(image: str, content: str) -> dict[str, JsonValue]:
                 "working_dir": WORK,
                 "configs": [{"source": _CONFIG, "target": LOCK_PATH}],
                 # The guest's own attestation socket and its encrypted disk; nothing else.
-                "volumes": [f"{_SOCKET}:{_SOCKET}", f"work:{WORK}"],
+                "volumes": [f"{_SOCKET}:{_SOCKET}", f"run-data:{WORK}"],
                 "cap_drop": ["ALL"],
                 "security_opt": ["no-new-privileges:true"],
                 "read_only": True,
@@ -163,7 +163,7 @@ def _services(image: str, content: str) -> dict[str, JsonValue]:
             }
         },
         "configs": {_CONFIG: {"content": content}},
-        "volumes": {"work": {}},
+        "volumes": {"run-data": {}},
     }
 
 

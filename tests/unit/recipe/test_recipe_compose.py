@@ -53,7 +53,7 @@ def test_the_service_is_one_image_by_digest_without_privilege(
     (service,) = services["services"].values()
     assert service["image"] == on_dstack["hardware"]["image"]
     assert service["cap_drop"] == ["ALL"]
-    assert service["volumes"] == ["/var/run/dstack.sock:/var/run/dstack.sock", "work:/work"]
+    assert service["volumes"] == ["/var/run/dstack.sock:/var/run/dstack.sock", "run-data:/run-data"]
     assert not {"ports", "privileged", "environment", "env_file", "devices"} & set(service)
 
 
@@ -128,8 +128,8 @@ EDITS: list[tuple[str, Callable[[Document, Document], Any]]] = [
     ("differs", lambda d, s: service(s).update(image=f"evil@sha256:{'0' * 64}")),
     ("'privileged'", lambda d, s: service(s).update(privileged=True)),
     ("'ports'", lambda d, s: service(s).update(ports=["22:22"])),
-    ("'environment'", lambda d, s: service(s).update(environment={"PYTHONPATH": "/work"})),
-    ("'env_file'", lambda d, s: service(s).update(env_file="/work/env")),
+    ("'environment'", lambda d, s: service(s).update(environment={"PYTHONPATH": "/run-data"})),
+    ("'env_file'", lambda d, s: service(s).update(env_file="/run-data/env")),
     ("'devices'", lambda d, s: service(s).update(devices=["/dev/mem"])),
     ("'volumes'", lambda d, s: service(s)["volumes"].append("/:/host")),
     ("'entrypoint'", lambda d, s: service(s).update(entrypoint=["sh"])),
