@@ -90,6 +90,36 @@ def test_help_lists_every_command_on_stdout(flag: str) -> None:
             assert f" {path[0]} " in result.stdout
 
 
+def test_help_builds_no_command() -> None:
+    """What makes ``--help`` fast: reading the parameters of all commands takes longer than it."""
+    script = (
+        "import sys, typer, sealtrain.cli as cli\n"
+        "built = []\n"
+        "real = typer.main.get_command_from_info\n"
+        "typer.main.get_command_from_info = lambda info, **given: "
+        "(built.append(info.callback.__name__), real(info, **given))[1]\n"
+        "root = typer.main.get_command(cli.app)\n"
+        "root(sys.argv[1:], standalone_mode=False)\n"
+        "print('built:', *built)"
+    )
+
+    def built_by(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True
+        )
+        return done.stdout.rpartition("built:")[2].strip()
+
+    assert built_by("--help") == ""
+    assert built_by("verify", "--help") == "verify"
+
+
+def test_summaries_are_those_of_the_commands_themselves() -> None:
+    shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
+    for name in ROOT.commands:
+        assert f"  {name}  " in shown
+        assert ROOT.commands[name].get_short_help_str(40).removesuffix("...") in shown
+
+
 def test_the_version_is_the_package_version() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout.strip()) == (0, sealtrain.__version__)

@@ -7,6 +7,7 @@ until a command needs it.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from sealtrain.cli import (
     train,
     trust,
 )
+from sealtrain.cli.ondemand import on_demand
 from sealtrain.cli.output import report_bug, report_error
 from sealtrain.errors import SealtrainError
 
@@ -33,8 +35,20 @@ __all__ = ["app", "main"]
 # Help is plain text; typer would still escape its brackets for a renderer that is not used.
 typer.core.HAS_RICH = False
 
+# Plugins of other packages would see every document that is read here, and be searched for at
+# every start.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+_nouns = typer.Typer()
+for noun in (keys, consortium, recipe, data, approvals, train, manifest):
+    noun.register(_nouns)
+_nouns.add_typer(trust.app, name="trust")
+_nouns.add_typer(broker.app, name="broker")
+_nouns.add_typer(simulator.app, name="simulator")
+
 app = typer.Typer(
     name="sealtrain",
+    cls=on_demand(_nouns),
     help="Train on data you are not allowed to see: sealed data, approved recipes, attested runs.",
     no_args_is_help=True,
     add_completion=False,
@@ -59,13 +73,6 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-for noun in (keys, consortium, recipe, data, approvals, train, manifest):
-    noun.register(app)
-app.add_typer(trust.app, name="trust")
-app.add_typer(broker.app, name="broker")
-app.add_typer(simulator.app, name="simulator")
 
 
 def main() -> None:
