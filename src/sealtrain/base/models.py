@@ -34,7 +34,11 @@ OwnerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$
 """Name of an owner or dataset: lower-case letters, digits and hyphens."""
 Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 """Padded standard base64; decode with ``base.encoding.from_base64``."""
-Timestamp = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+Timestamp = Annotated[
+    str,
+    # Not \d, which also takes the digits of other scripts.
+    StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"),
+]
 """RFC 3339 in UTC, whole seconds."""
 
 
