@@ -1,4 +1,4 @@
-"""Trainer and adapter settings under the names TRL, Transformers and PEFT give them.
+"""Trainer settings that every phase takes, under the names Transformers gives them.
 
 Every accepted argument is a field here. Arguments that report to trackers, push to a hub, log
 completions, run remote code or choose output folders do not exist, so no recipe can ask for them.
@@ -11,15 +11,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.models import StrictModel
-from sealtrain.recipe.fields import Text
 
-__all__ = ["ClassifyArguments", "Lora", "SftArguments", "TrainerArguments"]
+__all__ = ["Batch", "Length", "Seed", "Steps", "TrainerArguments"]
 
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 Length = Annotated[int, Field(ge=1, le=4_194_304)]
-ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
 
 
 class TrainerArguments(StrictModel):
@@ -71,47 +69,3 @@ class TrainerArguments(StrictModel):
         if self.warmup_steps >= 1 and self.warmup_steps != int(self.warmup_steps):
             raise ValueError("warmup_steps is a whole number of steps, or a fraction below 1")
         return self
-
-
-class SftArguments(TrainerArguments):
-    """``trl.SFTConfig``."""
-
-    max_length: Length | None = 1024
-    truncation_mode: Literal["keep_start", "keep_end"] = "keep_start"
-    packing: bool = False
-    packing_strategy: Literal["bfd", "bfd_split", "wrapped"] = "bfd"
-    padding_free: bool = False
-    pad_to_multiple_of: int | None = Field(default=None, ge=1, le=65_536)
-    completion_only_loss: bool | None = None
-    assistant_only_loss: bool = False
-    loss_type: Literal["nll", "dft"] = "nll"
-    eos_token: Text | None = None
-    pad_token: Text | None = None
-
-    @model_validator(mode="after")
-    def _padding_free_needs_packing_or_no_cut(self) -> Self:
-        if self.padding_free and not self.packing and self.max_length is not None:
-            raise ValueError("padding_free without packing needs max_length: null")
-        return self
-
-
-class ClassifyArguments(TrainerArguments):
-    """``transformers.TrainingArguments`` of a classifier."""
-
-    max_length: Length = Field(default=512, description="Tokens of text read from one record.")
-
-
-class Lora(StrictModel):
-    """``peft.LoraConfig``."""
-
-    method: Literal["lora"]
-    r: int = Field(default=8, ge=1, le=4096)
-    lora_alpha: int = Field(default=16, ge=1, le=65_536)
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    target_modules: Literal["all-linear"] | Annotated[tuple[ModuleName, ...], Field(min_length=1)]
-    modules_to_save: tuple[ModuleName, ...] | None = None
-    bias: Literal["none", "all", "lora_only"] = "none"
-    use_rslora: bool = False
-    use_dora: bool = False
-    init_lora_weights: bool | Literal["gaussian", "pissa", "olora"] = True
-    layers_to_transform: tuple[Annotated[int, Field(ge=0, le=100_000)], ...] | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.training import quiet
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.schema import TrainerArguments
+    from sealtrain.recipe.trainers import TrainerArguments
 
 quiet.silence()
 

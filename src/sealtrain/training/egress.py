@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from sealtrain.recipe.schema import ReleasePolicy
+from sealtrain.recipe.terms import ReleasePolicy
 
 __all__ = ["MetricGate"]
 

@@ -11,7 +11,8 @@ from sealtrain.training import quiet
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.recipe.schema import Lora, Recipe
+    from sealtrain.recipe.adapters import Lora
+    from sealtrain.recipe.schema import Recipe
 
 quiet.silence()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sealtrain.recipe.lock import Installation, lock_recipe
-from sealtrain.recipe.schema import ModelFromFolder, load_recipe
+from sealtrain.recipe.modelspec import ModelFromFolder
+from sealtrain.recipe.schema import load_recipe
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes"
 READY = sorted(FOLDER.glob("*.yaml"))

@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import DataInvalid, RecipeInvalid
-from sealtrain.recipe.schema import (
-    ClassifyRecipe,
-    ClassifyTabularColumns,
-    FolderTokenizer,
+from sealtrain.recipe.modelspec import FolderTokenizer, ModelFromFolder
+from sealtrain.recipe.phases.classify import ClassifyRecipe, ClassifyTabularColumns
+from sealtrain.recipe.phases.sft import (
     MessagesColumns,
-    ModelFromFolder,
     PromptCompletionColumns,
     SftRecipe,
     TextColumns,
-    json_schema,
-    load_recipe,
-    parse_recipe,
 )
+from sealtrain.recipe.schema import json_schema, load_recipe, parse_recipe
 
 Document = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.recipe.schema import ModelRelease, ReleasePolicy
+from sealtrain.recipe.terms import ModelRelease, ReleasePolicy
 from sealtrain.training.egress import MetricGate
 
 pytestmark = pytest.mark.claim("C21")

@@ -1,0 +1,31 @@
+"""How a recipe maps columns of the owners' records to what a phase reads."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sealtrain.base.models import StrictModel
+
+__all__ = ["Columns"]
+
+
+class Columns(StrictModel):
+    """One way of reading records. Fields hold a column's name, several names, or ``None``.
+
+    Attributes:
+        kind: Short name of this way, for code that must tell ways apart.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns every record must have, in the order of the fields."""
+        found: list[str] = []
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, str):
+                found.append(value)
+            elif value is not None:
+                found.extend(value)
+        return tuple(found)

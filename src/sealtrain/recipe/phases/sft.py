@@ -1,0 +1,94 @@
+"""``sft``: supervised fine-tuning of a causal language model."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.fields import ColumnName, Text, by_key
+from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.trainers import Length, TrainerArguments
+
+__all__ = [
+    "MessagesColumns",
+    "PromptCompletionColumns",
+    "SftArguments",
+    "SftRecipe",
+    "TextColumns",
+]
+
+
+class TextColumns(Columns):
+    """Plain text to continue."""
+
+    kind: ClassVar[Literal["text"]] = "text"
+    text: ColumnName
+
+
+class PromptCompletionColumns(Columns):
+    """A prompt and what the model should answer; only the answer is learned."""
+
+    kind: ClassVar[Literal["prompt-completion"]] = "prompt-completion"
+    prompt: ColumnName
+    completion: ColumnName
+
+
+class MessagesColumns(Columns):
+    """Conversations: a list of {role, content}."""
+
+    kind: ClassVar[Literal["messages"]] = "messages"
+    messages: ColumnName
+
+
+SftColumns = Annotated[
+    Annotated[TextColumns, Tag("text")]
+    | Annotated[PromptCompletionColumns, Tag("prompt-completion")]
+    | Annotated[MessagesColumns, Tag("messages")],
+    Discriminator(
+        by_key(
+            "text",
+            text="text",
+            messages="messages",
+            prompt="prompt-completion",
+            completion="prompt-completion",
+        )
+    ),
+]
+
+
+class SftArguments(TrainerArguments):
+    """``trl.SFTConfig``."""
+
+    max_length: Length | None = 1024
+    truncation_mode: Literal["keep_start", "keep_end"] = "keep_start"
+    packing: bool = False
+    packing_strategy: Literal["bfd", "bfd_split", "wrapped"] = "bfd"
+    padding_free: bool = False
+    pad_to_multiple_of: int | None = Field(default=None, ge=1, le=65_536)
+    completion_only_loss: bool | None = None
+    assistant_only_loss: bool = False
+    loss_type: Literal["nll", "dft"] = "nll"
+    eos_token: Text | None = None
+    pad_token: Text | None = None
+
+    @model_validator(mode="after")
+    def _padding_free_needs_packing_or_no_cut(self) -> Self:
+        if self.padding_free and not self.packing and self.max_length is not None:
+            raise ValueError("padding_free without packing needs max_length: null")
+        return self
+
+
+class SftRecipe(Recipe):
+    """Supervised fine-tuning of a causal language model."""
+
+    phase: Literal["sft"]
+    columns: SftColumns
+    trainer: SftArguments
+
+    @model_validator(mode="after")
+    def _text_needs_a_tokenizer(self) -> Self:
+        if self.model.tokenizer is None:
+            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
+        return self

@@ -1,0 +1,51 @@
+"""What every recipe has, whatever its phase."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.models import OwnerName, StrictModel
+from sealtrain.recipe.adapters import Adapter
+from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.fields import RecipePath, Text
+from sealtrain.recipe.modelspec import Model
+from sealtrain.recipe.terms import Dataset, Hardware, Privacy, ReleasePolicy
+from sealtrain.recipe.trainers import TrainerArguments
+
+__all__ = ["Recipe"]
+
+
+class Recipe(StrictModel):
+    """What every phase has. ``phase``, ``columns`` and ``trainer`` are narrowed by each phase."""
+
+    version: Literal[1]
+    name: OwnerName
+    description: Text = ""
+    phase: str
+    model: Model
+    datasets: tuple[Dataset, ...] = Field(min_length=1, max_length=256)
+    columns: Columns
+    trainer: TrainerArguments
+    peft: Adapter | None = None
+    script: RecipePath | None = Field(
+        default=None, description="Your own training script, run in the guest instead of ours."
+    )
+    privacy: Privacy
+    release_policy: ReleasePolicy
+    hardware: Hardware
+
+    @model_validator(mode="after")
+    def _datasets_differ_and_train(self) -> Self:
+        pairs = {(dataset.owner, dataset.name) for dataset in self.datasets}
+        if len(pairs) != len(self.datasets):
+            raise ValueError("datasets name one twice (owner and name)")
+        if all(dataset.role != "train" for dataset in self.datasets):
+            raise ValueError("datasets need at least one with role train")
+        return self
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Names of the owners whose data the recipe reads, sorted."""
+        return tuple(sorted({dataset.owner for dataset in self.datasets}))
