@@ -45,6 +45,13 @@ class Recipe(StrictModel):
             raise ValueError("datasets need at least one with role train")
         return self
 
+    @model_validator(mode="after")
+    def _evaluation_needs_records(self) -> Self:
+        tested = any(dataset.role == "test" for dataset in self.datasets)
+        if self.trainer.eval_steps is not None and not tested:
+            raise ValueError("trainer.eval_steps needs a dataset with role test")
+        return self
+
     @property
     def owners(self) -> tuple[str, ...]:
         """Names of the owners whose data the recipe reads, sorted."""

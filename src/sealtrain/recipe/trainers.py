@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.models import StrictModel
+from sealtrain.recipe.terms import MetricName
 
 __all__ = ["Batch", "Length", "Seed", "Steps", "TrainerArguments"]
 
@@ -63,9 +64,43 @@ class TrainerArguments(StrictModel):
     data_seed: Seed | None = Field(default=None, description="Seed of the order; seed when null.")
     logging_steps: Steps = 10
     save_steps: Steps = 500
+    save_total_limit: int = Field(
+        default=2,
+        ge=1,
+        le=10_000,
+        description="Newest checkpoints that stay; the best one stays besides.",
+    )
+    eval_steps: Steps | None = Field(
+        default=None, description="Steps between two evaluations on the test split; null for none."
+    )
+    metric_for_best_model: MetricName | None = Field(
+        default=None, description="Name the evaluation gives it, with or without eval_."
+    )
+    greater_is_better: bool | None = Field(
+        default=None, description="When null: true unless the metric's name ends with loss."
+    )
+    load_best_model_at_end: bool = Field(
+        default=False, description="End with the weights of the best evaluation."
+    )
+    early_stopping_patience: Steps | None = Field(
+        default=None, description="Stop after this many evaluations without a better one."
+    )
+    early_stopping_threshold: float = Field(
+        default=0.0, ge=0, le=1_000_000, description="What counts as better must exceed this."
+    )
 
     @model_validator(mode="after")
     def _warmup_is_steps_or_fraction(self) -> Self:
         if self.warmup_steps >= 1 and self.warmup_steps != int(self.warmup_steps):
             raise ValueError("warmup_steps is a whole number of steps, or a fraction below 1")
+        return self
+
+    @model_validator(mode="after")
+    def _the_best_needs_a_measure(self) -> Self:
+        compared = self.early_stopping_patience is not None or self.load_best_model_at_end
+        if compared and (self.eval_steps is None or self.metric_for_best_model is None):
+            raise ValueError(
+                "early_stopping_patience and load_best_model_at_end need eval_steps and "
+                "metric_for_best_model"
+            )
         return self
