@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import datasets
 
     from sealtrain.runner.guestrun import GuestRun
+    from sealtrain.training.callback import Evaluation
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.sources import Source
 
@@ -47,6 +48,7 @@ class _ScriptRun:
             gate=self.gate,
             on_checkpoint=run.checkpointed,
             resume=resume,
+            arguments=run.recipe.trainer,
         )
         self.callback: SealedRun | None = None
         self.outcome: Outcome | None = None
@@ -124,13 +126,19 @@ def unwrap_dataset(
 class SealedRun(sealed_callback.SealedRun):
     """Trainer callback of this run: sealed checkpoints, exact resume, run log, released metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, evaluation: Evaluation | None = None) -> None:
         """Attach to the run.
+
+        Args:
+            evaluation: Measures the model it is given, metrics by name; called every
+                ``trainer.eval_steps`` of the recipe, and what early stopping and the choice of the
+                best weights compare.
 
         Raises:
             UsageError: Not inside a run.
         """
         script = _running()
+        script.context.evaluation = evaluation
         super().__init__(script.context)
         script.callback = self
 

@@ -9,6 +9,9 @@ One callback does it for ``sealtrain train`` and for a user's own script:
 3. On resume it restores weights, optimizer, scheduler, random states, loss history and the data
    position, so that the continued run equals the uninterrupted one bit for bit on the same machine.
 4. It lets out the metrics that the release policy names.
+5. Every ``eval_steps`` it measures the model with the phase's own evaluation, which closes the
+   interval of the running loss average too. It stops early and ends with the best weights when the
+   recipe says so; the best evaluation always has a sealed checkpoint.
 
 A pure callback is enough; the trainer keeps its class. What a trainer holds in private attributes
 (the step of its last log, the epoch's step counter, TRL's count of tokens) shows only in three
@@ -18,12 +21,14 @@ logged numbers, which are put right here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused
+from sealtrain.errors import CheckpointRefused, RecipeInvalid
 from sealtrain.training import checkpoint, quiet
+from sealtrain.training.best import BestSoFar
 from sealtrain.training.position import DataPosition
+from sealtrain.training.randomness import undisturbed
 
 quiet.silence()
 
@@ -32,12 +37,16 @@ from transformers import TrainerCallback  # noqa: E402  # after silence()
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
+    from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.egress import MetricGate
     from sealtrain.training.loaders.hugging import Positioned
     from sealtrain.training.sources import BlobStore
 
-__all__ = ["RunContext", "SealedRun"]
+__all__ = ["Evaluation", "RunContext", "SealedRun"]
+
+Evaluation = Callable[[Any], dict[str, float]]
+"""Measures a model on the sealed test split: metrics by name."""
 
 # The trainer's last log sums up the call to train(): times, not measurements of the model.
 _SUMMARY = "train_loss"
@@ -53,8 +62,10 @@ class RunContext:
         gate: Lets metrics out.
         on_checkpoint: Told of every sealed checkpoint; may refuse to go on.
         resume: Checkpoint to continue from, ``None`` to begin.
+        arguments: Trainer settings of the recipe: evaluation, early stopping and how many
+            checkpoints stay. Without them none, none and two.
+        evaluation: What the phase measures on the test split, set before training starts.
         streams: Data streams of the run, kept alive here.
-        keep: How many checkpoints stay.
         on_step: Told of every step and its latest logged values, for a progress bar.
     """
 
@@ -63,8 +74,9 @@ class RunContext:
     gate: MetricGate
     on_checkpoint: Callable[[CheckpointRef], None]
     resume: CheckpointRef | None
+    arguments: TrainerArguments | None = None
+    evaluation: Evaluation | None = None
     streams: list[Positioned] = field(default_factory=list)
-    keep: int = 2
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
 
 
@@ -88,6 +100,9 @@ class SealedRun(TrainerCallback):
         self._random_states: dict[str, Any] | None = None
         self._position: DataPosition | None = None
         self._save_steps = 0
+        self._best = None if context.arguments is None else BestSoFar(context.arguments)
+        self._best_ref: CheckpointRef | None = None
+        self._measured: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.steps = 0
         self.rows = 0
@@ -116,10 +131,12 @@ class SealedRun(TrainerCallback):
         # A fraction of all steps is resolved in the state, not in the arguments.
         self._save_steps = max(1, int(state.save_steps))
         self._position = DataPosition(args, objects["train_dataloader"])
+        self._refuse_unmeasured()
         ref = self._context.resume
         if ref is not None:
             self._restore(ref, state, objects)
-            if state.global_step >= state.max_steps:
+            stopped = self._best is not None and self._best.stopped
+            if stopped or state.global_step >= state.max_steps:
                 self._position.give_nothing()
                 control.should_training_stop = True
         return control
@@ -134,9 +151,9 @@ class SealedRun(TrainerCallback):
         self._save_if_due(state, objects)
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> TrainerControl:
-        """Note that a checkpoint is due; it is sealed after this step's metrics left."""
+        """Evaluate if due; note that a checkpoint is due, sealed once this step's metrics left."""
         self.steps = int(state.global_step)
         self.tokens = int(state.num_input_tokens_seen) or None
         if self._position is not None:
@@ -144,6 +161,7 @@ class SealedRun(TrainerCallback):
         if self._resumed_at is not None and self._position is not None:
             state.epoch = self._position.epoch_at(self.steps, state)
         self._due = self.steps % self._save_steps == 0 or self.steps >= state.max_steps
+        self._evaluate_if_due(control, objects["model"])
         if self._due:
             control.should_log = True
         control.should_save = False
@@ -157,6 +175,17 @@ class SealedRun(TrainerCallback):
         """Save after the last step, which no other step follows."""
         if control.should_training_stop:
             self._save_if_due(state, objects)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        """Take back the weights of the best evaluation, if the recipe wants them."""
+        arguments = self._context.arguments
+        if arguments is None or not arguments.load_best_model_at_end or self._best_ref is None:
+            return
+        if self._best_ref.step != self.steps:
+            kept = checkpoint.load(self._context.store, self._context.run_id, self._best_ref)
+            _load_weights(objects["model"], kept["model"])
 
     def on_log(
         self,
@@ -175,6 +204,8 @@ class SealedRun(TrainerCallback):
             self._unlogged_since = None
         if "num_tokens" in logs:  # TRL counts from the start of the process
             mended["num_tokens"] = logs["num_tokens"] + self._tokens_before
+        mended |= self._measured
+        self._measured = {}
         logs.update(mended)
         state.log_history[-1].update(mended)
         values = {
@@ -183,6 +214,30 @@ class SealedRun(TrainerCallback):
         if "loss" in values:
             self.last = values
         self._context.gate.offer(int(state.global_step), values)
+
+    def _refuse_unmeasured(self) -> None:
+        arguments = self._context.arguments
+        if arguments is None or arguments.eval_steps is None or self._context.evaluation:
+            return
+        raise RecipeInvalid(
+            "nothing here can be evaluated during training",
+            check="trainer.eval_steps",
+            hint="leave eval_steps out, or give SealedRun an evaluation in your own script",
+        )
+
+    def _evaluate_if_due(self, control: TrainerControl, model: Any) -> None:
+        arguments, evaluation = self._context.arguments, self._context.evaluation
+        if arguments is None or self._best is None or evaluation is None:
+            return
+        if not arguments.eval_steps or self.steps % arguments.eval_steps:
+            return
+        with undisturbed(model):
+            self._measured = evaluation(model)
+        control.should_log = True
+        if self._best.take(self.steps, self._measured) and arguments.load_best_model_at_end:
+            self._due = True
+        if self._best.stopped:
+            self._due = control.should_training_stop = True
 
     def _save_if_due(self, state: TrainerState, objects: dict[str, Any]) -> None:
         if not self._due:
@@ -202,12 +257,26 @@ class SealedRun(TrainerCallback):
                 "flos": float(state.total_flos),
                 "history": state.log_history,
             },
+            "best": None if self._best is None else self._best.state(),
+            "best_ref": None if self._best_ref is None else asdict(self._best_ref),
         }
         ref = checkpoint.save(
             self._context.store, self._context.run_id, self._counter, self.steps, kept
         )
+        if self._best is not None and self._best.step == self.steps:
+            self._best_ref = ref
         self._context.on_checkpoint(ref)
-        checkpoint.prune(self._context.store, self._context.keep)
+        self._prune()
+
+    def _prune(self) -> None:
+        arguments = self._context.arguments
+        if arguments is None:
+            checkpoint.prune(self._context.store, 2)
+            return
+        best = self._best_ref if arguments.load_best_model_at_end else None
+        checkpoint.prune(
+            self._context.store, arguments.save_total_limit, besides=() if best is None else (best,)
+        )
 
     def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
         kept = checkpoint.load(self._context.store, self._context.run_id, ref)
@@ -223,6 +292,12 @@ class SealedRun(TrainerCallback):
         self.rows = kept["rows"]
         self.last = next((one for one in reversed(state.log_history) if "loss" in one), {})
         self._tokens_before = self.last.get("num_tokens", 0.0)
+        if self._best is not None and kept["best"] is not None:
+            self._best.restore(kept["best"])
+            if self._best.step == ref.step:
+                self._best_ref = ref
+            elif kept["best_ref"] is not None:
+                self._best_ref = checkpoint.CheckpointRef(**kept["best_ref"])
         self._counter = ref.counter
         self._resumed_at = self._unlogged_since = ref.step
         self._random_states = kept["random"]

@@ -7,7 +7,6 @@ grows with every checkpoint of a run and is anchored outside, so an older one is
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training import quiet
+from sealtrain.training.randomness import random_states, restore_random_states
 
 if TYPE_CHECKING:
     from sealtrain.training.sources import BlobStore
@@ -129,42 +129,13 @@ def newest(
     return CheckpointRef(counter=counter, step=step, digest=digest)
 
 
-def prune(store: BlobStore, keep: int) -> None:
-    """Delete all but the ``keep`` newest checkpoints."""
+def prune(store: BlobStore, keep: int, *, besides: Collection[CheckpointRef] = ()) -> None:
+    """Delete all but the ``keep`` newest checkpoints and those named ``besides``."""
     names = sorted(name for name in store.names() if _NAME.fullmatch(name))
+    kept = {ref.name for ref in besides}
     for name in names[:-keep]:
-        store.remove(name)
-
-
-def random_states() -> dict[str, Any]:
-    """States of all random generators training draws from, as plain data."""
-    import numpy as np
-    import torch
-
-    version, internal, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    states: dict[str, Any] = {
-        "python": [version, list(internal), gauss],
-        "numpy": [str(kind), [int(key) for key in keys], int(position), int(has_gauss), cached],
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state_all()
-    return states
-
-
-def restore_random_states(states: dict[str, Any]) -> None:
-    """Inverse of ``random_states``."""
-    import numpy as np
-    import torch
-
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
-    kind, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
-    torch.set_rng_state(states["torch"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
+        if name not in kept:
+            store.remove(name)
 
 
 def _name(counter: int, step: int) -> str:

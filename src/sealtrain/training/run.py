@@ -72,6 +72,7 @@ def train(
             gate=gate,
             on_checkpoint=on_checkpoint,
             resume=resume,
+            arguments=arguments,
             on_step=(on_step,),
         )
         work = Workplace(

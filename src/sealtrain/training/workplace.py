@@ -11,7 +11,7 @@ from sealtrain.training.loaders.hugging import Positioned
 from sealtrain.training.loaders.stream import RecordStream
 
 if TYPE_CHECKING:
-    from sealtrain.training.callback import RunContext
+    from sealtrain.training.callback import Evaluation, RunContext
     from sealtrain.training.sources import Source
 
 __all__ = ["Workplace"]
@@ -37,6 +37,15 @@ class Workplace:
     test_sources: list[Source]
     context: RunContext
     _streams: list[Positioned] = field(default_factory=list)
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """What measures the model on the test split; used during training as the recipe says."""
+        return self.context.evaluation
+
+    @evaluation.setter
+    def evaluation(self, measure: Evaluation) -> None:
+        self.context.evaluation = measure
 
     def training_stream(self, names: Mapping[str, str]) -> Positioned:
         """The shuffled training rows, restartable at any step.

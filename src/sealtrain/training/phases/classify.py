@@ -78,6 +78,7 @@ def train(
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
+    work.evaluation = lambda model: _evaluate(work, model, encode)
     trainer.train()
     model = trainer.accelerator.unwrap_model(trainer.model)
     return model, tokenizer, _evaluate(work, model, encode), callback

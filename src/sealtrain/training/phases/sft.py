@@ -101,6 +101,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
+    work.evaluation = lambda model: _evaluate(work, model, tokenizer)
     trainer.train()
     model = trainer.accelerator.unwrap_model(trainer.model)
     return model, tokenizer, _evaluate(work, model, tokenizer), callback

@@ -1,0 +1,66 @@
+"""All the random generators training draws from: kept, restored, or left undisturbed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sealtrain.training import quiet
+
+quiet.silence()
+
+__all__ = ["random_states", "restore_random_states", "undisturbed"]
+
+
+def random_states() -> dict[str, Any]:
+    """States of all random generators training draws from, as plain data."""
+    import numpy as np
+    import torch
+
+    version, internal, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    states: dict[str, Any] = {
+        "python": [version, list(internal), gauss],
+        "numpy": [str(kind), [int(key) for key in keys], int(position), int(has_gauss), cached],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Inverse of ``random_states``."""
+    import numpy as np
+    import torch
+
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+@contextmanager
+def undisturbed(model: Any) -> Iterator[None]:
+    """Let the block use ``model`` for inference; training goes on as if it had not happened.
+
+    Inside, the model is in evaluation mode and no gradients are recorded. Afterwards every module
+    is in the mode it was in, and every random generator in the state it was in.
+    """
+    import torch
+
+    modes = [(module, module.training) for module in model.modules()]
+    states = random_states()
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        restore_random_states(states)
