@@ -44,9 +44,13 @@ class MetricGate:
         return allowed
 
     def filtered(self, values: Mapping[str, float]) -> dict[str, float | None]:
-        """The named metrics of ``values``, rounded; not-finite ones become null."""
+        """The named metrics of ``values``, rounded; not-finite ones become null.
+
+        A slash in a trainer's name (``rewards/margins``) is an underscore in a policy's.
+        """
         allowed: dict[str, float | None] = {}
-        for name, value in values.items():
+        for written, value in values.items():
+            name = written.replace("/", "_")
             if name not in self._policy.metrics:
                 self.withheld[name] += 1
             elif math.isfinite(value):

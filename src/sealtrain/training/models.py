@@ -18,6 +18,7 @@ quiet.silence()
 
 __all__ = [
     "BYTE_VOCABULARY",
+    "adopt_tokens",
     "build_model",
     "build_tokenizer",
     "byte_tokenizer",
@@ -149,6 +150,15 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
             expected=f"at least {len(tokenizer)}",
             hint="set vocab_size in model.config",
         )
+
+
+def adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A model from a config knows no special tokens yet; take the tokenizer's."""
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        value = getattr(tokenizer, name)
+        setattr(model.config, name, value)
+        if model.generation_config is not None:
+            setattr(model.generation_config, name, value)
 
 
 def lora_config(lora: Lora, task_type: str) -> Any:

@@ -19,6 +19,7 @@ from sealtrain.training.callback import SealedRun
 from sealtrain.training.loaders.hugging import as_iterable_dataset
 from sealtrain.training.loaders.stream import read_all
 from sealtrain.training.models import (
+    adopt_tokens,
     build_model,
     build_tokenizer,
     check_vocabulary,
@@ -26,7 +27,7 @@ from sealtrain.training.models import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from sealtrain.training.workplace import Workplace
 
@@ -86,7 +87,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     tokenizer = build_tokenizer(recipe, work.base_dir)
     model = build_model(recipe, work.base_dir, "AutoModelForCausalLM")
     check_vocabulary(model, tokenizer)
-    _adopt_tokens(model, tokenizer)
+    adopt_tokens(model, tokenizer)
     callback = SealedRun(work.context)
     plain_loss = not torch.cuda.is_available() and recipe.trainer.loss_type == "nll"
     trainer = (PlainLossTrainer if plain_loss else SFTTrainer)(
@@ -110,15 +111,6 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 def _renamed(columns: Any) -> dict[str, str]:
     """Column of the data → the name TRL looks for."""
     return {getattr(columns, name): name for name in _TRL_NAMES if hasattr(columns, name)}
-
-
-def _adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """A model from a config knows no special tokens yet; take the tokenizer's."""
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        value = getattr(tokenizer, name)
-        setattr(model.config, name, value)
-        if model.generation_config is not None:
-            setattr(model.generation_config, name, value)
 
 
 def _evaluate(work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
