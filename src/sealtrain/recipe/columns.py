@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sealtrain.base.models import StrictModel
+from sealtrain.recipe.fields import ColumnName
 
-__all__ = ["Columns"]
+__all__ = ["Columns", "PreferenceColumns"]
 
 
 class Columns(StrictModel):
@@ -29,3 +30,12 @@ class Columns(StrictModel):
             elif value is not None:
                 found.extend(value)
         return tuple(found)
+
+
+class PreferenceColumns(Columns):
+    """Two answers to one prompt, the first preferred; both begin with it where it is no column."""
+
+    kind: ClassVar[Literal["preference"]] = "preference"
+    prompt: ColumnName | None = None
+    chosen: ColumnName
+    rejected: ColumnName

@@ -24,7 +24,12 @@ from sealtrain.recipe.yamltext import MAX_YAML_BYTES, parse_yaml
 
 __all__ = ["PHASES", "AnyRecipe", "Recipe", "json_schema", "load_recipe", "parse_recipe"]
 
-PHASES: Final = {"classify": "ClassifyRecipe", "sft": "SftRecipe"}
+PHASES: Final = {
+    "classify": "ClassifyRecipe",
+    "dpo": "DpoRecipe",
+    "reward": "RewardRecipe",
+    "sft": "SftRecipe",
+}
 """Phase → class of its recipes in ``recipe.phases.<phase>``. Sorted."""
 
 

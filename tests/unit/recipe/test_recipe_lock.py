@@ -131,7 +131,7 @@ def _with(path: str, value: Any) -> Callable[[Document], None]:
         (_with("consortium_id", "x"), "consortium_id"),
         (_without("recipe.trainer.seed"), "default is left out"),
         (_with("recipe.trainer.max_steps", 0), "max_steps"),
-        (_with("recipe.phase", "dpo"), "phase"),
+        (_with("recipe.phase", "grow"), "phase"),
         (_with("recipe", None), "not a mapping"),
         (_with("model.sha256", "00" * 32), "another model"),
         (_with("model.kind", "folder"), "another kind of model"),

@@ -117,7 +117,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("name", "Has Space", "name"),
     ("description", "zero\u200bwidth", "cannot be seen"),
     ("description", "turned \u202e around", "cannot be seen"),
-    ("phase", "dpo", "no known phase"),
+    ("phase", "grow", "no known phase"),
     ("phase", None, "no known phase"),
     ("datasets", [], "datasets"),
     ("datasets.0.owner", "A", "owner"),

@@ -1,0 +1,102 @@
+"""``reward``: a model that scores answers, with TRL's ``RewardTrainer``.
+
+A classifier with one output, trained so that it scores the chosen of two answers higher. The
+result loads with Transformers' ``AutoModelForSequenceClassification``; an adapter after it is put
+on its base or merged into it.
+
+On the sealed test split: ``reward_accuracy``, the share of pairs whose chosen answer scores higher;
+``reward_margin``, the mean difference of the two scores; ``eval_loss``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training import quiet
+from sealtrain.training.arguments import trainer_arguments
+from sealtrain.training.callback import SealedRun
+from sealtrain.training.models import (
+    build_model,
+    build_tokenizer,
+    check_vocabulary,
+    lora_config,
+)
+from sealtrain.training.preferences import batches, own_arguments, preference_rows
+from sealtrain.training.randomness import undisturbed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.training.workplace import Workplace
+
+quiet.silence()
+
+__all__ = ["train"]
+
+
+def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+    """Train and evaluate.
+
+    Args:
+        work: Recipe, streams, store and callbacks of the run.
+
+    Returns:
+        Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
+        ran.
+    """
+    from transformers import PrinterCallback
+    from trl.trainer.reward_config import RewardConfig
+    from trl.trainer.reward_trainer import RewardTrainer
+
+    recipe = work.recipe
+    tokenizer = build_tokenizer(recipe, work.base_dir)
+    rows, test_rows = preference_rows(work, tokenizer)
+    model = build_model(
+        recipe,
+        work.base_dir,
+        "AutoModelForSequenceClassification",
+        num_labels=1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    check_vocabulary(model, tokenizer)
+    callback = SealedRun(work.context)
+    trainer = RewardTrainer(
+        model=model,
+        args=RewardConfig(
+            **trainer_arguments(recipe.trainer, work.scratch), **own_arguments(recipe.trainer)
+        ),
+        train_dataset=rows,
+        eval_dataset=test_rows,
+        processing_class=tokenizer,
+        peft_config=None if recipe.peft is None else lora_config(recipe.peft, "SEQ_CLS"),
+        callbacks=[callback],
+    )
+    trainer.remove_callback(PrinterCallback)
+    if test_rows is not None:
+        work.evaluation = lambda model: _measure(trainer, model)
+    trainer.train()
+    trained = trainer.accelerator.unwrap_model(trainer.model)
+    with undisturbed(trained):
+        metrics = {} if work.evaluation is None else work.evaluation(trained)
+    return trained, tokenizer, metrics, callback
+
+
+def _measure(trainer: Any, model: Any) -> dict[str, float]:
+    import torch
+
+    differences, losses = [], []
+    with trainer.compute_loss_context_manager():
+        for rows, batch in batches(trainer):
+            loss, outputs = trainer.compute_loss(model, batch, return_outputs=True)
+            trainer._metrics["eval"].clear()  # it collects them for a log of its own
+            chosen, rejected = outputs.logits.float().squeeze(-1).chunk(2)
+            differences.append(chosen - rejected)
+            losses.append(rows * float(loss))
+    if not differences:
+        return {}
+    difference = torch.cat(differences)
+    return {
+        "reward_accuracy": float((difference > 0).float().mean()),
+        "reward_margin": float(difference.mean()),
+        "eval_loss": sum(losses) / len(difference),
+    }
