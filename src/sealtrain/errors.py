@@ -68,7 +68,9 @@
     │       └── ClaimContradicted  claim-contradicted
     ├── Unreachable                exit 4   another side did not answer in time
     │   ├── BrokerUnreachable      broker-unreachable
-    │   └── GuestApiUnreachable    guest-api-unreachable
+    │   ├── DecryptionLost         decryption-lost
+    │   ├── GuestApiUnreachable    guest-api-unreachable
+    │   └── StorageFailed          storage-failed
     └── DataInvalid                exit 5   the data is not what it must be
         ├── NotSealed              not-sealed
         ├── FormatUnknown          format-unknown
@@ -109,6 +111,7 @@ __all__ = [
     "DatasetMismatch",
     "DatasetUnknown",
     "DebugGuest",
+    "DecryptionLost",
     "EgressRefused",
     "EnvironmentChanged",
     "EventLogMismatch",
@@ -151,6 +154,7 @@ __all__ = [
     "SignatureInvalid",
     "SimulatedEvidence",
     "StatementInvalid",
+    "StorageFailed",
     "SubjectMismatch",
     "TcbStatusRefused",
     "TrustInvalid",
@@ -609,10 +613,22 @@ class BrokerUnreachable(Unreachable):
     code = "broker-unreachable"
 
 
+class DecryptionLost(Unreachable):
+    """The process that decrypts ahead of training ended without a word."""
+
+    code = "decryption-lost"
+
+
 class GuestApiUnreachable(Unreachable):
     """The guest's attestation API did not answer."""
 
     code = "guest-api-unreachable"
+
+
+class StorageFailed(Unreachable):
+    """The disk did not take what had to be kept: it is full, read-only or broken."""
+
+    code = "storage-failed"
 
 
 class DataInvalid(SealtrainError):

@@ -29,6 +29,7 @@ __all__ = [
     "SEALED_CHUNK_BYTES",
     "ChunkCipher",
     "PayloadShape",
+    "chunk_span",
     "sealed_size",
 ]
 
@@ -107,6 +108,27 @@ class ChunkCipher:
         nonce = (self._base ^ index).to_bytes(NONCE_BYTES, "big")
         self._aead.encrypt_into(nonce, plain, None, out)
 
+    def seal_run(self, index: int, plain: memoryview, out: memoryview) -> None:
+        """Encrypt consecutive full chunks from ``index`` on.
+
+        Args:
+            index: Number of the first chunk.
+            plain: n · 16384 bytes.
+            out: n · 16400 bytes.
+        """
+        base, encrypt = self._base, self._aead.encrypt_into
+        position = 0
+        start = 0
+        for number in range(index, index + len(plain) // CHUNK_BYTES):
+            encrypt(
+                (base ^ number).to_bytes(NONCE_BYTES, "big"),
+                plain[start : start + CHUNK_BYTES],
+                None,
+                out[position : position + SEALED_CHUNK_BYTES],
+            )
+            position += SEALED_CHUNK_BYTES
+            start += CHUNK_BYTES
+
     def open(self, index: int, sealed: memoryview, out: memoryview) -> None:
         """Decrypt chunk ``index``; ``out`` is 16 bytes shorter than ``sealed``.
 
@@ -146,6 +168,11 @@ class ChunkCipher:
                 _wipe_and_refuse(number, chunk)
             position += SEALED_CHUNK_BYTES
             start += CHUNK_BYTES
+
+
+def chunk_span(offset: int, length: int) -> tuple[int, int]:
+    """Plaintext offsets of the whole chunks that hold a range, in bytes: first, and after last."""
+    return offset - offset % CHUNK_BYTES, -(-(offset + length) // CHUNK_BYTES) * CHUNK_BYTES
 
 
 class PayloadShape:

@@ -30,6 +30,7 @@ from sealtrain.errors import (
     RootMismatch,
     WrongContext,
 )
+from sealtrain.sealing.chunked import chunk_span
 from sealtrain.sealing.commitments import COMMITMENT_BYTES, Committer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME, dataset_root
@@ -109,6 +110,11 @@ class SealedDataset:
         return len(self._batches)
 
     @property
+    def local(self) -> bool:
+        """Whether a forked process can read it too: files of this machine, no connection."""
+        return isinstance(self._folder, Path)
+
+    @property
     def file_names(self) -> tuple[str, ...]:
         """Names to give ``open_file``: original files, or Arrow shards."""
         return tuple(shard.file for shard in self._index.shards if shard.kind != "commitments")
@@ -123,15 +129,46 @@ class SealedDataset:
             SealRefused: The shard does not open or a chunk is damaged.
             RecordInvalid: The batch is no valid Arrow data.
         """
+        shard, place = self._batches[number]
+        return self.parsed(number, self._shard(shard).read_buffer_at(place.offset, place.length))
+
+    def batch_bytes(self, number: int) -> int:
+        """Memory that ``decrypt_into`` needs for a record batch."""
+        _, place = self._batches[number]
+        first, stop = chunk_span(place.offset, place.length)
+        return stop - first
+
+    def decrypt_into(self, number: int, view: memoryview) -> tuple[int, int]:
+        """Decrypt the chunks of a record batch, without reading what is in it.
+
+        Args:
+            number: 0 … ``num_batches`` - 1.
+            view: Writable, at least ``batch_bytes(number)`` long.
+
+        Returns:
+            Where in ``view`` the batch begins, and its length, both in bytes.
+
+        Raises:
+            SealRefused: The shard does not open or a chunk is damaged.
+        """
+        shard, place = self._batches[number]
+        first, stop = chunk_span(place.offset, place.length)
+        self._shard(shard).pread_into(first, view[: stop - first])
+        return place.offset - first, place.length
+
+    def parsed(self, number: int, data: pa.Buffer) -> pa.RecordBatch:
+        """The record batch in decrypted bytes, checked on first touch; nothing is copied.
+
+        Raises:
+            RecordInvalid: It is no valid Arrow data.
+        """
         import pyarrow as pa
 
-        shard, place = self._batches[number]
-        data = self._shard(shard).read_buffer_at(place.offset, place.length)
         try:
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self.schema)
             if not self._valid[number]:
                 batch.validate(full=True)
-                if batch.num_rows != place.rows:
+                if batch.num_rows != self.batch_rows[number]:
                     raise pa.ArrowInvalid("row count")
                 self._valid[number] = 1
         except (pa.ArrowException, OSError, EOFError, ValueError):

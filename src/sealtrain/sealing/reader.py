@@ -18,7 +18,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ChunkDamaged, DataInvalid, WrongKey
-from sealtrain.sealing.chunked import CHUNK_BYTES, ChunkCipher
+from sealtrain.sealing.chunked import CHUNK_BYTES, ChunkCipher, chunk_span
 from sealtrain.sealing.chunkreader import ChunkReader, Ciphertext
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.header import FileContext, Header, read_header_from
@@ -114,10 +114,8 @@ class SealedFile(io.RawIOBase):
         length = max(min(length, self.size - offset), 0)
         if not length:
             return pa.py_buffer(b"")
-        start = offset - offset % CHUNK_BYTES
-        stop = min(
-            -(-(offset + length) // CHUNK_BYTES) * CHUNK_BYTES, self._chunks.shape.plain_size
-        )
+        start, stop = chunk_span(offset, length)
+        stop = min(stop, self._chunks.shape.plain_size)
         pooled = pa.allocate_buffer(stop - start)
         with memoryview(pooled) as given, given.cast("B") as view:
             self._chunks.read_into(start, view)

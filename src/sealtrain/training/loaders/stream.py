@@ -4,16 +4,20 @@ A stream is an endless order (``loaders.order``) over opened datasets. Reading i
 decrypted record batch per lane and a few rounds of rows; nothing is written anywhere. Position
 ``n`` is the same row for every reader, so a run is resumed by a number.
 
-Two threads work ahead of the reader: one decrypts and shuffles record batches, one gathers the rows
-of a round. Both spend their time outside the interpreter lock.
+Decryption works ahead of the reader: in a process of its own where that helps (``loaders.aside``),
+else together with the shuffling in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice, tee
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.loaders.ahead import ahead
+from sealtrain.training.loaders.aside import AHEAD_BATCHES, Aside
 from sealtrain.training.loaders.columns import Projection
 from sealtrain.training.loaders.order import MAX_LANES, Order, Pick, Round
 
@@ -53,7 +57,7 @@ class RecordStream:
             seed: Seed of the order.
             names: Column of the records → name it gets in the stream.
             lanes: Decrypted record batches held at a time, at least one a source.
-            ahead: Rounds each of the two threads works ahead; 0 does all when asked.
+            ahead: Rounds to work ahead; 0 does all when asked, without a thread or process.
 
         Raises:
             SchemaMismatch: The sources do not have these columns.
@@ -81,7 +85,12 @@ class RecordStream:
             rank: Give only rows whose position leaves this remainder …
             world: … divided by this number. Together, all ranks read every row once.
         """
-        yield from ahead(lambda: self._gathered(start, stop, rank, world), self._ahead)
+        datasets = [one.dataset for one in self._sources]
+        if self._ahead and Aside.helps(datasets):
+            # A thread beside this one would wait milliseconds for the interpreter lock each turn.
+            yield from self._gathered(start, stop, rank, world, aside=True)
+        else:
+            yield from ahead(lambda: self._gathered(start, stop, rank, world), self._ahead)
 
     def batches(
         self, size: int, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
@@ -108,29 +117,30 @@ class RecordStream:
             yield from batch.to_pylist()
 
     def _gathered(
-        self, start: int, stop: int | None, rank: int, world: int
+        self, start: int, stop: int | None, rank: int, world: int, *, aside: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Second stage: put the rows of each round together."""
+        """The rows of each round, put together."""
         import pyarrow as pa
 
         held: dict[int, pa.RecordBatch] = {}
-        for current, fresh in ahead(lambda: self._decrypted(start, stop), self._ahead):
-            low = max(0, start - current.start)
-            high = current.rows if stop is None else min(current.rows, stop - current.start)
-            low += (rank - current.start - low) % world
-            pieces = []
-            for pick, batch in zip(current.picks, fresh, strict=True):
-                if batch is not None:
-                    held[pick.lane] = batch
-                pieces.append(held[pick.lane].slice(pick.start, pick.stop - pick.start))
-            together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-            if low < high:
-                yield together.take(pa.array(current.order[low:high:world]))
+        rounds, beforehand = tee(self._touched(start, stop))
+        picks = (pick for _, fresh in beforehand for pick in fresh if pick)
+        with closing(self._shuffled(picks, aside=aside)) as shuffled:
+            for current, fresh in rounds:
+                pieces = []
+                for pick, first in zip(current.picks, fresh, strict=True):
+                    if first is not None:
+                        held[pick.lane] = next(shuffled)
+                    pieces.append(held[pick.lane].slice(pick.start, pick.stop - pick.start))
+                low = max(0, start - current.start)
+                high = current.rows if stop is None else min(current.rows, stop - current.start)
+                low += (rank - current.start - low) % world
+                together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+                if low < high:
+                    yield together.take(pa.array(current.order[low:high:world]))
 
-    def _decrypted(
-        self, start: int, stop: int | None
-    ) -> Iterator[tuple[Round, list[pa.RecordBatch | None]]]:
-        """First stage: rounds, with the shuffled batches that each is the first to touch."""
+    def _touched(self, start: int, stop: int | None) -> Iterator[tuple[Round, list[Pick | None]]]:
+        """Rounds, each with those of its picks whose shuffled batch no earlier one had."""
         held: dict[int, tuple[int, int]] = {}
         place = self.order.place(start)
         epoch, number = place.epoch, place.round
@@ -138,23 +148,44 @@ class RecordStream:
             if number == self.order.rounds_in(epoch):
                 epoch, number = epoch + 1, 0
             current = self.order.round(epoch, number)
-            fresh: list[pa.RecordBatch | None] = []
-            for pick in current.picks:
+            fresh: list[Pick | None] = []
+            for pick in current.picks:  # a lane may come to its next batch within one round
                 wanted = pick.turn, pick.batch
-                known = held.get(pick.lane) == wanted
-                fresh.append(None if known else self._shuffled(pick))
+                fresh.append(None if held.get(pick.lane) == wanted else pick)
                 held[pick.lane] = wanted
             if current.rows:
                 yield current, fresh
             number += 1
             start = current.start + current.rows
 
-    def _shuffled(self, pick: Pick) -> pa.RecordBatch:
+    def _shuffled(self, picks: Iterator[Pick], *, aside: bool) -> Generator[pa.RecordBatch]:
+        """The whole batch of each pick, projected, its rows in the order of that pick's turn."""
         import pyarrow as pa
 
-        batch = self._sources[pick.source].dataset.batch(pick.batch)
-        batch = self._projection.project(pick.source, batch)
-        return batch.take(pa.array(self.order.shuffled(pick, batch.num_rows)))
+        with closing(self._opened(picks, aside=aside)) as opened:
+            for pick, batch in opened:
+                kept = self._projection.project(pick.source, batch)
+                yield kept.take(pa.array(self.order.shuffled(pick, kept.num_rows)))
+
+    def _opened(
+        self, picks: Iterator[Pick], *, aside: bool
+    ) -> Generator[tuple[Pick, pa.RecordBatch]]:
+        """The decrypted batch of each pick."""
+        datasets = [one.dataset for one in self._sources]
+        # The first round, so that a run resumes at once; then with questions ahead of answers.
+        for pick in islice(picks, MAX_LANES) if aside else picks:
+            yield pick, datasets[pick.source].batch(pick.batch)
+        if not aside:
+            return
+        asked: deque[Pick] = deque()
+        with closing(Aside(datasets, slots=AHEAD_BATCHES + 2)) as decrypting:
+            for pick in picks:
+                decrypting.ask(pick.source, pick.batch)
+                asked.append(pick)
+                if len(asked) > AHEAD_BATCHES:
+                    yield asked.popleft(), decrypting.answer()
+            while asked:
+                yield asked.popleft(), decrypting.answer()
 
 
 def read_all(
