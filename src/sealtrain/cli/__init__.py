@@ -22,6 +22,7 @@ from sealtrain.cli import (
     keys,
     manifest,
     recipe,
+    rehearse,
     simulator,
     train,
     trust,
@@ -40,7 +41,7 @@ typer.core.HAS_RICH = False
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _nouns = typer.Typer()
-for noun in (keys, consortium, recipe, data, approvals, train, manifest):
+for noun in (keys, consortium, recipe, data, approvals, train, rehearse, manifest):
     noun.register(_nouns)
 _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")

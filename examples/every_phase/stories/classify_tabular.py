@@ -1,0 +1,32 @@
+"""569 real biopsies, shared out over three hospitals by the records' own order."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from sklearn.datasets import load_breast_cancer
+
+TRAINER = {"max_steps": 200, "save_steps": 100}
+
+
+def prepare(folder: Path) -> dict[str, Path]:
+    """Write one CSV file a dataset."""
+    records = load_breast_cancer()
+    names = [str(name) for name in records.feature_names[:10]]
+    labels = [str(records.target_names[target]) for target in records.target]
+    rows = [[*values[:10], label] for values, label in zip(records.data, labels, strict=True)]
+    shares = {
+        "hospital-a.biopsies": rows[0:450:3],
+        "hospital-b.biopsies": rows[1:450:3],
+        "hospital-c.biopsies": rows[2:450:3],
+        "hospital-c.biopsies-test": rows[450:],
+    }
+    paths = {}
+    for key, share in shares.items():
+        paths[key] = folder / f"{key}.csv"
+        with paths[key].open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow([*names, "diagnosis"])
+            writer.writerows(share)
+    return paths

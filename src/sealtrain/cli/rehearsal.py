@@ -1,0 +1,261 @@
+"""The stage of a rehearsal: folders, servers, and sealtrain commands as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from sealtrain.errors import AlreadyExists, Unreachable, UsageError, error_by_code
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.recipe import Recipe
+
+__all__ = ["Rehearsal"]
+
+_STARTS_WITHIN_SECONDS = 60
+_ENDS_WITHIN_SECONDS = 20
+_POLL_SECONDS = 0.02
+
+
+class Rehearsal:
+    """Plays owners, engineer, broker, guest and auditor in one folder."""
+
+    def __init__(self, out: Path, say: Callable[[str], None]) -> None:
+        """Prepare a stage.
+
+        Args:
+            out: New folder for everything that is made.
+            say: Told of each step.
+
+        Raises:
+            AlreadyExists: ``out`` is there and not empty.
+        """
+        self.out = out.resolve()
+        self._say = say
+        self._stack = ExitStack()
+        if self.out.exists() and any(self.out.iterdir()):
+            raise AlreadyExists(f"{out} is not empty", hint="choose another --out, or remove it")
+
+    def __enter__(self) -> Self:
+        self.out.mkdir(parents=True, exist_ok=True)
+        # A socket's path has at most 107 characters, wherever the rehearsal lies.
+        sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
+        self._sockets = Path(self._stack.enter_context(sockets))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def play(
+        self,
+        path: Path,
+        recipe: Recipe,
+        data: Mapping[str, str],
+        seal_as: Mapping[str, str],
+    ) -> dict[str, Any]:
+        """Everything from founding to verification.
+
+        Args:
+            path: The recipe's file.
+            recipe: What is in it.
+            data: ``owner.name`` → file or folder to seal.
+            seal_as: ``owner.name`` → further words for ``sealtrain seal``.
+
+        Returns:
+            Answers of ``train`` and ``verify``, and paths of report and opened model.
+
+        Raises:
+            UsageError: ``data`` does not fit the recipe's datasets.
+            SealtrainError: Whatever a step refused.
+        """
+        wanted = [f"{one.owner}.{one.name}" for one in recipe.datasets]
+        if set(data) != set(wanted):
+            raise UsageError(
+                "the data given are not the datasets of the recipe",
+                got=", ".join(sorted(data)) or "none",
+                expected=", ".join(sorted(wanted)),
+                hint="give --data OWNER.NAME=PATH once for each",
+            )
+        if not set(seal_as) <= set(wanted):
+            raise UsageError("options for a dataset the recipe does not name", got=min(seal_as))
+        people = sorted({*recipe.owners, *recipe.release_policy.model.recipients})
+        self._found(people)
+        self._lock(path, recipe.name)
+        self._open_broker()
+        for key in wanted:
+            self._seal(key, Path(data[key]), shlex.split(seal_as.get(key, "")))
+        for owner in recipe.owners:
+            self._approve(owner)
+        trained = self._train(path)
+        return trained | self._verify(recipe.release_policy.model.recipients[0])
+
+    def _found(self, people: list[str]) -> None:
+        self._say(f"founding a consortium of {len(people)}; all must approve")
+        publics: list[str | Path] = []
+        for name in people:
+            self._run("keygen", name, "--out", self.out / name)
+            publics += ["--owner", self.out / name / f"{name}.public.json"]
+        self._run(
+            "init", "rehearsal", *publics, "--approve", str(len(people)), "--out", self._consortium
+        )
+
+    def _lock(self, path: Path, name: str) -> None:
+        self._say(f"locking recipe {name}")
+        self._run("lock", path, "--consortium", self._consortium, "--out", self.out / "engineer")
+
+    def _open_broker(self) -> None:
+        self._say("starting two simulated guests and a broker")
+        root, policy = self.out / "simulated-root", self.out / "policy.yaml"
+        compose = self.out / "broker-compose.json"
+        self._run("simulator", "policy", "--state", root, "--out", policy)
+        self._run(
+            "broker", "deployment", "--consortium", self._consortium, "--policy", policy,
+            "--out", compose,
+        )  # fmt: skip
+        for document, socket in ((compose, "broker.sock"), (self._deployment, "guest.sock")):
+            self._serve(
+                "guest API", "simulator", "serve", document,
+                "--socket", self._sockets / socket, "--state", root,
+            )  # fmt: skip
+        url = self._serve(
+            "broker ready", "broker", "serve", "--consortium", self._consortium,
+            "--policy", policy, "--root-secret", f"file:{self.out / 'broker-root.secret'}",
+            "--state", self.out / "broker-state", "--guest", self._sockets / "broker.sock",
+            "--collateral", self._collateral, "--platform", "simulator", "--port", "0",
+        )  # fmt: skip
+        self._run(
+            "broker", "pin", "--url", url, "--deployment", compose, "--policy", policy,
+            "--out", self._broker,
+        )  # fmt: skip
+
+    def _seal(self, key: str, source: Path, words: list[str]) -> None:
+        owner, _, name = key.partition(".")
+        self._say(f"sealing {name} of {owner}")
+        self._sealed.mkdir(exist_ok=True)
+        self._run(
+            "seal", source, "--name", name, "--identity", self._identity(owner),
+            "--deployment", self._deployment, "--broker", self._broker,
+            "--out", self._sealed / f"{key}.sealed", *words,
+        )  # fmt: skip
+
+    def _approve(self, owner: str) -> None:
+        self._say(f"{owner} approves")
+        pins: list[str | Path] = []
+        for folder in sorted(self._sealed.glob(f"{owner}.*.sealed")):
+            pins += ["--dataset", folder]
+        self._run(
+            "approve", self._deployment, "--identity", self._identity(owner),
+            "--broker", self._broker, "--consortium", self._consortium, *pins, "--yes",
+        )  # fmt: skip
+
+    def _train(self, path: Path) -> dict[str, Any]:
+        self._say("training")
+        trained = self._run(
+            "train", self.out / "engineer" / "recipe.lock.json", "--platform", "simulator",
+            "--guest", self._sockets / "guest.sock", "--collateral", self._collateral,
+            "--broker", self._broker, "--data", self._sealed, "--base", path.resolve().parent,
+            "--out", self.out / "run", shown=True,
+        )  # fmt: skip
+        return {"trained": trained}
+
+    def _verify(self, recipient: str) -> dict[str, Any]:
+        self._say("verifying the manifest, opening the model")
+        trust, manifest = self.out / "trust.yaml", self.out / "run" / "manifest.json"
+        self._run(
+            "trust", "new", "--consortium", self._consortium, "--deployment", self._deployment,
+            "--policy", self.out / "policy.yaml", "--broker", self._broker, "--out", trust,
+        )  # fmt: skip
+        verified = self._run("verify", manifest, "--trust", trust)
+        report, model = self.out / "report.html", self.out / recipient / "model"
+        self._run("report", manifest, "--trust", trust, "--out", report)
+        self._run(
+            "open", self.out / "run" / "model", "--identity", self._identity(recipient),
+            "--out", model,
+        )  # fmt: skip
+        return {"verified": verified, "report": str(report), "model": str(model)}
+
+    @property
+    def _consortium(self) -> Path:
+        return self.out / "consortium.json"
+
+    @property
+    def _deployment(self) -> Path:
+        return self.out / "engineer" / "app-compose.json"
+
+    @property
+    def _broker(self) -> Path:
+        return self.out / "broker.yaml"
+
+    @property
+    def _sealed(self) -> Path:
+        return self.out / "sealed"
+
+    @property
+    def _collateral(self) -> str:
+        return f"file:{self.out / 'simulated-root' / 'collateral.json'}"
+
+    def _identity(self, owner: str) -> Path:
+        return self.out / owner / f"{owner}.identity.json"
+
+    def _run(self, *words: str | Path, shown: bool = False) -> dict[str, Any]:
+        """One command; its refusal becomes ours."""
+        done = subprocess.run(  # noqa: S603  # our own program with our own words
+            [*_program(words), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=None if shown else subprocess.PIPE,
+            text=True,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+        if done.returncode == 0:
+            return answer
+        told = answer.get("error", {"code": "error", "message": "it ended without a word"})
+        code, message = told.pop("code"), told.pop("message")
+        raise error_by_code(code)(f"{words[0]}: {message}", **told)
+
+    def _serve(self, ready: str, *words: str | Path) -> str:
+        """Start a server for the length of the rehearsal; the last word of the line ``ready``."""
+        log = self.out / f"server-{len(list(self.out.glob('server-*.log'))) + 1}.log"
+        return self._stack.enter_context(_server(ready, _program(words), log))
+
+
+def _program(words: tuple[str | Path, ...]) -> list[str]:
+    return [sys.executable, "-m", "sealtrain", *map(str, words)]
+
+
+@contextmanager
+def _server(ready: str, command: list[str], log: Path) -> Iterator[str]:
+    with log.open("wb") as said:
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)  # noqa: S603
+    try:
+        until = time.monotonic() + _STARTS_WITHIN_SECONDS
+        while not (lines := [line for line in log.read_text().splitlines() if ready in line]):
+            if server.poll() is not None or time.monotonic() > until:
+                raise Unreachable(
+                    f"{command[3]} did not start",
+                    got=f"status {server.poll()}",
+                    expected=f"ready within {_STARTS_WITHIN_SECONDS} s",
+                    hint=f"see {log}",
+                )
+            time.sleep(_POLL_SECONDS)
+        yield lines[0].rsplit(" ", 1)[-1]
+    finally:
+        server.terminate()
+        try:
+            server.wait(_ENDS_WITHIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()

@@ -1,0 +1,70 @@
+"""``rehearse``: a whole run of a recipe on this machine, before anybody is asked to approve it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(rehearse)
+
+
+def rehearse(
+    recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
+    data: Annotated[
+        list[str], typer.Option(help="OWNER.NAME=PATH: data for a dataset of the recipe; repeat.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
+    seal_as: Annotated[
+        list[str],
+        typer.Option(help="OWNER.NAME=OPTIONS: further options of sealtrain seal; repeat."),
+    ] = [],  # noqa: B006  # typer reads the default, nobody changes it
+    as_json: Json = False,
+) -> None:
+    """Play every part on the simulator: found, lock, seal, approve, train, verify, open.
+
+    Every step runs as its own sealtrain process with throwaway keys. Nothing of it is attested: use
+    data you may show.
+    """
+    from sealtrain.cli.rehearsal import Rehearsal
+    from sealtrain.recipe.schema import load_recipe
+
+    say("SIMULATED — NOT ATTESTED")
+    wanted = load_recipe(recipe)
+    with Rehearsal(out, say) as stage:
+        done = stage.play(recipe, wanted, _pairs(data), _pairs(seal_as))
+    passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
+    metrics = [f"{name:<12} {value}" for name, value in done["trained"]["metrics"].items()]
+    emit(
+        as_json,
+        done,
+        [
+            *metrics,
+            f"verified     {passed} checks passed",
+            f"manifest     {done['trained']['manifest']}",
+            f"report       {done['report']}",
+            f"model        {done['model']}",
+        ],
+    )
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    from sealtrain.errors import UsageError
+
+    found: dict[str, str] = {}
+    for word in words:
+        key, mark, value = word.partition("=")
+        if not mark or not value:
+            raise UsageError(
+                "not of the form OWNER.NAME=VALUE", got=word, expected="hospital-a.notes=notes.csv"
+            )
+        found[key] = value
+    return found
