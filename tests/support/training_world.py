@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import random
@@ -211,7 +210,7 @@ def run(
         if stop_at is not None and ref.step >= stop_at:
             raise Interrupted
 
-    with contextlib.suppress(Interrupted):
+    try:
         ran.trained = train(
             wanted,
             run_id=RUN_ID,
@@ -223,6 +222,9 @@ def run(
             resume=resume,
             progress=False,
         )
+    except Interrupted:
+        # Training had gone on while the checkpoint was sealed; a journal does not keep that.
+        ran.history = [one for one in ran.history if one[0] <= ran.checkpoints[-1].step]
     return ran
 
 

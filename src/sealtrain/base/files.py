@@ -12,28 +12,41 @@ from typing import BinaryIO
 
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
 
-__all__ = ["atomic_folder", "atomic_write", "atomic_writer", "read_bounded"]
+__all__ = ["TEMPORARY_SUFFIX", "atomic_folder", "atomic_write", "atomic_writer", "read_bounded"]
+
+TEMPORARY_SUFFIX = ".tmp"
+"""Ends the hidden name of a file that is not complete."""
 
 
 @contextmanager
-def atomic_writer(path: Path, *, mode: int = 0o644, overwrite: bool = False) -> Iterator[BinaryIO]:
+def atomic_writer(
+    path: Path, *, mode: int = 0o644, overwrite: bool = False, over: Path | None = None
+) -> Iterator[BinaryIO]:
     """Open a binary file that takes its name only once complete and on disk.
 
     Args:
         path: Final name. Its folder must exist.
         mode: Permission bits of the new file.
         overwrite: Replace an existing file instead of refusing.
+        over: A file in the same folder that nobody needs any longer: its space is written over,
+            which costs less than new space. It is gone afterwards, whatever happens.
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
     """
     _refuse_existing(path, overwrite)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    if over is None:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+    else:
+        over.replace(temporary)
+        descriptor = os.open(temporary, os.O_RDWR)
     try:
-        with os.fdopen(descriptor, "w+b") as file:
+        with os.fdopen(descriptor, "w+b" if over is None else "r+b") as file:
             yield file
             file.flush()
+            if over is not None:
+                file.truncate()
             os.fsync(file.fileno())
         if overwrite:
             temporary.replace(path)

@@ -240,6 +240,8 @@ class GuestRun:
     def checkpointed(self, ref: CheckpointRef) -> None:
         """Write the journal of a checkpoint, anchor it at the broker and renew the lease.
 
+        Called once the checkpoint is complete, by the thread that sealed it.
+
         Raises:
             Refused: The broker does not renew: approvals revoked, lease stale, counter too low.
         """
@@ -256,7 +258,7 @@ class GuestRun:
         self.record(
             "checkpoint.sealed", {"counter": ref.counter, "step": ref.step, "digest": ref.digest}
         )
-        self._journals.save(self.journal, ref.counter, self.wall())
+        self._journals.save(self.journal, ref.counter, ref.step, self.wall())
         self.grant = renew(
             self.broker,
             self.attested,

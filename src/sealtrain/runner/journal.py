@@ -1,7 +1,8 @@
 """What a run remembers besides its weights: log, receipts, history. Kept sealed beside checkpoints.
 
 A journal is written before its checkpoint is anchored at the broker, under the same counter, so a
-resumed run continues the log of exactly the checkpoint it continues from.
+resumed run continues the log of exactly the checkpoint it continues from. Metrics of later steps,
+which may be there while the checkpoint is being sealed, are left out: they come again.
 """
 
 from __future__ import annotations
@@ -50,14 +51,18 @@ class JournalStore:
         self._run_id = run_id
         self._store = SealedStore(folder, key.derive("journal"), label=run_id)
 
-    def save(self, journal: Journal, counter: int, wall_s: float) -> None:
-        """Write the journal that belongs to checkpoint ``counter``."""
+    def save(self, journal: Journal, counter: int, step: int, wall_s: float) -> None:
+        """Write the journal that belongs to checkpoint ``counter`` of ``step``.
+
+        Raises:
+            StorageFailed: The disk does not take it.
+        """
         document = {
             "log": journal.log.entries,
             "started_at": journal.started_at,
             "releases": journal.releases,
             "resumes": journal.resumes,
-            "history": journal.history,
+            "history": [one for one in journal.history if one["step"] <= step],
             "wall_s": round(wall_s, 3),
         }
         with self._store.write(_name(counter), _binding(counter)) as file:

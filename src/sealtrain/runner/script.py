@@ -88,6 +88,7 @@ def run_script(run: GuestRun, script: Path, resume: CheckpointRef | None) -> Out
         ) from None
     finally:
         sys.argv = arguments
+        _current.context.close()
         _current = None
     if outcome is None:
         raise UsageError(

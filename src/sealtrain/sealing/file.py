@@ -35,6 +35,7 @@ __all__ = [
     "audit_file",
     "open_file",
     "read_header",
+    "root_of",
     "seal_file",
 ]
 
@@ -133,6 +134,21 @@ def read_header(source: Path | BinaryIO) -> Header:
     ciphertext = Ciphertext(source)
     try:
         return read_header_from(ciphertext.read_at)[0]
+    finally:
+        ciphertext.close()
+
+
+def root_of(source: Path | BinaryIO) -> str:
+    """File root as the trailer's hashes give it, without a key and without reading the payload.
+
+    Raises:
+        NotSealed, FileTruncated, LimitExceeded, HeaderDamaged: Not a well-formed sealed file.
+    """
+    ciphertext = Ciphertext(source)
+    try:
+        header, _ = read_header_from(ciphertext.read_at)
+        trailer = read_trailer(ciphertext.read_at, ciphertext.size, header, keys=None, root=None)
+        return trailer.root.hex()
     finally:
         ciphertext.close()
 

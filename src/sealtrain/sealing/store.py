@@ -2,22 +2,22 @@
 
 A blob written under one binding (run id, step, counter) opens under no other: the binding is part
 of the file's authenticated context. Writing streams and is atomic; plaintext never touches the
-disk.
+disk. Large blobs are sealed by several threads.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from sealtrain.base.digests import file_sha256
-from sealtrain.base.files import atomic_writer
-from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer
+from sealtrain.errors import StorageFailed, UsageError
 from sealtrain.sealing.datakey import DataKey, Randomness
-from sealtrain.sealing.file import open_file
+from sealtrain.sealing.file import audit_file, open_file, read_header, root_of
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.reader import SealedFile
@@ -26,6 +26,10 @@ from sealtrain.sealing.writer import SealedWriter
 __all__ = ["SealedStore"]
 
 SUFFIX = ".sealed"
+THREADS = min(4, (os.cpu_count() or 1) + 1)
+"""One more than processors: the disk makes one wait."""
+_SPARE = f".spare{TEMPORARY_SUFFIX}"
+_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
@@ -73,15 +77,22 @@ class SealedStore:
         Raises:
             AlreadyExists: There is one and ``overwrite`` is false.
             UsageError: The name is not acceptable.
+            StorageFailed: The disk is full or fails. An older blob of this name is still whole.
         """
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_writer(path, mode=0o600, overwrite=overwrite) as file:
+        spare = path.with_name(_SPARE)
+        over = spare if spare.is_file() else None
+        with (
+            _storage_errors(name),
+            atomic_writer(path, mode=0o600, overwrite=overwrite, over=over) as file,
+        ):
             writer = SealedWriter(
                 file,
                 data_key=self._key,
                 context=self._context(name, binding),
                 random=self._random,
+                threads=THREADS,
             )
             with writer:
                 yield writer
@@ -105,16 +116,32 @@ class SealedStore:
             self.path(name), self._key, context=self._context(name, binding), root=root
         )
 
-    def digest(self, name: str) -> str:
-        """SHA-256 of the sealed file, 64 hex digits.
+    def root(self, name: str) -> str:
+        """File root of a blob as its end says, 64 hex digits; ``audit`` and ``read`` prove it.
 
         Raises:
             DataInvalid: There is no such blob.
+            NotSealed, SealRefused, LimitExceeded: It does not end as a sealed file does.
         """
-        path = self.path(name)
-        if not path.is_file():
-            raise DataInvalid(f"store has no blob {name}")
-        return file_sha256(path)
+        return root_of(self.path(name))
+
+    def binding(self, name: str) -> dict[str, str | int]:
+        """What a blob says it was written under: an unverified claim until ``read``.
+
+        Raises:
+            DataInvalid: There is no such blob.
+            NotSealed, SealRefused, LimitExceeded: It has no well-formed header.
+        """
+        return dict(read_header(self.path(name)).context.binding)
+
+    def audit(self, name: str) -> str:
+        """Hash every byte of a blob's ciphertext; returns its file root, 64 hex digits.
+
+        Raises:
+            DataInvalid: There is no such blob.
+            NotSealed, SealRefused, LimitExceeded: It is not complete, or altered.
+        """
+        return audit_file(self.path(name))
 
     def names(self) -> tuple[str, ...]:
         """Names of all complete blobs, sorted."""
@@ -128,6 +155,21 @@ class SealedStore:
     def remove(self, name: str) -> None:
         """Delete a blob if it is there."""
         self.path(name).unlink(missing_ok=True)
+
+    def retire(self, name: str) -> None:
+        """Delete a blob, but keep its space on the disk for the next one until ``sweep``."""
+        path = self.path(name)
+        spare = path.with_name(_SPARE)
+        if spare.exists():
+            self.remove(name)
+        elif path.exists():
+            path.replace(spare)
+
+    def sweep(self) -> None:
+        """Delete what interrupted writes and retired blobs left. No blob is being written."""
+        if self._folder.is_dir():
+            for path in self._folder.rglob(f".*{TEMPORARY_SUFFIX}"):
+                path.unlink(missing_ok=True)
 
     def path(self, name: str) -> Path:
         """Where the sealed file of a blob lies.
@@ -153,3 +195,18 @@ class SealedStore:
             suite=self._suite,
             binding=dict(binding),
         )
+
+
+@contextmanager
+def _storage_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _STORAGE:
+            raise
+        raise StorageFailed(
+            f"the disk does not take {name}",
+            check="storage",
+            got=os.strerror(error.errno),
+            hint="free space, then continue with: sealtrain resume",
+        ) from error

@@ -1,8 +1,8 @@
 """Sealing as a stream: a write-only file object that turns what is written into a sealed file.
 
-Memory is bounded by one group (about 1 MiB) whatever is written; large buffers are encrypted where
-they lie, without a copy. Nothing is a sealed file before ``finish``: until then the trailer is
-missing and every reader refuses the file as truncated.
+Memory is bounded by one group (about 1 MiB) for each thread whatever is written; large buffers are
+encrypted where they lie, without a copy. Nothing is a sealed file before ``finish``: until then the
+trailer is missing and every reader refuses the file as truncated.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from sealtrain.errors import UsageError
 from sealtrain.sealing.chunked import (
     CHUNK_BYTES,
+    HEADER_BYTES,
     MAX_CHUNKS,
     SALT_BYTES,
     SEALED_CHUNK_BYTES,
@@ -25,7 +26,8 @@ from sealtrain.sealing.chunked import (
     sealed_size,
 )
 from sealtrain.sealing.datakey import DataKey, Randomness
-from sealtrain.sealing.hashtree import GROUP_BYTES, file_root, group_hash
+from sealtrain.sealing.groupcrew import GROUP_PLAIN_BYTES, GroupCrew
+from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, file_root, group_hash
 from sealtrain.sealing.header import FileContext, FileKeys, encode_header
 from sealtrain.sealing.padding import LENGTH_BYTES, padded_size
 from sealtrain.sealing.stanza import Stanza
@@ -69,6 +71,7 @@ class SealedWriter(io.RawIOBase):
         context: FileContext,
         stanzas: Sequence[Stanza] = (),
         random: Randomness = os.urandom,
+        threads: int = 1,
     ) -> None:
         """Write the header and start the payload.
 
@@ -78,6 +81,8 @@ class SealedWriter(io.RawIOBase):
             context: Which file this is, with its padding policy and suite.
             stanzas: Wrapped copies of the data key for the header.
             random: Source of the salt.
+            threads: With more than one, ``target`` is a real file, written at any offset, and large
+                buffers are sealed by so many threads.
 
         Raises:
             DataInvalid, LimitExceeded, UsageError: The context or a stanza is not acceptable.
@@ -98,6 +103,9 @@ class SealedWriter(io.RawIOBase):
         self._index = 0
         self._written = 0
         self._leaves: list[bytes] = []
+        self._threads = threads
+        self._crew: GroupCrew | None = None
+        self._start = target.tell() if threads > 1 else 0
         header = encode_header(core, stanzas, self._keys)
         self._header_size = len(header)
         target.write(header)
@@ -156,6 +164,8 @@ class SealedWriter(io.RawIOBase):
         """Release the buffers. Without ``finish`` before, the file stays incomplete."""
         if not self.closed:
             self._chunk[:] = bytes(CHUNK_BYTES)
+            if self._crew is not None:
+                self._crew.close()
         super().close()
 
     def __enter__(self) -> Self:
@@ -182,6 +192,11 @@ class SealedWriter(io.RawIOBase):
             self._seal_chunk(self._chunk)
             self._filled = 0
         while size - position >= CHUNK_BYTES:
+            groups = (size - position) // GROUP_PLAIN_BYTES
+            if self._threads > 1 and groups > 1 and not self._grouped:
+                self._seal_groups(view[position : position + groups * GROUP_PLAIN_BYTES])
+                position += groups * GROUP_PLAIN_BYTES
+                continue
             self._seal_chunk(view[position : position + CHUNK_BYTES])
             position += CHUNK_BYTES
         if position < size:
@@ -189,14 +204,31 @@ class SealedWriter(io.RawIOBase):
             self._chunk[: self._filled] = view[position:]
 
     def _seal_chunk(self, plain: memoryview[Any]) -> None:
-        if self._index >= MAX_CHUNKS:
-            raise UsageError("a sealed file holds at most 64 TiB", hint="split it into shards")
+        self._refuse_too_long(1)
         end = self._grouped + len(plain) + TAG_BYTES
         self._cipher.seal(self._index, plain, self._group[self._grouped : end])
         self._index += 1
         self._grouped = end
         if end == GROUP_BYTES:
             self._flush_group()
+
+    def _seal_groups(self, view: memoryview[Any]) -> None:
+        self._refuse_too_long(len(view) // CHUNK_BYTES)
+        if self._crew is None:
+            self._crew = GroupCrew(
+                self._cipher, self._context.suite, self._target.fileno(), self._threads
+            )
+        first = self._index // GROUP_CHUNKS
+        offset = self._start + self._header_size + HEADER_BYTES + first * GROUP_BYTES
+        self._target.flush()
+        leaves = self._crew.seal(view, first, offset)
+        self._target.seek(offset + len(leaves) * GROUP_BYTES)
+        self._leaves += leaves
+        self._index += len(leaves) * GROUP_CHUNKS
+
+    def _refuse_too_long(self, chunks: int) -> None:
+        if self._index + chunks > MAX_CHUNKS:
+            raise UsageError("a sealed file holds at most 64 TiB", hint="split it into shards")
 
     def _flush_group(self) -> None:
         if self._grouped:

@@ -3,9 +3,10 @@
 One callback does it for ``sealtrain train`` and for a user's own script:
 
 1. It turns off everything the trainer would write or report by itself.
-2. It seals a checkpoint every ``save_steps`` and after the last step. A checkpoint closes the
-   interval of the running loss average, and is written once that step's metrics have left: just
-   before the next step draws its first random number.
+2. It saves a checkpoint every ``save_steps`` and after the last step. A checkpoint closes the
+   interval of the running loss average, and is copied once that step's metrics have left: just
+   before the next step draws its first random number. It is sealed while training goes on; what
+   goes wrong there stops the run at a later step, at the latest before training returns.
 3. On resume it restores weights, optimizer, scheduler, random states, loss history and the data
    position, so that the continued run equals the uninterrupted one bit for bit on the same machine.
 4. It lets out the metrics that the release policy names.
@@ -28,7 +29,8 @@ from sealtrain.errors import CheckpointRefused, RecipeInvalid
 from sealtrain.training import checkpoint, quiet
 from sealtrain.training.best import BestSoFar
 from sealtrain.training.position import DataPosition
-from sealtrain.training.randomness import undisturbed
+from sealtrain.training.randomness import random_states, restore_random_states, undisturbed
+from sealtrain.training.saver import CheckpointSaver
 
 quiet.silence()
 
@@ -60,13 +62,14 @@ class RunContext:
         run_id: 32 hex digits.
         store: Seals checkpoints.
         gate: Lets metrics out.
-        on_checkpoint: Told of every sealed checkpoint; may refuse to go on.
+        on_checkpoint: Told of every sealed checkpoint, by the sealing thread; may raise to stop.
         resume: Checkpoint to continue from, ``None`` to begin.
         arguments: Trainer settings of the recipe: evaluation, early stopping and how many
             checkpoints stay. Without them none, none and two.
         evaluation: What the phase measures on the test split, set before training starts.
         streams: Data streams of the run, kept alive here.
         on_step: Told of every step and its latest logged values, for a progress bar.
+        saver: Seals the checkpoints; made when training begins.
     """
 
     run_id: str
@@ -78,6 +81,27 @@ class RunContext:
     evaluation: Evaluation | None = None
     streams: list[Positioned] = field(default_factory=list)
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
+    saver: CheckpointSaver | None = None
+
+    def open_saver(self) -> CheckpointSaver:
+        """Begin, or continue from ``resume``."""
+        self.close()
+        arguments = self.arguments
+        self.saver = CheckpointSaver(
+            self.store,
+            self.run_id,
+            told=self.on_checkpoint,
+            keep=2 if arguments is None else arguments.save_total_limit,
+            last=self.resume,
+        )
+        return self.saver
+
+    def close(self) -> None:
+        """Wait for a checkpoint in flight and leave nothing but checkpoints."""
+        if self.saver is not None:
+            self.saver.close()
+            self.saver = None
+        self.store.sweep()
 
 
 class SealedRun(TrainerCallback):
@@ -92,7 +116,6 @@ class SealedRun(TrainerCallback):
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        self._counter = 0
         self._resumed_at: int | None = None
         self._unlogged_since: int | None = None
         self._tokens_before = 0.0
@@ -101,7 +124,6 @@ class SealedRun(TrainerCallback):
         self._position: DataPosition | None = None
         self._save_steps = 0
         self._best = None if context.arguments is None else BestSoFar(context.arguments)
-        self._best_ref: CheckpointRef | None = None
         self._measured: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.steps = 0
@@ -132,6 +154,7 @@ class SealedRun(TrainerCallback):
         self._save_steps = max(1, int(state.save_steps))
         self._position = DataPosition(args, objects["train_dataloader"])
         self._refuse_unmeasured()
+        self._context.open_saver()
         ref = self._context.resume
         if ref is not None:
             self._restore(ref, state, objects)
@@ -146,8 +169,10 @@ class SealedRun(TrainerCallback):
     ) -> None:
         """Restore random states once the data iterator has drawn from them; save what is due."""
         if self._random_states is not None:
-            checkpoint.restore_random_states(self._random_states)
+            restore_random_states(self._random_states)
             self._random_states = None
+        if self._context.saver is not None:
+            self._context.saver.check()
         self._save_if_due(state, objects)
 
     def on_step_end(
@@ -179,12 +204,15 @@ class SealedRun(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
     ) -> None:
-        """Take back the weights of the best evaluation, if the recipe wants them."""
-        arguments = self._context.arguments
-        if arguments is None or not arguments.load_best_model_at_end or self._best_ref is None:
+        """Wait for the last checkpoint; take back the best weights, if the recipe wants them."""
+        saver = self._context.saver
+        if saver is None:
             return
-        if self._best_ref.step != self.steps:
-            kept = checkpoint.load(self._context.store, self._context.run_id, self._best_ref)
+        saver.flush()
+        if saver.best is not None and saver.best.step != self.steps:
+            kept = checkpoint.load(
+                self._context.store, self._context.run_id, saver.best, wanted=["model"]
+            )
             _load_weights(objects["model"], kept["model"])
 
     def on_log(
@@ -243,14 +271,15 @@ class SealedRun(TrainerCallback):
         if not self._due:
             return
         self._due = False
-        if not state.is_world_process_zero:
+        saver = self._context.saver
+        if saver is None or not state.is_world_process_zero:
             return
-        self._counter += 1
+        saver.flush()
         kept = {
             "model": trainable_state(objects["model"]),
             "optimizer": objects["optimizer"].state_dict(),
             "scheduler": objects["lr_scheduler"].state_dict(),
-            "random": checkpoint.random_states(),
+            "random": random_states(),
             "rows": self.rows,
             "trainer": {
                 "tokens": int(state.num_input_tokens_seen),
@@ -258,25 +287,14 @@ class SealedRun(TrainerCallback):
                 "history": state.log_history,
             },
             "best": None if self._best is None else self._best.state(),
-            "best_ref": None if self._best_ref is None else asdict(self._best_ref),
+            "best_kept": None if saver.best is None else asdict(saver.best),
         }
-        ref = checkpoint.save(
-            self._context.store, self._context.run_id, self._counter, self.steps, kept
-        )
-        if self._best is not None and self._best.step == self.steps:
-            self._best_ref = ref
-        self._context.on_checkpoint(ref)
-        self._prune()
+        saver.save(self.steps, kept, best=self._is_best(self.steps))
 
-    def _prune(self) -> None:
-        arguments = self._context.arguments
-        if arguments is None:
-            checkpoint.prune(self._context.store, 2)
-            return
-        best = self._best_ref if arguments.load_best_model_at_end else None
-        checkpoint.prune(
-            self._context.store, arguments.save_total_limit, besides=() if best is None else (best,)
-        )
+    def _is_best(self, step: int) -> bool:
+        arguments, best = self._context.arguments, self._best
+        wanted = arguments is not None and arguments.load_best_model_at_end
+        return wanted and best is not None and best.step == step
 
     def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
         kept = checkpoint.load(self._context.store, self._context.run_id, ref)
@@ -294,11 +312,11 @@ class SealedRun(TrainerCallback):
         self._tokens_before = self.last.get("num_tokens", 0.0)
         if self._best is not None and kept["best"] is not None:
             self._best.restore(kept["best"])
-            if self._best.step == ref.step:
-                self._best_ref = ref
-            elif kept["best_ref"] is not None:
-                self._best_ref = checkpoint.CheckpointRef(**kept["best_ref"])
-        self._counter = ref.counter
+        saver = self._context.saver
+        if saver is not None and self._is_best(ref.step):
+            saver.best = ref
+        elif saver is not None and kept["best_kept"] is not None:
+            saver.best = checkpoint.CheckpointRef(**kept["best_kept"])
         self._resumed_at = self._unlogged_since = ref.step
         self._random_states = kept["random"]
         if self._position is not None:

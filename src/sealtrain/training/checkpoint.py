@@ -1,25 +1,25 @@
-"""Sealed checkpoints: one blob each, bound to run, counter and step, loaded as plain data only.
+"""Sealed checkpoints: one blob each, chained, bound to run, counter and step; plain data only.
 
-A blob holds trainable weights, optimizer, scheduler, random states and the loss account. It is
-written through a store that seals while torch writes; nothing is staged in the clear. The counter
-grows with every checkpoint of a run and is anchored outside, so an older one is noticed.
+A blob holds trainable weights, optimizer, scheduler, random states and the loss account. Its
+binding names the digest of the checkpoint before it, so the history of a run is one chain: an older
+one, one of another run or branch, and one with a swapped predecessor are refused. The newest
+counter and digest are anchored outside. What a crash or a full disk left incomplete is never
+chosen.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, cast
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import CheckpointRefused
-from sealtrain.training import quiet
+from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded, SealRefused
 from sealtrain.training.randomness import random_states, restore_random_states
+from sealtrain.training.statefile import bytes_of, lay_out, read_state
 
 if TYPE_CHECKING:
     from sealtrain.training.sources import BlobStore
-
-quiet.silence()
 
 __all__ = [
     "CheckpointRef",
@@ -29,6 +29,7 @@ __all__ = [
     "random_states",
     "restore_random_states",
     "save",
+    "write",
 ]
 
 _NAME = re.compile(r"checkpoint-(\d{8})-(\d{10})")
@@ -41,23 +42,40 @@ class CheckpointRef:
     Attributes:
         counter: 1 for the first of the run, growing by one.
         step: Optimizer steps done.
-        digest: SHA-256 of its sealed bytes, 64 hex digits.
+        digest: File root of its sealed bytes, 64 hex digits.
+        previous: Digest of the checkpoint before it, empty for the first.
     """
 
     counter: int
     step: int
-    digest: str
+    digest: str = ""
+    previous: str = ""
 
     @property
     def name(self) -> str:
         """Name of its blob."""
-        return _name(self.counter, self.step)
+        return f"checkpoint-{self.counter:08d}-{self.step:010d}"
+
+    def binding(self, run_id: str) -> dict[str, str | int]:
+        """What its blob is bound to."""
+        return {
+            "run_id": run_id,
+            "counter": self.counter,
+            "step": self.step,
+            "previous": self.previous,
+        }
 
 
 def save(
-    store: BlobStore, run_id: str, counter: int, step: int, state: dict[str, Any]
+    store: BlobStore,
+    run_id: str,
+    counter: int,
+    step: int,
+    state: dict[str, Any],
+    *,
+    previous: str = "",
 ) -> CheckpointRef:
-    """Seal ``state`` as checkpoint ``counter``.
+    """Seal ``state`` as checkpoint ``counter``, straight from where its tensors lie.
 
     Args:
         store: Seals what is written.
@@ -65,42 +83,58 @@ def save(
         counter: Bound.
         step: Bound.
         state: Nested dicts, lists, numbers, strings and tensors.
-    """
-    import torch
-
-    name = _name(counter, step)
-    with store.write(name, _binding(run_id, counter, step)) as file:
-        torch.save(state, cast(IO[bytes], file))
-    return CheckpointRef(counter=counter, step=step, digest=store.digest(name))
-
-
-def load(store: BlobStore, run_id: str, ref: CheckpointRef) -> dict[str, Any]:
-    """Open a checkpoint.
+        previous: Digest of checkpoint ``counter`` - 1, bound.
 
     Raises:
-        SealRefused: It was altered or belongs to another run, step or counter.
+        CheckpointRefused: The state holds something else.
+        StorageFailed: The disk does not take it.
+    """
+    layout = lay_out(state)
+    parts = (bytes_of(tensor.detach().to("cpu").contiguous()) for _, tensor in layout.tensors)
+    wanted = CheckpointRef(counter=counter, step=step, previous=previous)
+    return write(store, run_id, wanted, (layout.header_view, *parts))
+
+
+def load(
+    store: BlobStore, run_id: str, ref: CheckpointRef, *, wanted: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Open a checkpoint.
+
+    Args:
+        store: Holds it.
+        run_id: The run it must belong to.
+        ref: Which one it must be.
+        wanted: First-level keys of the state to read, all when ``None``.
+
+    Raises:
+        SealRefused: It was altered, or is of another run, step, counter or predecessor.
         CheckpointRefused: It holds something other than plain data.
     """
-    import pickle
+    with store.read(ref.name, ref.binding(run_id), root=ref.digest) as file:
+        return read_state(file, wanted=wanted)
 
-    import torch
 
-    with store.read(ref.name, _binding(run_id, ref.counter, ref.step)) as file:
-        try:
-            state: dict[str, Any] = torch.load(
-                cast(IO[bytes], file), map_location="cpu", weights_only=True
-            )
-        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise CheckpointRefused(
-                "the checkpoint holds no training state", check="checkpoint"
-            ) from error
-    return state
+def write(
+    store: BlobStore, run_id: str, ref: CheckpointRef, parts: Iterable[memoryview]
+) -> CheckpointRef:
+    """Seal the bytes of a laid-out state; returns ``ref`` with its digest.
+
+    Raises:
+        StorageFailed: The disk does not take them.
+    """
+    with store.write(ref.name, ref.binding(run_id)) as file:
+        for part in parts:
+            file.write(part)
+    return replace(ref, digest=file.finish().root)
 
 
 def newest(
     store: BlobStore, anchor: tuple[int, str] | None, *, complete: Collection[int] | None = None
 ) -> CheckpointRef | None:
     """The checkpoint to continue from.
+
+    One above the anchor was never told outside: it is passed over when it is not whole, and must
+    lead back to the anchored one, checkpoint by checkpoint. The digests hold what ``load`` opens.
 
     Args:
         store: Holds the run's checkpoints.
@@ -109,24 +143,24 @@ def newest(
             in between. All of them when ``None``.
 
     Raises:
-        CheckpointRefused: Only older ones are there, or another one with the anchored counter.
+        CheckpointRefused: Only older ones are there, another one with the anchored counter, or one
+            whose predecessor is another.
     """
-    found = []
-    for name in store.names():
-        match = _NAME.fullmatch(name)
-        if match and (complete is None or int(match[1]) in complete):
-            found.append((int(match[1]), int(match[2])))
-    if not found:
-        if anchor is not None:
-            raise _rolled_back("none", anchor)
-        return None
-    counter, step = max(found)
-    digest = store.digest(_name(counter, step))
-    if anchor is not None and (
-        counter < anchor[0] or (counter == anchor[0] and digest != anchor[1])
-    ):
-        raise _rolled_back(f"counter {counter}, digest {digest[:16]}…", anchor)
-    return CheckpointRef(counter=counter, step=step, digest=digest)
+    known = 0 if anchor is None else anchor[0]
+    for ref in _there(store, complete):
+        try:
+            found = _claimed(store, ref, whole=ref.counter > known)
+        except (SealRefused, DataInvalid, LimitExceeded):
+            if ref.counter > known:
+                continue
+            break
+        if anchor is not None and found.counter <= known and (found.counter, found.digest) != anchor:
+            raise _rolled_back(f"counter {found.counter}, digest {found.digest[:16]}…", anchor)
+        _require_chain(store, found, anchor)
+        return found
+    if anchor is not None:
+        raise _rolled_back("none", anchor)
+    return None
 
 
 def prune(store: BlobStore, keep: int, *, besides: Collection[CheckpointRef] = ()) -> None:
@@ -135,15 +169,47 @@ def prune(store: BlobStore, keep: int, *, besides: Collection[CheckpointRef] = (
     kept = {ref.name for ref in besides}
     for name in names[:-keep]:
         if name not in kept:
-            store.remove(name)
+            store.retire(name)
 
 
-def _name(counter: int, step: int) -> str:
-    return f"checkpoint-{counter:08d}-{step:010d}"
+def _there(store: BlobStore, complete: Collection[int] | None) -> list[CheckpointRef]:
+    """Checkpoints by name, newest first."""
+    found = [_NAME.fullmatch(name) for name in store.names()]
+    refs = [CheckpointRef(counter=int(one[1]), step=int(one[2])) for one in found if one]
+    return sorted(
+        (one for one in refs if complete is None or one.counter in complete),
+        key=lambda one: (-one.counter, -one.step),
+    )
 
 
-def _binding(run_id: str, counter: int, step: int) -> dict[str, str | int]:
-    return {"run_id": run_id, "counter": counter, "step": step}
+def _claimed(store: BlobStore, ref: CheckpointRef, *, whole: bool) -> CheckpointRef:
+    digest = store.audit(ref.name) if whole else store.root(ref.name)
+    previous = str(store.binding(ref.name).get("previous", ""))
+    return replace(ref, digest=digest, previous=previous)
+
+
+def _require_chain(store: BlobStore, ref: CheckpointRef, anchor: tuple[int, str] | None) -> None:
+    there = {one.counter: one for one in _there(store, None)}
+    known = 0 if anchor is None else anchor[0]
+    while ref.counter > max(known, 1):
+        before = there.get(ref.counter - 1)
+        if anchor is not None and ref.counter - 1 == known:
+            expected: str | None = anchor[1]
+        else:
+            expected = None if before is None else store.root(before.name)
+        if expected is None and anchor is None:
+            return  # the ones before it were not kept
+        if ref.previous != expected:
+            raise CheckpointRefused(
+                "a checkpoint does not follow the one before it",
+                check="checkpoint chain",
+                got=f"counter {ref.counter} after {ref.previous[:16] or 'none'}…",
+                expected=f"after {expected[:16]}…" if expected else "the one before it",
+                hint="restore the run's folder; another branch of the run was put into it",
+            )
+        if before is None:
+            return
+        ref = _claimed(store, before, whole=False)
 
 
 def _rolled_back(got: str, anchor: tuple[int, str]) -> CheckpointRefused:

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ def train(
         sources: The recipe's datasets, opened.
         store: Seals checkpoints.
         metrics: Gets metrics that the release policy lets out, by step.
-        on_checkpoint: Told of every sealed checkpoint; may raise to stop.
+        on_checkpoint: Told of every sealed checkpoint, from another thread; may raise to stop.
         resume: Checkpoint to continue from.
         progress: Show a bar on stderr.
 
@@ -83,7 +83,7 @@ def train(
             test_sources=[one for one in sources if one.role == "test"],
             context=context,
         )
-        with _deterministic(), warnings.catch_warnings():
+        with closing(context), _deterministic(), warnings.catch_warnings():
             # Deprecations of one library by another tell nobody anything, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")

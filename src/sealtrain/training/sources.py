@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sealtrain.sealing.writer import SealedWriter
+
 __all__ = ["BatchedRecords", "BlobStore", "Source"]
 
 
@@ -34,20 +36,34 @@ class BlobStore(Protocol):
 
     def write(
         self, name: str, binding: Mapping[str, str | int]
-    ) -> AbstractContextManager[RawIOBase]:
+    ) -> AbstractContextManager[SealedWriter]:
         """Open a blob for writing; it appears whole when the block ends well."""
 
-    def read(self, name: str, binding: Mapping[str, str | int]) -> RawIOBase:
-        """Open a blob, seekable; raises unless the binding is the one it was written under."""
+    def read(
+        self, name: str, binding: Mapping[str, str | int], *, root: str | None = None
+    ) -> RawIOBase:
+        """Open a blob, seekable; raises unless binding and root are what it was written under."""
 
-    def digest(self, name: str) -> str:
-        """SHA-256 of a blob's sealed bytes, 64 hex digits."""
+    def binding(self, name: str) -> dict[str, str | int]:
+        """What a blob says it is bound to; ``read`` proves it."""
+
+    def root(self, name: str) -> str:
+        """File root that a blob's end claims, 64 hex digits; ``audit`` and ``read`` prove it."""
+
+    def audit(self, name: str) -> str:
+        """File root, after hashing every byte; raises when the blob is not whole."""
 
     def names(self) -> tuple[str, ...]:
         """Names of all complete blobs, sorted."""
 
     def remove(self, name: str) -> None:
         """Delete a blob if it is there."""
+
+    def retire(self, name: str) -> None:
+        """Delete a blob; its space may be kept for the next one until ``sweep``."""
+
+    def sweep(self) -> None:
+        """Delete what interrupted writes and retired blobs left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
-from sealing_world import CANARY, KEY, OTHER_KEY, content, everything_below
+from sealing_world import CANARY, KEY, OTHER_KEY, content, context, everything_below
 
-from sealtrain.base.digests import file_sha256
-from sealtrain.errors import AlreadyExists, DataInvalid, UsageError, WrongContext, WrongKey
+from sealtrain.errors import (
+    AlreadyExists,
+    DataInvalid,
+    StorageFailed,
+    UsageError,
+    WrongContext,
+    WrongKey,
+)
 from sealtrain.sealing.store import SealedStore
+from sealtrain.sealing.writer import SealedWriter
 
 BINDING = {"run_id": "ab" * 16, "step": 50, "counter": 3}
 
@@ -21,7 +30,8 @@ def test_a_blob_comes_back_under_its_name_and_binding(tmp_path: Path) -> None:
     with store.read("step-50/model", BINDING) as blob:
         assert blob.read() == content(300_000)
     assert store.names() == ("step-50/model",)
-    assert store.digest("step-50/model") == file_sha256(store.path("step-50/model"))
+    assert store.root("step-50/model") == store.audit("step-50/model") == blob.root
+    assert store.binding("step-50/model") == BINDING
     assert store.path("step-50/model").stat().st_mode & 0o077 == 0
 
 
@@ -94,7 +104,73 @@ def test_an_absent_blob_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataInvalid):
         store.read("a", {})
     with pytest.raises(DataInvalid):
-        store.digest("a")
+        store.root("a")
+    with pytest.raises(DataInvalid):
+        store.audit("a")
+
+
+@pytest.mark.parametrize("size", [0, 100_000, 1 << 20, 5_000_001, (8 << 20) + 7])
+def test_several_threads_seal_what_one_seals(tmp_path: Path, size: int) -> None:
+    data = content(size)
+    files = []
+    for threads in (1, 3):
+        path = tmp_path / str(threads)
+        with (
+            path.open("w+b") as target,
+            SealedWriter(
+                target, data_key=KEY, context=context(), random=bytes, threads=threads
+            ) as writer,
+        ):
+            writer.write(data[:1000])
+            writer.write(data[1000:])
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
+
+
+def test_a_retired_blobs_space_is_written_over(tmp_path: Path) -> None:
+    store = SealedStore(tmp_path, KEY, label="checkpoint")
+    for name, size in (("a", 3_000_000), ("b", 10)):
+        with store.write(name, BINDING) as blob:
+            blob.write(content(size))
+    inode = store.path("a").stat().st_ino
+    store.retire("a")
+    store.retire("absent")
+    assert store.names() == ("b",)
+    with store.write("c", BINDING) as blob:
+        blob.write(content(1_000_000))
+    assert store.path("c").stat().st_ino == inode
+    assert store.path("c").stat().st_size < 1_010_000
+    assert store.read("c", BINDING).read() == content(1_000_000)
+    store.retire("c")
+    store.retire("b")  # one is kept at most
+    (tmp_path / ".d.sealed.0123.tmp").write_bytes(b"of a crash")
+    store.sweep()
+    assert list(tmp_path.iterdir()) == []
+
+
+def full_after(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Let the disk be full once ``room`` bytes were written at any offset."""
+    left = [room]
+    write = os.pwrite
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if left[0] < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left[0] -= len(data)
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+
+
+def test_a_full_disk_leaves_the_old_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SealedStore(tmp_path, KEY, label="checkpoint")
+    with store.write("a", BINDING) as blob:
+        blob.write(b"old")
+    full_after(monkeypatch, 3_000_000)
+    with pytest.raises(StorageFailed), store.write("a", BINDING) as blob:
+        blob.write(content(8_000_000))
+    assert store.read("a", BINDING).read() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.sealed"]
 
 
 def test_torch_saves_and_loads_without_a_byte_in_the_clear(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ import pytest
 import torch
 from training_world import RUN_ID, checkpoint_store
 
-from sealtrain.errors import CheckpointRefused, NotSealed, SealRefused, WrongContext
+from sealtrain.errors import (
+    CheckpointRefused,
+    NotSealed,
+    RootMismatch,
+    SealRefused,
+    WrongContext,
+)
+from sealtrain.sealing.store import SealedStore
 from sealtrain.training import checkpoint
 from sealtrain.training.checkpoint import CheckpointRef
 
@@ -21,6 +29,14 @@ OPTIMIZER = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"betas
 STATE: dict[str, Any] = {"model": WEIGHTS, "optimizer": OPTIMIZER, "rows": 12}
 
 
+def chain(store: SealedStore, count: int) -> list[CheckpointRef]:
+    refs: list[CheckpointRef] = []
+    for counter in range(1, count + 1):
+        previous = refs[-1].digest if refs else ""
+        refs.append(checkpoint.save(store, RUN_ID, counter, counter * 5, STATE, previous=previous))
+    return refs
+
+
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     store = checkpoint_store(tmp_path)
     ref = checkpoint.save(store, RUN_ID, 1, 10, STATE)
@@ -28,7 +44,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(back["model"]["weight"], WEIGHTS["weight"])
     assert back["model"]["half"].dtype == torch.bfloat16
     assert back["optimizer"] == OPTIMIZER
-    assert ref.digest == store.digest(ref.name)
+    assert ref.digest == store.audit(ref.name)
 
 
 def test_weights_lie_on_disk_only_sealed(tmp_path: Path) -> None:
@@ -69,12 +85,77 @@ def test_a_checkpoint_cannot_pose_as_another_step_counter_or_run(tmp_path: Path)
 
 def test_the_newest_is_found_and_older_ones_are_removed(tmp_path: Path) -> None:
     store = checkpoint_store(tmp_path)
-    refs = [checkpoint.save(store, RUN_ID, counter, counter * 5, STATE) for counter in (1, 2, 3)]
+    refs = chain(store, 3)
     checkpoint.prune(store, 2)
     assert store.names() == (refs[1].name, refs[2].name)
     assert checkpoint.newest(store, None) == refs[2]
     assert checkpoint.newest(store, (3, refs[2].digest)) == refs[2]
-    assert checkpoint.newest(store, (2, "00" * 32)) == refs[2]
+    assert checkpoint.newest(store, (2, refs[1].digest)) == refs[2]
+    checkpoint.prune(store, 1, besides=[refs[1]])
+    assert store.names() == (refs[1].name, refs[2].name)
+
+
+@pytest.mark.claim("C34")
+def test_a_swapped_predecessor_breaks_the_chain(tmp_path: Path) -> None:
+    store = checkpoint_store(tmp_path)
+    first, second, third = chain(store, 3)
+    other = checkpoint.save(store, RUN_ID, 2, 10, STATE | {"rows": 99}, previous=first.digest)
+    assert other.digest != second.digest
+    for anchor in (None, (2, other.digest), (1, first.digest)):
+        with pytest.raises(CheckpointRefused, match="does not follow"):
+            checkpoint.newest(store, anchor)
+    posing = replace(third, previous=other.digest)
+    with pytest.raises(WrongContext):
+        checkpoint.load(store, RUN_ID, posing)
+
+
+@pytest.mark.claim("C34")
+def test_a_whole_older_branch_does_not_pass_for_the_anchored_one(tmp_path: Path) -> None:
+    store = checkpoint_store(tmp_path)
+    first, second = chain(store, 2)
+    anchor = (second.counter, second.digest)
+    again = checkpoint.save(store, RUN_ID, 2, 10, STATE, previous=first.digest)
+    assert again.digest != second.digest  # a salt of its own
+    with pytest.raises(CheckpointRefused, match="not the newest"):
+        checkpoint.newest(store, anchor)
+    with pytest.raises(RootMismatch):
+        checkpoint.load(store, RUN_ID, second)
+
+
+@pytest.mark.claim("C34")
+@pytest.mark.parametrize("left", ["cut", "empty", "hole", "end"])
+def test_what_a_crash_left_incomplete_is_passed_over(tmp_path: Path, left: str) -> None:
+    store = checkpoint_store(tmp_path)
+    big = {"model": {"weight": torch.arange(1_000_000.0)}}
+    first = checkpoint.save(store, RUN_ID, 1, 5, big)
+    torn = checkpoint.save(store, RUN_ID, 2, 10, big, previous=first.digest)
+    path = store.path(torn.name)
+    data = bytearray(path.read_bytes())
+    if left == "hole":  # pages that never reached the disk
+        data[2_000_000:2_004_096] = bytes(4096)
+    path.write_bytes(data[: {"cut": len(data) // 2, "empty": 0, "end": -1}.get(left)])
+    assert checkpoint.newest(store, (1, first.digest)) == first
+    # Once it was anchored, nothing older will do.
+    with pytest.raises((CheckpointRefused, SealRefused, NotSealed)):
+        checkpoint.load(store, RUN_ID, anchored(store, torn))
+
+
+def anchored(store: SealedStore, ref: CheckpointRef) -> CheckpointRef:
+    found = checkpoint.newest(store, (ref.counter, ref.digest))
+    assert found is not None
+    return found
+
+
+def test_a_checkpoint_without_its_other_records_is_passed_over(tmp_path: Path) -> None:
+    store = checkpoint_store(tmp_path)
+    first, _second = chain(store, 2)
+    assert checkpoint.newest(store, (1, first.digest), complete={1}) == first
+
+
+def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
+    store = checkpoint_store(tmp_path)
+    ref = checkpoint.save(store, RUN_ID, 1, 10, STATE)
+    assert set(checkpoint.load(store, RUN_ID, ref, wanted=["model"])) == {"model"}
 
 
 def test_nothing_yet_means_begin_again_unless_something_was_anchored(tmp_path: Path) -> None:
@@ -94,15 +175,10 @@ def test_an_older_or_another_checkpoint_than_the_anchored_one_is_refused(tmp_pat
 
 def test_a_blob_that_is_no_plain_data_is_refused(tmp_path: Path) -> None:
     store = checkpoint_store(tmp_path)
-
-    class Thing:
-        pass
-
-    Thing.__module__, Thing.__qualname__ = "pathlib", "PurePath"
-    name = "checkpoint-00000001-0000000005"
-    with store.write(name, {"run_id": RUN_ID, "counter": 1, "step": 5}) as file:
+    ref = CheckpointRef(counter=1, step=5)
+    with store.write(ref.name, ref.binding(RUN_ID)) as file:
         torch.save({"model": Path("x")}, file)
-    ref = CheckpointRef(counter=1, step=5, digest=store.digest(name))
+    ref = replace(ref, digest=store.root(ref.name))
     with pytest.raises(CheckpointRefused, match="no training state"):
         checkpoint.load(store, RUN_ID, ref)
 
