@@ -35,6 +35,14 @@ def seal(
     layout: Annotated[
         str, typer.Option(help="auto, arrow (tables, fast to train on) or raw (bytes as they are).")
     ] = "auto",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="auto (by suffix), images (a folder, sub-folders are labels) or webdataset "
+            "(tar files).",
+        ),
+    ] = "auto",
     padding: Annotated[
         str, typer.Option(help="none, bucket or fixed:BYTES: what sizes may tell.")
     ] = "none",
@@ -95,6 +103,7 @@ def seal(
             stanzas=stanzas,
             sign=sign,
             layout=layout,
+            form=form,
             padding=padding,
             commitments=commitments,
             progress=advance,

@@ -35,7 +35,7 @@ from sealtrain.sealing.index import (
     schema_digest_of,
 )
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
-from sealtrain.sealing.tabular.batches import evenly, is_tabular, open_records
+from sealtrain.sealing.tabular.batches import FORMS, evenly, is_tabular, open_records
 from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def seal_dataset(
     stanzas: Callable[[DataKey, str], Sequence[Stanza]],
     sign: Callable[[DatasetDescription], bytes],
     layout: str = "auto",
+    form: str = "auto",
     shard_bytes: int = 64 << 20,
     padding: str = "none",
     suite: Suite = Suite.BLAKE3,
@@ -71,7 +72,8 @@ def seal_dataset(
     """Seal records or files into a new folder.
 
     Args:
-        source: A file, a folder (always raw), or several files of one format.
+        source: A file, a folder (raw unless ``form`` says otherwise), or several files of one
+            format.
         out: Folder to make, by convention ``X.sealed``.
         name: Name of the dataset.
         owner_id: 64 hex digits.
@@ -80,6 +82,8 @@ def seal_dataset(
         stanzas: Wraps the fresh data key, given the key and the dataset id.
         sign: Signs the description; its bytes become ``dataset.json``.
         layout: ``arrow`` (record batches), ``raw`` (files as they are) or ``auto`` by file name.
+        form: ``images`` (a folder of them), ``webdataset`` (tar files, or a folder of them), or
+            ``auto`` by file name.
         shard_bytes: Content after which a new Arrow shard begins, ≥ 1 MiB.
         padding: ``none``, ``bucket`` or ``fixed:<bytes>``.
         suite: Hash of the file roots.
@@ -95,7 +99,7 @@ def seal_dataset(
         DataInvalid: There is nothing to seal, or a file cannot be read.
     """
     files = _source_files(source)
-    chosen = _layout(layout, source, files)
+    chosen = _layout(layout, form, source, files)
     if shard_bytes < 1 << 20:
         raise UsageError("shards are too small", got=shard_bytes, expected="at least 1 MiB")
     if chosen == "raw" and (commitments or count_tokens):
@@ -127,7 +131,13 @@ def seal_dataset(
         if chosen == "raw":
             work.seal_raw(files)
         else:
-            work.seal_records([path for _, path in files], commitments, count_tokens)
+            opened = open_records(
+                [path for _, path in files],
+                work.progress.add,
+                form=form,
+                folder=source if isinstance(source, Path) else None,
+            )
+            work.seal_records(opened, commitments, count_tokens)
         description = work.finish(binding, stanzas)
         work.progress.complete()
         atomic_write(folder / MANIFEST_NAME, sign(description))
@@ -177,11 +187,11 @@ class _Sealing:
 
     def seal_records(
         self,
-        sources: Sequence[Path],
+        opened: tuple[pa.Schema, Iterator[pa.RecordBatch]],
         commitments: bool,
         count_tokens: Callable[[pa.RecordBatch], int] | None,
     ) -> None:
-        schema, records = open_records(sources, self.progress.add)
+        schema, records = opened
         self.index = replace(
             self.index,
             schema=schema.serialize().to_pybytes(),
@@ -328,9 +338,19 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
 
 
-def _layout(layout: str, source: Path | Sequence[Path], files: Sequence[tuple[str, Path]]) -> str:
+def _layout(
+    layout: str, form: str, source: Path | Sequence[Path], files: Sequence[tuple[str, Path]]
+) -> str:
     if layout not in LAYOUTS:
         raise UsageError("unknown layout", got=layout, expected=", ".join(LAYOUTS))
+    if form not in FORMS:
+        raise UsageError("unknown format", got=form, expected=", ".join(FORMS))
+    if form != "auto":
+        if layout == "raw":
+            raise UsageError("raw files have no format", hint="leave out one of the two")
+        if form == "images" and not (isinstance(source, Path) and source.is_dir()):
+            raise UsageError("images are sealed from a folder", hint="name the folder they lie in")
+        return "arrow"
     if layout != "auto":
         return layout
     if isinstance(source, Path) and source.is_dir():

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import FormatUnknown, SchemaMismatch
-from sealtrain.sealing.tabular import columnar, delimited, jsonl
+from sealtrain.sealing.tabular import columnar, delimited, imagefolder, jsonl, webdataset
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BATCH_BYTES", "evenly", "is_tabular", "open_records"]
+__all__ = ["BATCH_BYTES", "FORMS", "evenly", "is_tabular", "open_records"]
 
 BATCH_BYTES = 1 << 20
+FORMS = ("auto", "images", "webdataset")
+"""What files hold: what their names say, a folder of images, or tar files of samples."""
 Progress = Callable[[int], None]
 _Infer = Callable[[Path], "pa.Schema"]
 _Read = Callable[[Path, "pa.Schema", Progress], "Iterator[pa.RecordBatch]"]
@@ -26,6 +28,11 @@ _FORMATS: dict[str, tuple[_Infer, _Read]] = {
     ".arrow": (columnar.arrow_schema, columnar.arrow_batches),
     ".feather": (columnar.arrow_schema, columnar.arrow_batches),
 }
+_ARCHIVES: dict[str, tuple[_Infer, _Read]] = {
+    ".tar": (webdataset.infer_schema, webdataset.read_batches),
+}
+# Formats whose records need not have every field.
+_LOOSE = (".jsonl", ".ndjson", ".tar")
 
 
 def is_tabular(path: Path) -> bool:
@@ -34,13 +41,19 @@ def is_tabular(path: Path) -> bool:
 
 
 def open_records(
-    sources: Sequence[Path], progress: Progress
+    sources: Sequence[Path],
+    progress: Progress,
+    *,
+    form: str = "auto",
+    folder: Path | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and records of files in order.
 
     Args:
         sources: At least one file; all of one schema.
         progress: Called with source bytes as they are converted.
+        form: One of ``FORMS``.
+        folder: Where images lie.
 
     Returns:
         The schema (no dictionaries, no metadata) and a stream of batches of any size.
@@ -50,7 +63,10 @@ def open_records(
         SchemaMismatch: Files or records disagree about columns or types.
         RecordInvalid: A record cannot be read.
     """
-    formats = [_format(path) for path in sources]
+    if form == "images" and folder is not None:
+        return imagefolder.open_folder(folder, sources, progress)
+    known = _ARCHIVES if form == "webdataset" else _FORMATS
+    formats = [_format(path, known) for path in sources]
     schemas = [infer(path) for (infer, _), path in zip(formats, sources, strict=True)]
     schema = _common(schemas, sources)
     _refuse_nested_dictionary(schema)
@@ -108,7 +124,7 @@ def _common(schemas: Sequence[pa.Schema], sources: Sequence[Path]) -> pa.Schema:
     if all(schema.equals(schemas[0]) for schema in schemas):
         return schemas[0]
     try:
-        if all(path.suffix.lower() in (".jsonl", ".ndjson") for path in sources):
+        if all(path.suffix.lower() in _LOOSE for path in sources):
             return pa.unify_schemas(schemas, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         pass
@@ -128,12 +144,13 @@ def _refuse_nested_dictionary(schema: pa.Schema) -> None:
         )
 
 
-def _format(path: Path) -> tuple[_Infer, _Read]:
-    if not is_tabular(path):
+def _format(path: Path, known: dict[str, tuple[_Infer, _Read]]) -> tuple[_Infer, _Read]:
+    suffix = path.suffix.lower()
+    if suffix not in known:
         raise FormatUnknown(
             f"{path.name} is of no known record format",
             got=path.suffix or "no suffix",
-            expected=", ".join(sorted(_FORMATS)),
+            expected=", ".join(sorted(known)),
             hint="seal it with the raw layout",
         )
-    return _FORMATS[path.suffix.lower()]
+    return known[suffix]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,7 +18,7 @@ from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["infer_schema", "read_batches"]
+__all__ = ["infer_blocks", "infer_schema", "parse_block", "read_batches"]
 
 BLOCK_BYTES = 4 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -41,15 +41,28 @@ def infer_schema(path: Path) -> pa.Schema:
         SchemaMismatch: Two records give one field different types.
         LimitExceeded: A line is longer than 256 MiB.
     """
+    return infer_blocks(path, _blocks(path))
+
+
+def infer_blocks(path: Path, blocks: Iterable[bytes]) -> pa.Schema:
+    """Schema that fits every record of blocks of whole lines.
+
+    Args:
+        path: File named in errors.
+        blocks: UTF-8, one object a line.
+
+    Raises:
+        RecordInvalid, SchemaMismatch: As ``infer_schema``.
+    """
     import pyarrow as pa
 
     schema: pa.Schema | None = None
     first = 0
-    for block in _blocks(path):
+    for block in blocks:
         # A run of 19 digits is rare; looking for it this way costs a tenth of the pattern.
         if b"0" * 19 in block.translate(_DIGITS):
             _refuse_long_integers(path, first, block)
-        table = _parse(path, first, block, None)
+        table = parse_block(path, first, block, None)
         found = _as_text(table.schema)
         try:
             schema = found if schema is None else _merge(schema, found)
@@ -76,7 +89,7 @@ def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[
     """
     first = 0
     for block in _blocks(path):
-        table = _parse(path, first, block, schema)
+        table = parse_block(path, first, block, schema)
         first += table.num_rows
         yield from table.to_batches()
         progress(len(block))
@@ -105,7 +118,18 @@ def _blocks(path: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _parse(path: Path, first: int, block: bytes, schema: pa.Schema | None) -> pa.Table:
+def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) -> pa.Table:
+    """Records of one block of whole lines.
+
+    Args:
+        path: File named in errors.
+        first: Records before this block.
+        block: UTF-8, one object a line.
+        schema: Columns and types; inferred when ``None``.
+
+    Raises:
+        RecordInvalid: A line is no JSON object of this schema.
+    """
     import pyarrow as pa
     from pyarrow import json as pa_json
 

@@ -1,0 +1,156 @@
+"""Members of a tar file, one after another, in bounded memory; whatever is odd is refused.
+
+Nothing is extracted: a name is only a name here, yet one that would leave its folder is refused, as
+are links, devices, sparse files and anything else that is no plain file. Headers are read by
+``tarfile`` through a window of few bytes, so that no header can fill memory, and the archive must
+end as the format says: a damaged header in the middle would otherwise pass for its end.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, Final, cast
+
+from sealtrain.errors import LimitExceeded, RecordInvalid
+
+__all__ = ["MAX_HEADER_BYTES", "Member", "members"]
+
+MAX_HEADER_BYTES: Final = 16 << 10
+"""All headers of one member together."""
+_BLOCK: Final = 512
+_END: Final = 2 * _BLOCK
+_PIECE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A plain file in a tar file.
+
+    Attributes:
+        number: Position among all members, from 1.
+        name: Relative path with ``/``, without ``.`` and ``..``.
+        size: Bytes.
+        read: Its first bytes, as many as asked for; valid until the next member is taken.
+    """
+
+    number: int
+    name: str
+    size: int
+    read: Callable[[int], bytes]
+
+
+def members(path: Path) -> Iterator[Member]:
+    """Plain files of an uncompressed tar file, in order.
+
+    Args:
+        path: ustar, pax or GNU format.
+
+    Raises:
+        RecordInvalid: Damaged, cut short, or with a member that is no plain file below its folder.
+        LimitExceeded: A member's headers are larger than ``MAX_HEADER_BYTES``.
+    """
+    with path.open("rb") as file:
+        end, number = 0, 0
+        for found in _headers(path, file):
+            number += 1
+            where = f"{path.name}: member {number}"
+            if found.size < 0 or found.offset < end:
+                _refuse(f"{where} lies about its size")
+            end = found.offset_data + (0 if found.isdir() else -(-found.size // _BLOCK) * _BLOCK)
+            name = _safe_name(found.name, where)
+            if found.isdir():
+                continue
+            if found.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or found.issparse():
+                _refuse(f"{where} is a link, a device or another thing that is no plain file")
+            yield Member(number, name, found.size, _reader(file, found, where))
+        _check_end(path, file, end)
+
+
+def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
+    window = _Window(file, path.name)
+    number = 0
+    try:
+        with tarfile.open(fileobj=cast("IO[bytes]", window), mode="r:", encoding="utf-8") as opened:
+            while True:
+                window.left = MAX_HEADER_BYTES
+                found = opened.next()
+                if found is None:
+                    return
+                number += 1
+                vars(opened)["members"].clear()  # it keeps every one it has seen
+                yield found
+    except (tarfile.TarError, ValueError, OSError, RecursionError):
+        _refuse(
+            f"{path.name}: no readable tar header after member {number}",
+            hint="write it as an uncompressed tar file; check that it is complete",
+        )
+
+
+class _Window:
+    """What ``tarfile`` reads headers through: a few bytes for each member, never all at once."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file, self._name = file, name
+        self.left = MAX_HEADER_BYTES
+        self.tell, self.seek = file.tell, file.seek
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= self.left:
+            raise LimitExceeded(
+                f"{self._name}: the headers of a member are too long",
+                expected=f"at most {MAX_HEADER_BYTES} bytes",
+                hint="write the tar file without extended attributes",
+            )
+        self.left -= size
+        return self._file.read(size)
+
+
+def _reader(file: BinaryIO, found: tarfile.TarInfo, where: str) -> Callable[[int], bytes]:
+    def read(size: int) -> bytes:
+        file.seek(found.offset_data)
+        wanted = min(size, found.size)
+        data = file.read(wanted)
+        if len(data) != wanted:
+            _refuse(f"{where} is cut short")
+        return data
+
+    return read
+
+
+def _safe_name(name: str, where: str) -> str:
+    name = name.removeprefix("./").rstrip("/")
+    path = PurePosixPath(name)
+    if (
+        not name.isprintable()
+        or path.is_absolute()
+        or "\\" in name
+        or ".." in path.parts
+        or any(part.startswith(".") for part in path.parts if name != ".")
+    ):
+        _refuse(
+            f"{where} has a name that is hidden or leaves its folder",
+            hint="write plain relative names: folder/0001.jpg",
+        )
+    return path.as_posix()
+
+
+def _check_end(path: Path, file: BinaryIO, end: int) -> None:
+    """Two blocks of zeros, and nothing but zeros to the end of the file."""
+    file.seek(end)
+    rest = 0
+    while piece := file.read(_PIECE):
+        rest += len(piece)
+        if piece.count(0) != len(piece):
+            _refuse(
+                f"{path.name}: there is more after the last readable member",
+                hint="a header is damaged, or tar files were joined; write it again",
+            )
+    if rest < _END:
+        _refuse(f"{path.name} ends before its end mark", hint="check that it is complete")
+
+
+def _refuse(message: str, hint: str | None = None) -> None:
+    raise RecordInvalid(message, check="archive", hint=hint) from None

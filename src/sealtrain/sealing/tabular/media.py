@@ -1,0 +1,79 @@
+"""What folders and archives of images share: which files are images, and batches that hold them.
+
+An image is never decoded here, nor changed: the column holds the bytes of the file. Its first bytes
+must be those of the format its name says, so that a damaged export is found at home and not in the
+guest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.errors import LimitExceeded, RecordInvalid
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["IMAGE_SUFFIXES", "MAX_MEDIA_BYTES", "SIGNATURE_BYTES", "check_image", "grouped"]
+
+_KINDS: Final = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WebP"}
+IMAGE_SUFFIXES: Final = tuple(_KINDS)
+MAX_MEDIA_BYTES: Final = 256 << 20
+"""Largest file that becomes one value."""
+SIGNATURE_BYTES: Final = 12
+STEP_BYTES: Final = 4 << 20
+
+
+def check_image(suffix: str, start: bytes, size: int, where: str) -> None:
+    """See that a file begins like an image of its name's format.
+
+    Args:
+        suffix: One of ``IMAGE_SUFFIXES``.
+        start: Its first ``SIGNATURE_BYTES`` bytes, fewer where it is shorter.
+        size: All its bytes.
+        where: Which file, for the message.
+
+    Raises:
+        RecordInvalid: It does not.
+        LimitExceeded: It is larger than ``MAX_MEDIA_BYTES``.
+    """
+    if size > MAX_MEDIA_BYTES:
+        raise LimitExceeded(
+            f"{where} is too large for one record", got=size, expected=MAX_MEDIA_BYTES
+        )
+    kind = _KINDS[suffix]
+    found = {
+        "JPEG": start.startswith(b"\xff\xd8\xff"),
+        "PNG": start.startswith(b"\x89PNG\r\n\x1a\n"),
+        "WebP": start.startswith(b"RIFF") and start[8:12] == b"WEBP",
+    }
+    if not found[kind]:
+        raise RecordInvalid(
+            f"{where} is no {kind} image",
+            check="image",
+            hint="check that it is complete, not encrypted, and has the right suffix",
+        )
+
+
+def grouped(
+    rows: Iterable[tuple[int, dict[str, Any]]], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of about 4 MiB.
+
+    Args:
+        rows: Bytes a row holds, and its values by column; what is missing is null.
+        schema: Columns and types.
+    """
+    import pyarrow as pa
+
+    held: list[dict[str, Any]] = []
+    held_bytes = 0
+    for size, row in rows:
+        held.append(row)
+        held_bytes += size
+        if held_bytes >= STEP_BYTES:
+            yield pa.RecordBatch.from_pylist(held, schema=schema)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.RecordBatch.from_pylist(held, schema=schema)

@@ -1,0 +1,250 @@
+"""WebDataset tar files as Arrow record batches: files with one key make one record.
+
+A member's key is its path up to the first dot of its last part; the rest names column and type.
+Members of one record lie next to each other; a file that a record lacks is null.
+
+1. ``key.jpg``, ``.jpeg``, ``.png``, ``.webp``: column ``image``, binary, the file's bytes.
+2. ``key.txt``: column ``text``, UTF-8.
+3. ``key.cls``: column ``label``, int64 in decimal digits.
+4. ``key.json``: an object whose fields are columns, as a line of JSON.
+5. ``key.left.png``, ``key.caption.txt``: columns of the name before the suffix.
+
+Two passes: the first settles columns and types over every record, the second converts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.errors import LimitExceeded, RecordInvalid, SchemaMismatch
+from sealtrain.sealing.tabular import jsonl
+from sealtrain.sealing.tabular.archive import Member, members
+from sealtrain.sealing.tabular.media import (
+    IMAGE_SUFFIXES,
+    MAX_MEDIA_BYTES,
+    SIGNATURE_BYTES,
+    STEP_BYTES,
+    check_image,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["infer_schema", "read_batches"]
+
+MAX_TEXT_BYTES: Final = 16 << 20
+_COLUMN_OF: Final = {".txt": "text", ".cls": "label"} | dict.fromkeys(IMAGE_SUFFIXES, "image")
+_INT64: Final = range(-(1 << 63), 1 << 63)
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Members of one key.
+
+    Attributes:
+        number: Position of its first member.
+        suffixes: Column → suffix of the file it comes from.
+        values: Column → content, where it was read.
+        fields: Line of JSON with further columns.
+        size: Bytes of all its members.
+    """
+
+    number: int
+    suffixes: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    fields: bytes | None = None
+    size: int = 0
+
+
+def infer_schema(path: Path) -> pa.Schema:
+    """Columns and types that fit every record of the archive.
+
+    Raises:
+        RecordInvalid: The archive is damaged, a member is of no known kind or not what its name
+            says, or a record has one column twice.
+        SchemaMismatch: Two records give one column different types.
+        LimitExceeded: A member is too large.
+    """
+    import pyarrow as pa
+
+    types = {".txt": pa.string(), ".cls": pa.int64()} | dict.fromkeys(IMAGE_SUFFIXES, pa.binary())
+    kinds: dict[str, pa.DataType] = {}
+
+    def lines() -> Iterator[bytes]:
+        for sample in _samples(path, whole=False):
+            for column, suffix in sample.suffixes.items():
+                if kinds.setdefault(column, types[suffix]) != types[suffix]:
+                    raise SchemaMismatch(
+                        f"{path.name}: the record at member {sample.number} has a column of "
+                        "another type",
+                        check="schema",
+                        hint="use one kind of file for one column",
+                    )
+            yield sample.fields or b"{}\n"
+
+    fields = jsonl.infer_blocks(path, _joined(lines()))
+    if twice := set(fields.names) & set(kinds):
+        raise SchemaMismatch(
+            f"{path.name}: a field of .json has the name of a column from files",
+            check="schema",
+            got=", ".join(sorted(twice)),
+            hint="rename the field",
+        )
+    files = [pa.field(column, kind) for column, kind in sorted(kinds.items())]
+    return pa.schema([*files, *fields])
+
+
+def read_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator[pa.RecordBatch]:
+    """Convert the archive under ``schema``, about 4 MiB at a time. Raises as ``infer_schema``."""
+    held: list[_Sample] = []
+    held_bytes = first = 0
+    for sample in _samples(path, whole=True):
+        held.append(sample)
+        held_bytes += sample.size
+        if held_bytes >= STEP_BYTES:
+            yield _batch(path, first, held, schema)
+            progress(held_bytes)
+            first += len(held)
+            held, held_bytes = [], 0
+    if held:
+        yield _batch(path, first, held, schema)
+        progress(held_bytes)
+
+
+def _batch(path: Path, first: int, samples: list[_Sample], schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    from_files = {column for sample in samples for column in sample.values}
+    fields = pa.schema([one for one in schema if one.name not in from_files])
+    lines = b"".join(sample.fields or b"{}\n" for sample in samples)
+    table = jsonl.parse_block(path, first, lines, fields) if fields.names else None
+    columns = []
+    for one in schema:
+        if one.name in from_files:
+            values = [sample.values.get(one.name) for sample in samples]
+            columns.append(pa.array(values, one.type))
+        elif table is not None:
+            columns.append(table.column(one.name).combine_chunks())
+    return pa.record_batch(columns, schema=schema)
+
+
+def _samples(path: Path, *, whole: bool) -> Iterator[_Sample]:
+    """Records of the archive; files are read whole, or as far as their checks need."""
+    key: str | None = None
+    sample = _Sample(0)
+    keys = bytearray()
+    for member in members(path):
+        this, column, suffix = _parts(path, member)
+        if this != key:
+            if key is not None:
+                yield sample
+            key, sample = this, _Sample(member.number)
+            keys += hashlib.blake2b(this.encode(), digest_size=16).digest()
+        _take(sample, member, column, suffix, f"{path.name}: member {member.number}", whole=whole)
+    if key is not None:
+        yield sample
+    _refuse_repeated(path, keys)
+
+
+def _parts(path: Path, member: Member) -> tuple[str, str, str]:
+    """Key, column and suffix; the column is empty for fields of JSON."""
+    folder, _, last = member.name.rpartition("/")
+    stem, dot, rest = last.partition(".")
+    named, _, final = rest.rpartition(".")
+    suffix = f".{final.lower()}"
+    if dot and suffix == ".json" and not named:
+        column = ""
+    elif dot and suffix in _COLUMN_OF and len(named) <= 128:
+        column = named or _COLUMN_OF[suffix]
+    else:
+        raise RecordInvalid(
+            f"{path.name}: member {member.number} is of no known kind",
+            check="archive",
+            expected="a name like key.jpg, .png, .webp, .txt, .cls or .json",
+            hint="leave other files out of the archive",
+        )
+    return f"{folder}/{stem}", column, suffix
+
+
+def _take(
+    sample: _Sample, member: Member, column: str, suffix: str, where: str, *, whole: bool
+) -> None:
+    if column in sample.suffixes or (not column and sample.fields is not None):
+        raise RecordInvalid(
+            f"{where} gives its record a column twice",
+            check="archive",
+            hint="write each key once, with one file for one column",
+        )
+    sample.size += member.size
+    if suffix in IMAGE_SUFFIXES:
+        sample.suffixes[column] = suffix
+        check_image(suffix, member.read(SIGNATURE_BYTES), member.size, where)
+        if whole:
+            sample.values[column] = member.read(MAX_MEDIA_BYTES)
+        return
+    if member.size > MAX_TEXT_BYTES:
+        raise LimitExceeded(
+            f"{where} is too long a text", got=member.size, expected=f"at most {MAX_TEXT_BYTES}"
+        )
+    try:
+        text = member.read(MAX_TEXT_BYTES).decode()
+    except UnicodeDecodeError:
+        raise RecordInvalid(f"{where} is not UTF-8", check="record") from None
+    if column:
+        sample.suffixes[column] = suffix
+        sample.values[column] = _number(text, where) if suffix == ".cls" else text
+    else:
+        sample.fields = _line(text, where)
+
+
+def _number(text: str, where: str) -> int:
+    digits = text.strip()
+    if not digits.removeprefix("-").isascii() or not digits.removeprefix("-").isdigit():
+        raise RecordInvalid(f"{where} holds no decimal number", check="record")
+    if len(digits) > 20 or int(digits) not in _INT64:
+        raise RecordInvalid(f"{where} holds a number beyond 64 bits", check="record")
+    return int(digits)
+
+
+def _line(text: str, where: str) -> bytes:
+    try:
+        good = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        good = False
+    if not good:
+        raise RecordInvalid(f"{where} is not a JSON object", check="record") from None
+    # Outside of strings, where JSON forbids them, line breaks mean nothing.
+    return text.replace("\r", " ").replace("\n", " ").encode() + b"\n"
+
+
+def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks of whole lines, as ``jsonl`` takes them."""
+    block = bytearray()
+    for line in lines:
+        block += line
+        if len(block) >= jsonl.BLOCK_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+
+
+def _refuse_repeated(path: Path, keys: bytearray) -> None:
+    """See that no key comes back after another one: half of its record would be missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = len(keys) // 16
+    digests = pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(keys)])
+    if pc.count_distinct(digests).as_py() != count:
+        raise RecordInvalid(
+            f"{path.name}: a key comes up in two places",
+            check="archive",
+            hint="write the files of a record next to each other, and every key once",
+        )
