@@ -50,6 +50,7 @@
     │   │   ├── ChallengeExpired   challenge-expired
     │   │   ├── DatasetUnknown     dataset-unknown
     │   │   ├── DatasetMismatch    dataset-mismatch
+    │   │   ├── BudgetSpent        budget-spent
     │   │   ├── LeaseStale         lease-stale
     │   │   ├── LeaseUnknown       lease-unknown
     │   │   ├── RunMismatch        run-mismatch
@@ -61,6 +62,7 @@
     │   ├── CheckpointRefused      checkpoint-refused
     │   ├── EgressRefused          egress-refused
     │   ├── EnvironmentChanged     environment-changed
+    │   ├── PrivacyBroken          privacy-broken
     │   └── ManifestRefused        a manifest does not hold what it claims
     │       ├── ManifestMalformed  manifest-malformed
     │       ├── SubjectMismatch    subject-mismatch
@@ -95,6 +97,7 @@ __all__ = [
     "ApprovalUnknown",
     "ApprovalsMissing",
     "BrokerUnreachable",
+    "BudgetSpent",
     "ChallengeExpired",
     "ChallengeReplayed",
     "ChallengeUnknown",
@@ -136,6 +139,7 @@ __all__ = [
     "NoStanza",
     "NotSealed",
     "PlatformMismatch",
+    "PrivacyBroken",
     "ProofInvalid",
     "QuoteInvalid",
     "QuoteRootUntrusted",
@@ -504,6 +508,12 @@ class DatasetMismatch(ReleaseRefused):
     code = "dataset-mismatch"
 
 
+class BudgetSpent(ReleaseRefused):
+    """A run would spend more of a dataset's privacy than its owner's budget has left."""
+
+    code = "budget-spent"
+
+
 class LeaseStale(ReleaseRefused):
     """The lease has ended; keys must not be used any longer."""
 
@@ -562,6 +572,12 @@ class EgressRefused(Refused):
     """Something wanted to leave the guest that the release policy does not name."""
 
     code = "egress-refused"
+
+
+class PrivacyBroken(Refused):
+    """Training or evaluation would not, or did not, keep the promised differential privacy."""
+
+    code = "privacy-broken"
 
 
 class EnvironmentChanged(Refused):
