@@ -121,6 +121,7 @@ def lock(description: str, hardware: Json) -> Json:
         "scripts": {},
         "model": {"kind": "config", "sha256": sha(canonical(start))},
         "tokenizer": {"kind": "bytes", "sha256": None},
+        "models": {},
     }
 
 

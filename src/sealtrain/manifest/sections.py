@@ -10,7 +10,7 @@ from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.verify import Facts
-from sealtrain.recipe.lockfile import Lock
+from sealtrain.recipe.lockfile import Lock, ModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig
 
 __all__ = [
@@ -123,14 +123,17 @@ def what_ran(predicate: Predicate, facts: Facts) -> Html:
     ]
     parts: list[Part] = [tag("h2", "What ran")]
     if lock is not None:
-        tokenizer = lock.tokenizer.sha256
         pairs += [
             ("sealtrain", join((lock.code.sealtrain, " ", tag("code", lock.code.sha256)))),
-            ("Base model", join((lock.model.kind, " ", tag("code", lock.model.sha256)))),
-            (
-                "Tokenizer",
-                join((lock.tokenizer.kind, " ", tag("code", tokenizer) if tokenizer else None)),
-            ),
+            ("Base model", _pin(lock.model)),
+            ("Tokenizer", _pin(lock.tokenizer)),
+        ]
+        for name, further in lock.models.items():
+            pairs += [
+                (f"{name.capitalize()} model", _pin(further.model)),
+                (f"{name.capitalize()} model's tokenizer", _pin(further.tokenizer)),
+            ]
+        pairs += [
             (
                 "Packages",
                 f"{len(lock.environment.packages)} pinned, Python {lock.environment.python}",
@@ -220,6 +223,10 @@ def _decision(owner: str, decision: Decision, counted: bool) -> tuple[str, ...]:
         word += ", not counted"
     until = decision.not_after or "for good"
     return (owner, word, decision.signed_at, until, str(len(decision.datasets)))
+
+
+def _pin(pin: ModelPin | TokenizerPin) -> Html:
+    return join((pin.kind, " ", tag("code", pin.sha256) if pin.sha256 else None))
 
 
 def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:

@@ -20,6 +20,7 @@ from sealtrain.recipe.installation import (
     measure_environment,
 )
 from sealtrain.recipe.lockfile import (
+    FurtherModelPin,
     Lock,
     ModelPin,
     TokenizerPin,
@@ -28,7 +29,7 @@ from sealtrain.recipe.lockfile import (
     tokenizer_kind,
 )
 from sealtrain.recipe.modelfolder import model_digest, tokenizer_digest
-from sealtrain.recipe.modelspec import FolderTokenizer, ModelFromConfig
+from sealtrain.recipe.modelspec import FolderTokenizer, Model, ModelFromConfig
 from sealtrain.recipe.schema import Recipe, load_recipe
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "LockedRecipe",
     "load_lock",
     "lock_recipe",
+    "measure_further_models",
     "measure_installation",
     "measure_model",
     "measure_tokenizer",
@@ -136,8 +138,9 @@ def lock_recipe(
         "code": measured.code,
         "environment": measured.environment,
         "scripts": measure_scripts(recipe, base_dir),
-        "model": measure_model(recipe, base_dir),
-        "tokenizer": measure_tokenizer(recipe, base_dir),
+        "model": measure_model(recipe.model, base_dir),
+        "tokenizer": measure_tokenizer(recipe.model, base_dir),
+        "models": measure_further_models(recipe, base_dir),
     }
     # Through bytes and back: what is written is what every reader will accept.
     lock = parse_lock(Lock.model_validate(unresolved).to_bytes())
@@ -151,18 +154,27 @@ def measure_scripts(recipe: Recipe, base_dir: Path) -> dict[str, str]:
     return {recipe.script: file_sha256(resolve_inside(base_dir, recipe.script))}
 
 
-def measure_model(recipe: Recipe, base_dir: Path) -> ModelPin:
-    """Digest of the base model. Raises ``ModelInvalid`` as ``lock_recipe``."""
-    model = recipe.model
+def measure_further_models(recipe: Recipe, base_dir: Path) -> dict[str, FurtherModelPin]:
+    """Digests of the models besides the base model, by name. Raises as ``measure_model``."""
+    return {
+        name: FurtherModelPin(
+            model=measure_model(model, base_dir), tokenizer=measure_tokenizer(model, base_dir)
+        )
+        for name, model in recipe.further_models.items()
+    }
+
+
+def measure_model(model: Model, base_dir: Path) -> ModelPin:
+    """Digest of a model. Raises ``ModelInvalid`` as ``lock_recipe``."""
     if isinstance(model, ModelFromConfig):
         return ModelPin(kind="config", sha256=model.digest)
     return ModelPin(kind="folder", sha256=model_digest(resolve_inside(base_dir, model.path)))
 
 
-def measure_tokenizer(recipe: Recipe, base_dir: Path) -> TokenizerPin:
-    """Digest of the tokenizer. Raises ``ModelInvalid`` as ``lock_recipe``."""
-    tokenizer = recipe.model.tokenizer
+def measure_tokenizer(model: Model, base_dir: Path) -> TokenizerPin:
+    """Digest of a model's tokenizer. Raises ``ModelInvalid`` as ``lock_recipe``."""
+    tokenizer = model.tokenizer
     if not isinstance(tokenizer, FolderTokenizer):
-        return TokenizerPin(kind=tokenizer_kind(recipe), sha256=None)
+        return TokenizerPin(kind=tokenizer_kind(model), sha256=None)
     folder = resolve_inside(base_dir, tokenizer.path)
     return TokenizerPin(kind="folder", sha256=tokenizer_digest(folder))

@@ -5,7 +5,7 @@
 1. canonical bytes (RFC 8785), at most ``MAX_LOCK_BYTES``;
 2. every field of the schema, and the recipe by its own schema;
 3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
-4. script, model and tokenizer entries fit the recipe.
+4. script, model and tokenizer entries fit the recipe, those of further models too.
 
 It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 """
@@ -18,20 +18,28 @@ from typing import Literal
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
-from sealtrain.base.models import Hex64, StrictModel, load_model
+from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid
 from sealtrain.recipe.fields import RecipePath
 from sealtrain.recipe.installation import CodePin, EnvironmentPin
-from sealtrain.recipe.modelspec import BytesTokenizer, ModelFromConfig
+from sealtrain.recipe.modelspec import BytesTokenizer, Model, ModelFromConfig
 from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
 
-__all__ = ["MAX_LOCK_BYTES", "Lock", "ModelPin", "TokenizerPin", "load_lock", "parse_lock"]
+__all__ = [
+    "MAX_LOCK_BYTES",
+    "FurtherModelPin",
+    "Lock",
+    "ModelPin",
+    "TokenizerPin",
+    "load_lock",
+    "parse_lock",
+]
 
 MAX_LOCK_BYTES = 192 << 10
 
 
 class ModelPin(StrictModel):
-    """Digest of the base model: its folder, or its configuration and seed."""
+    """Digest of a model: its folder, or its configuration and seed."""
 
     kind: Literal["folder", "config"]
     sha256: Hex64
@@ -42,6 +50,13 @@ class TokenizerPin(StrictModel):
 
     kind: Literal["folder", "bytes", "none"]
     sha256: Hex64 | None
+
+
+class FurtherModelPin(StrictModel):
+    """Digests of a model that training reads besides the base model."""
+
+    model: ModelPin
+    tokenizer: TokenizerPin
 
 
 class Lock(StrictModel):
@@ -55,6 +70,7 @@ class Lock(StrictModel):
     scripts: dict[RecipePath, Hex64]
     model: ModelPin
     tokenizer: TokenizerPin
+    models: dict[OwnerName, FurtherModelPin]
 
     def to_bytes(self) -> bytes:
         """The canonical bytes, which the recipe hash is taken over."""
@@ -105,24 +121,35 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
     named = [] if recipe.script is None else [recipe.script]
     if list(lock.scripts) != named:
         raise LockInvalid("lock pins another script than its recipe names", check="script")
-    model = recipe.model
-    if lock.model.kind != model.kind:
+    _model_fits(recipe.model, lock.model, lock.tokenizer)
+    if lock.models.keys() != recipe.further_models.keys():
+        raise LockInvalid(
+            "lock pins other further models than its recipe names",
+            check="models",
+            got=", ".join(sorted(lock.models)) or "none",
+            expected=", ".join(sorted(recipe.further_models)) or "none",
+        )
+    for name, model in recipe.further_models.items():
+        _model_fits(model, lock.models[name].model, lock.models[name].tokenizer)
+
+
+def _model_fits(model: Model, pin: ModelPin, tokenizer: TokenizerPin) -> None:
+    if pin.kind != model.kind:
         raise LockInvalid("lock pins another kind of model than its recipe names", check="model")
-    if isinstance(model, ModelFromConfig) and lock.model.sha256 != model.digest:
+    if isinstance(model, ModelFromConfig) and pin.sha256 != model.digest:
         raise LockInvalid(
             "lock pins another model than its recipe describes",
             check="model",
-            got=lock.model.sha256,
+            got=pin.sha256,
             expected=model.digest,
         )
-    kind = tokenizer_kind(recipe)
-    if lock.tokenizer.kind != kind or (lock.tokenizer.sha256 is None) != (kind != "folder"):
+    kind = tokenizer_kind(model)
+    if tokenizer.kind != kind or (tokenizer.sha256 is None) != (kind != "folder"):
         raise LockInvalid("lock pins another tokenizer than its recipe names", check="tokenizer")
 
 
-def tokenizer_kind(recipe: Recipe) -> Literal["folder", "bytes", "none"]:
-    """Which kind of tokenizer a recipe uses."""
-    tokenizer = recipe.model.tokenizer
-    if tokenizer is None:
+def tokenizer_kind(model: Model) -> Literal["folder", "bytes", "none"]:
+    """Which kind of tokenizer a model uses."""
+    if model.tokenizer is None:
         return "none"
-    return "bytes" if isinstance(tokenizer, BytesTokenizer) else "folder"
+    return "bytes" if isinstance(model.tokenizer, BytesTokenizer) else "folder"

@@ -1,7 +1,7 @@
 """Measure again what a lock pins, where it is about to run.
 
 In this order, so that the first difference named is the one nearest to the code: version and code,
-Python, packages, script, base model, tokenizer.
+Python, packages, script, base model, tokenizer, further models.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from sealtrain.errors import EnvironmentChanged, ExtraMissing, ModelInvalid
 from sealtrain.recipe.installation import EnvironmentPin, check_package_files
 from sealtrain.recipe.lock import (
     Installation,
+    measure_further_models,
     measure_installation,
     measure_model,
     measure_scripts,
@@ -57,16 +58,18 @@ def check_environment(
         check_package_files(tuple(lock.environment.packages))
     try:
         scripts = measure_scripts(lock.recipe, base_dir)
-        model = measure_model(lock.recipe, base_dir)
-        tokenizer = measure_tokenizer(lock.recipe, base_dir)
+        model = measure_model(lock.recipe.model, base_dir)
+        tokenizer = measure_tokenizer(lock.recipe.model, base_dir)
+        further = measure_further_models(lock.recipe, base_dir)
     except ModelInvalid as error:
-        raise EnvironmentChanged(
-            error.message, check="base model", hint=error.hint or _HINT
-        ) from error
+        raise EnvironmentChanged(error.message, check="models", hint=error.hint or _HINT) from error
     for path, digest in lock.scripts.items():
         _same(f"the script {path}", scripts.get(path), digest)
     _same("the base model", model.sha256, lock.model.sha256)
     _same("the tokenizer", tokenizer.sha256, lock.tokenizer.sha256)
+    for name, pin in lock.models.items():
+        _same(f"the {name} model", further[name].model.sha256, pin.model.sha256)
+        _same(f"the {name} model's tokenizer", further[name].tokenizer.sha256, pin.tokenizer.sha256)
 
 
 _HINT = "install what the lock names, or lock again and have the new lock approved"

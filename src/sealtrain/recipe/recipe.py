@@ -10,7 +10,7 @@ from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
-from sealtrain.recipe.modelspec import Model
+from sealtrain.recipe.modelspec import Model, ModelFromFolder
 from sealtrain.recipe.terms import Dataset, Hardware, Privacy, ReleasePolicy
 from sealtrain.recipe.trainers import TrainerArguments
 
@@ -56,3 +56,8 @@ class Recipe(StrictModel):
     def owners(self) -> tuple[str, ...]:
         """Names of the owners whose data the recipe reads, sorted."""
         return tuple(sorted({dataset.owner for dataset in self.datasets}))
+
+    @property
+    def further_models(self) -> dict[str, ModelFromFolder]:
+        """Models that training reads besides the base model, by what they do there."""
+        return {}

@@ -43,7 +43,7 @@ def test_a_lock_names_no_place_and_no_time(
     assert str(tmp_path) not in text
     assert set(json.loads(text)) == {
         *("version", "consortium_id", "recipe", "code", "environment"),
-        *("scripts", "model", "tokenizer"),
+        *("scripts", "model", "tokenizer", "models"),
     }
 
 
@@ -122,6 +122,12 @@ def _with(path: str, value: Any) -> Callable[[Document], None]:
     return change
 
 
+PINNED = {
+    "model": {"kind": "folder", "sha256": "00" * 32},
+    "tokenizer": {"kind": "folder", "sha256": "00" * 32},
+}
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -138,6 +144,8 @@ def _with(path: str, value: Any) -> Callable[[Document], None]:
         (_with("recipe.model.init_seed", 8), "another model"),
         (_with("tokenizer.kind", "none"), "another tokenizer"),
         (_with("tokenizer.sha256", "00" * 32), "another tokenizer"),
+        (_without("models"), "models"),
+        (_with("models", {"reward": PINNED}), "other further models"),
         (_with("environment.python", "2.7"), "python"),
         (_with("environment.packages.Torch", {}), "packages"),
         (_with("scripts", {"/etc/x.py": "00" * 32}), "scripts"),

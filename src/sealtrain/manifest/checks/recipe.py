@@ -70,7 +70,12 @@ def recipe_is_measured(case: Case) -> str:
             got=sha256_hex(measured),
             expected=recorded.recipe_hash,
         )
-    return f"{lock.recipe.name}, {recorded.recipe_hash[:16]}…, embedded in what was measured"
+    further = "".join(
+        f"; {name} model {pin.model.sha256[:16]}…" for name, pin in lock.models.items()
+    )
+    return (
+        f"{lock.recipe.name}, {recorded.recipe_hash[:16]}…, embedded in what was measured{further}"
+    )
 
 
 def trusted_one(case: Case) -> str:
