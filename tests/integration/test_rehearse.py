@@ -1,0 +1,91 @@
+"""``sealtrain rehearse``: one command plays every part of a run, and its refusals are its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from stage import RECIPE, records
+
+OWNERS = ("clinic-a", "clinic-b", "clinic-c")
+
+
+def rehearse(folder: Path, *words: str | Path) -> tuple[int, dict[str, Any], str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "sealtrain", "rehearse", *map(str, words), "--json"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=180,
+    )
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def command_lines() -> list[str]:
+    """Of every process that runs now."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> list[str | Path]:
+    """Words for a short recipe and its data."""
+    recipe = RECIPE | {"trainer": RECIPE["trainer"] | {"max_steps": 4}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    words: list[str | Path] = ["recipe.yaml"]
+    for dataset in recipe["datasets"]:
+        key = f"{dataset['owner']}.{dataset['name']}"
+        (tmp_path / f"{key}.jsonl").write_text(records(dataset["owner"]))
+        words += ["--data", f"{key}={key}.jsonl"]
+    return words
+
+
+@pytest.mark.slow
+def test_one_command_plays_the_whole_run(tmp_path: Path, given: list[str | Path]) -> None:
+    code, answer, talk = rehearse(
+        tmp_path, *given, "--seal-as", "clinic-a.notes=--padding bucket", "--out", "played"
+    )
+    assert code == 0, talk
+    assert talk.startswith("SIMULATED — NOT ATTESTED")
+    assert answer["trained"]["steps"] == 4
+    assert answer["trained"]["simulated"] is True
+    assert all(check["outcome"] != "failed" for check in answer["verified"]["checks"])
+    assert Path(answer["report"]).read_text().startswith("<!doctype html>")
+    assert (Path(answer["model"]) / "model.safetensors").is_file()
+
+
+def test_data_that_are_not_the_recipes_are_refused(tmp_path: Path, given: list[str | Path]) -> None:
+    code, answer, _ = rehearse(tmp_path, *given[:-2], "--out", "played")
+    assert (code, answer["error"]["code"]) == (2, "usage")
+    assert "clinic-a.check" in answer["error"]["expected"]
+
+
+def test_a_folder_that_holds_something_is_left_alone(
+    tmp_path: Path, given: list[str | Path]
+) -> None:
+    (tmp_path / "played").mkdir()
+    (tmp_path / "played" / "mine.txt").write_text("mine")
+    code, answer, _ = rehearse(tmp_path, *given, "--out", "played")
+    assert (code, answer["error"]["code"]) == (2, "already-exists")
+    assert [path.name for path in (tmp_path / "played").iterdir()] == ["mine.txt"]
+
+
+def test_a_step_that_refuses_says_why_and_leaves_no_process(
+    tmp_path: Path, given: list[str | Path]
+) -> None:
+    (tmp_path / "clinic-b.notes.jsonl").write_text("{broken\n")
+    code, answer, _ = rehearse(tmp_path, *given, "--out", "played")
+    assert code == 5
+    assert answer["error"]["message"].startswith("seal: ")
+    assert not [line for line in command_lines() if str(tmp_path) in line]
