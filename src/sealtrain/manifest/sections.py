@@ -237,7 +237,7 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
     else:
         base = model.path
     peft = recipe.peft
-    method = "all weights" if peft is None else f"LoRA, rank {peft.r}"
+    method = "all weights" if peft is None else peft.title
     return [
         ("Phase", recipe.phase),
         ("Base model", base),

@@ -11,7 +11,8 @@ from sealtrain.recipe.adapters import Adapter
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.modelspec import Model, ModelFromFolder
-from sealtrain.recipe.terms import Dataset, Hardware, Privacy, ReleasePolicy
+from sealtrain.recipe.privacy import Privacy, broken_promise
+from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import TrainerArguments
 
 __all__ = ["Recipe"]
@@ -50,6 +51,23 @@ class Recipe(StrictModel):
         tested = any(dataset.role == "test" for dataset in self.datasets)
         if self.trainer.eval_steps is not None and not tested:
             raise ValueError("trainer.eval_steps needs a dataset with role test")
+        return self
+
+    @model_validator(mode="after")
+    def _adapter_fits_the_base(self) -> Self:
+        if self.peft is None:
+            return self
+        if self.peft.quantization is not None and self.model.kind != "folder":
+            raise ValueError("peft.quantization needs model.path: it holds trained weights")
+        if self.peft.method == "prefix_tuning" and self.trainer.activation_checkpointing:
+            raise ValueError("prefix_tuning works without activation_checkpointing only")
+        return self
+
+    @model_validator(mode="after")
+    def _privacy_holds(self) -> Self:
+        problem = broken_promise(self)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @property

@@ -21,7 +21,7 @@ logged numbers, which are put right here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +112,7 @@ class SealedRun(TrainerCallback):
         steps: Optimizer steps done, resumed ones included.
         rows: Training rows used for them.
         tokens: Tokens without padding, ``None`` where the trainer does not count them.
+        mark: Where the data stand after them (``Positioned.mark``), ``None`` where it is unknown.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -129,6 +130,7 @@ class SealedRun(TrainerCallback):
         self.steps = 0
         self.rows = 0
         self.tokens: int | None = None
+        self.mark: dict[str, Any] | None = None
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -183,6 +185,7 @@ class SealedRun(TrainerCallback):
         self.tokens = int(state.num_input_tokens_seen) or None
         if self._position is not None:
             self.rows = self._position.rows_at(self.steps)
+            self.mark = self._position.mark
         if self._resumed_at is not None and self._position is not None:
             state.epoch = self._position.epoch_at(self.steps, state)
         self._due = self.steps % self._save_steps == 0 or self.steps >= state.max_steps
@@ -281,6 +284,7 @@ class SealedRun(TrainerCallback):
             "scheduler": objects["lr_scheduler"].state_dict(),
             "random": random_states(),
             "rows": self.rows,
+            "mark": self.mark,
             "trainer": {
                 "tokens": int(state.num_input_tokens_seen),
                 "flos": float(state.total_flos),
@@ -307,7 +311,7 @@ class SealedRun(TrainerCallback):
         state.total_flos = trainer["flos"]
         state.log_history = list(trainer["history"])
         self.tokens = trainer["tokens"] or None
-        self.rows = kept["rows"]
+        self.rows, self.mark = kept["rows"], kept["mark"]
         self.last = next((one for one in reversed(state.log_history) if "loss" in one), {})
         self._tokens_before = self.last.get("num_tokens", 0.0)
         if self._best is not None and kept["best"] is not None:
@@ -320,13 +324,19 @@ class SealedRun(TrainerCallback):
         self._resumed_at = self._unlogged_since = ref.step
         self._random_states = kept["random"]
         if self._position is not None:
-            self._position.resume(step=ref.step, rows=self.rows)
+            self._position.resume(step=ref.step, mark=self.mark)
 
 
 def trainable_state(model: Any) -> dict[str, Any]:
     """Trainable parameters and persistent buffers by name."""
-    frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
-    return {name: one for name, one in model.state_dict().items() if name not in frozen}
+    kept = {name for name, one in _parameters(model) if one.requires_grad}
+    kept |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return {name: one for name, one in model.state_dict().items() if name in kept}
+
+
+def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
+    # A frozen base in four bits also keeps its scales in the state dict, as neither of the two.
+    return model.named_parameters(remove_duplicate=False)  # type: ignore[no-any-return]
 
 
 def _load_weights(model: Any, kept: dict[str, Any]) -> None:

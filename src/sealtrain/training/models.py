@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.training import quiet
+from sealtrain.training.adapters import adapter_config, prepare_base, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.recipe.adapters import Lora
+    from sealtrain.recipe.adapters import Adapter
     from sealtrain.recipe.schema import Recipe
 
 quiet.silence()
@@ -91,7 +92,7 @@ def build_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
 
 
 def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> PreTrainedModel:
-    """The recipe's base model on the CPU.
+    """The recipe's base model on the CPU, in four bits if the recipe's adapter wants that.
 
     Args:
         recipe: Names a folder, or a config and a seed.
@@ -109,8 +110,13 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
     auto = getattr(transformers, kind)
     model = recipe.model
     dtype = getattr(torch, model.dtype)
+    wanted = None if recipe.peft is None else recipe.peft.quantization
+    if wanted is not None:
+        settings["quantization_config"] = quantization_config(wanted)
+        settings["device_map"] = {"": "cuda" if torch.cuda.is_available() else "cpu"}
     try:
         if model.kind == "folder":
+            torch.manual_seed(recipe.trainer.seed)  # a head the folder does not have is random
             built: PreTrainedModel = auto.from_pretrained(
                 base_dir / model.path,
                 local_files_only=True,
@@ -131,7 +137,7 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
             got=type(error).__name__,
             hint="check model.path or model.config in the recipe",
         ) from error
-    return built
+    return built if wanted is None else prepare_base(built)
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -161,12 +167,6 @@ def adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
             setattr(model.generation_config, name, value)
 
 
-def lora_config(lora: Lora, task_type: str) -> Any:
-    """``peft.LoraConfig`` with the recipe's values."""
-    from peft import LoraConfig
-
-    values = lora.model_dump(exclude={"method"})
-    for name in ("target_modules", "modules_to_save", "layers_to_transform"):
-        if isinstance(values[name], tuple):
-            values[name] = list(values[name])
-    return LoraConfig(task_type=task_type, **values)
+def lora_config(adapter: Adapter, task_type: str) -> Any:
+    """``training.adapters.adapter_config``."""
+    return adapter_config(adapter, task_type)

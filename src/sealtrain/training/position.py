@@ -23,7 +23,11 @@ __all__ = ["DataPosition"]
 
 
 class DataPosition:
-    """Rows used by step, of one call to ``train()``."""
+    """Rows used by step, of one call to ``train()``.
+
+    Attributes:
+        mark: Where the data stood at the step last asked for, ``None`` where they have no place.
+    """
 
     def __init__(self, args: TrainingArguments, loader: Any) -> None:
         """Watch the batches a loader makes. Call before it is iterated.
@@ -46,7 +50,8 @@ class DataPosition:
         self._batches_per_step = int(args.gradient_accumulation_steps)
         self._first_step = 0
         self._made = 0
-        self._ends: dict[int, int] = {}
+        self._ends: dict[int, dict[str, Any]] = {}
+        self.mark: dict[str, Any] | None = None
         self._rows_per_step: int = (
             args.train_batch_size * self._batches_per_step * max(1, args.world_size)
         )
@@ -63,17 +68,19 @@ class DataPosition:
         batch = (step - self._first_step) * self._batches_per_step
         for past in [number for number in self._ends if number < batch]:
             del self._ends[past]
-        return self._ends[batch]
+        self.mark = self._ends[batch]
+        return int(self.mark["row"])
 
-    def resume(self, *, step: int, rows: int) -> None:
-        """Make the next iteration begin after ``step`` steps and ``rows`` rows.
+    def resume(self, *, step: int, mark: dict[str, Any] | None) -> None:
+        """Make the next iteration begin after ``step`` steps, where ``mark`` says.
 
         Raises:
             CheckpointRefused: The data can only be replayed, and its first epoch is over.
         """
         self._first_step = step
-        if self._seekable and self._stream is not None:
-            self._stream.start = rows
+        if self._seekable and self._stream is not None and mark is not None:
+            self._stream.seek(mark)
+            self.mark = mark
             return
         batches = step * self._batches_per_step
         try:
@@ -120,7 +127,7 @@ class DataPosition:
             batch = collate(examples)
             self._made += 1
             if stream is not None:
-                self._ends[self._made] = stream.position
+                self._ends[self._made] = stream.mark()
             return batch
 
         base.collate_fn = noted

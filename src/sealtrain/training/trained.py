@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Trained", "model_files"]
+__all__ = ["Trained", "adapter_files", "model_files", "weight_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class Trained:
         environment: Facts a repetition needs.
         accelerators: Names of those in use.
         withheld: Names of metrics the release policy held back, with counts.
+        privacy: The manifest's section on privacy (spec/run-manifest.md §2).
+        tokens_sha256: Digest of the tokens trained on, in order, where the phase takes it.
     """
 
     files: dict[str, bytes]
@@ -35,6 +38,9 @@ class Trained:
     environment: dict[str, str]
     accelerators: tuple[str, ...]
     withheld: dict[str, int]
+    privacy: dict[str, Any]
+    privacy: dict[str, Any] = field(default_factory=lambda: {"dp": "none"})
+    tokens_sha256: str | None = None
 
 
 def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, bytes]:
@@ -42,25 +48,38 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
 
     A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
     """
-    from safetensors.torch import save
-
-    files: dict[str, bytes] = {}
-    if hasattr(model, "peft_config"):
-        from peft import get_peft_model_state_dict
-
-        # Where the base model lay on this machine is nobody's business.
-        adapter = model.peft_config["default"].to_dict() | {"base_model_name_or_path": None}
-        files["adapter_config.json"] = json.dumps(adapter, default=_plain, indent=2).encode()
-        weights, name = get_peft_model_state_dict(model), "adapter_model.safetensors"
-        config = model.get_base_model().config
-    else:
-        weights, name = model.state_dict(), "model.safetensors"
-        config = model.config
-    files[name] = save(_without_aliases(weights), metadata={"format": "pt"})
-    files["config.json"] = config.to_json_string(use_diff=True).encode()
+    files = adapter_files(model) if hasattr(model, "peft_config") else weight_files(model)
     if tokenizer is not None:
         files |= _tokenizer_files(tokenizer)
     return files
+
+
+def weight_files(model: Any) -> dict[str, bytes]:
+    """All weights of a model, and its config."""
+    from safetensors.torch import save
+
+    return {
+        "model.safetensors": save(_without_aliases(model.state_dict()), metadata={"format": "pt"}),
+        "config.json": model.config.to_json_string(use_diff=True).encode(),
+    }
+
+
+def adapter_files(model: Any) -> dict[str, bytes]:
+    """The adapter of a PEFT model, and the config of its base."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save
+
+    # Where the base model lay on this machine is nobody's business.
+    adapter = model.peft_config["default"].to_dict() | {"base_model_name_or_path": None}
+    weights = _without_aliases(get_peft_model_state_dict(model))
+    config = deepcopy(model.get_base_model().config)
+    # The adapter belongs to the full-precision base; four bits were a way to train it.
+    vars(config).pop("quantization_config", None)
+    return {
+        "adapter_config.json": json.dumps(adapter, default=_plain, indent=2).encode(),
+        "adapter_model.safetensors": save(weights, metadata={"format": "pt"}),
+        "config.json": config.to_json_string(use_diff=True).encode(),
+    }
 
 
 def _without_aliases(weights: dict[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("trainer.warmup_steps", 1.5, "warmup_steps"),
     ("trainer.padding_free", True, "padding_free"),
     ("peft.method", "magic", "method"),
-    ("peft.r", 0, "peft.r"),
+    ("peft.r", 0, "peft.lora.r"),
     ("peft.target_modules", "q_.*", "target_modules"),
     ("peft.target_modules", [], "target_modules"),
     ("privacy", {}, "privacy.dp"),

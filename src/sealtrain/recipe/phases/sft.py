@@ -88,6 +88,13 @@ class SftRecipe(Recipe):
     trainer: SftArguments
 
     @model_validator(mode="after")
+    def _learned_prompts_begin_rows(self) -> Self:
+        prompted = self.peft is not None and not self.peft.changes_weights
+        if prompted and (self.trainer.packing or self.trainer.padding_free):
+            raise ValueError(f"{self.peft.method} reads one document a row: no packing")
+        return self
+
+    @model_validator(mode="after")
     def _text_needs_a_tokenizer(self) -> Self:
         if self.model.tokenizer is None:
             raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")

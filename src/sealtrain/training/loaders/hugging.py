@@ -49,6 +49,14 @@ class Positioned:
             self.position += 1
             yield row
 
+    def mark(self) -> dict[str, Any]:
+        """Where the newest reader is: plain data for ``seek``; ``row`` counts rows begun."""
+        return {"row": self.position}
+
+    def seek(self, mark: Mapping[str, Any]) -> None:
+        """Make the next iteration begin where ``mark`` was taken."""
+        self.start = int(mark["row"])
+
     def __reduce__(self) -> Any:
         """Refuse: keys and plaintext stay in this process."""
         raise UsageError(
@@ -128,10 +136,13 @@ def as_map_style_dataset(
 def positioned_under(dataset: Any) -> Positioned | None:
     """The stream under a dataset that was mapped, filtered or divided since; ``None`` if none."""
     while dataset is not None:
+        if isinstance(getattr(dataset, "positioned", None), Positioned):
+            found: Positioned = dataset.positioned
+            return found
         examples = getattr(dataset, "_ex_iterable", None)
         while examples is not None:
-            found = getattr(examples, "positioned", None)
-            if isinstance(found, Positioned):
+            if isinstance(getattr(examples, "positioned", None), Positioned):
+                found = examples.positioned
                 return found
             examples = getattr(examples, "ex_iterable", None)
         dataset = getattr(dataset, "dataset", None)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import RecordInvalid
 from sealtrain.training import quiet
+from sealtrain.training.adapters import adapter_config, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import as_iterable_dataset
 from sealtrain.training.loaders.stream import read_all
 from sealtrain.training.models import (
     adopt_tokens,
     build_model,
     build_tokenizer,
     check_vocabulary,
-    lora_config,
 )
+from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -90,15 +90,16 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     adopt_tokens(model, tokenizer)
     callback = SealedRun(work.context)
     plain_loss = not torch.cuda.is_available() and recipe.trainer.loss_type == "nll"
-    trainer = (PlainLossTrainer if plain_loss else SFTTrainer)(
+    trainer = made_private(PlainLossTrainer if plain_loss else SFTTrainer, work)(
         model=model,
         args=SFTConfig(
-            **trainer_arguments(recipe.trainer, work.scratch),
-            **{name: getattr(recipe.trainer, name) for name in _SFT_ONLY},
+            **trainer_arguments(recipe.trainer, work.scratch)
+            | {name: getattr(recipe.trainer, name) for name in _SFT_ONLY}
+            | private_arguments(recipe),
         ),
-        train_dataset=as_iterable_dataset(work.training_stream(_renamed(recipe.columns))),
+        train_dataset=training_rows(work, _renamed(recipe.columns)),
         processing_class=tokenizer,
-        peft_config=None if recipe.peft is None else lora_config(recipe.peft, "CAUSAL_LM"),
+        peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
@@ -129,7 +130,8 @@ def _evaluate(work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase) -
         for records in _chunks(work, size):
             answers.update(str(record[columns.completion]).strip() for record in records)
             ids, mask, labels = _encode(records, columns, tokenizer, model.device)
-            logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
+            outputs = model(input_ids=ids, attention_mask=mask, use_cache=False)
+            logits = outputs.logits[:, virtual_tokens(model) : -1]
             wanted = labels[:, 1:]
             counted = wanted != -100
             hits = (logits.argmax(-1) == wanted) | ~counted
