@@ -25,7 +25,6 @@ __all__ = [
 
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
 _Modules = Annotated[tuple[ModuleName, ...], Field(min_length=1)]
-_VirtualTokens = Annotated[int, Field(ge=1, le=4096)]
 _Width = Annotated[int, Field(ge=1, le=65_536)]
 
 
@@ -61,6 +60,14 @@ class _WeightAdapter(_AnyAdapter):
     merge: bool = Field(
         default=False, description="Hand out the full-precision base with the adapter merged in."
     )
+
+
+class _LearnedPrompt(_AnyAdapter):
+    """A method whose result stands before the input."""
+
+    merge: ClassVar[bool] = False
+
+    num_virtual_tokens: int = Field(ge=1, le=4096)
 
 
 class Lora(_WeightAdapter):
@@ -120,11 +127,10 @@ class Ia3(_WeightAdapter):
         return "IA³"
 
 
-class PrefixTuning(_AnyAdapter):
+class PrefixTuning(_LearnedPrompt):
     """``peft.PrefixTuningConfig`` (P-tuning v2): learned keys and values before every layer's."""
 
     method: Literal["prefix_tuning"]
-    num_virtual_tokens: _VirtualTokens
     prefix_projection: bool = Field(
         default=False, description="Make the prefix by a small network, as P-tuning v2 does."
     )
@@ -144,11 +150,10 @@ class PrefixTuning(_AnyAdapter):
         return f"prefix tuning, {self.num_virtual_tokens} virtual tokens"
 
 
-class PTuning(_AnyAdapter):
+class PTuning(_LearnedPrompt):
     """``peft.PromptEncoderConfig`` (P-tuning): a learned prompt, made by a small network."""
 
     method: Literal["p_tuning"]
-    num_virtual_tokens: _VirtualTokens
     encoder_reparameterization_type: Literal["MLP", "LSTM"] = "MLP"
     encoder_hidden_size: _Width | None = Field(
         default=None, description="Width of that network; the model's own when null."
@@ -162,11 +167,10 @@ class PTuning(_AnyAdapter):
         return f"P-tuning, {self.num_virtual_tokens} virtual tokens"
 
 
-class PromptTuning(_AnyAdapter):
+class PromptTuning(_LearnedPrompt):
     """``peft.PromptTuningConfig``: a learned prompt."""
 
     method: Literal["prompt_tuning"]
-    num_virtual_tokens: _VirtualTokens
     prompt_tuning_init: Literal["RANDOM", "SAMPLE_VOCAB"] = "RANDOM"
 
     @property
