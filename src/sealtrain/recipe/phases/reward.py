@@ -43,6 +43,12 @@ class RewardRecipe(Recipe):
     trainer: RewardArguments
 
     @model_validator(mode="after")
+    def _dropout_happens(self) -> Self:
+        if self.trainer.disable_dropout and getattr(self.peft, "lora_dropout", 0):
+            raise ValueError("lora_dropout needs trainer.disable_dropout: false")
+        return self
+
+    @model_validator(mode="after")
     def _text_needs_a_tokenizer(self) -> Self:
         if self.model.tokenizer is None:
             raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")

@@ -1,0 +1,88 @@
+"""Tiny recipes and sealed records of preferences, for tests of ``dpo`` and ``reward``."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from training_world import CANARY, LLAMA, OWNERS, TRAINER
+
+from sealtrain.recipe.schema import Recipe, parse_recipe
+
+PAIRS = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
+LABELLED = {"prompt": "prompt", "completion": "completion", "label": "label"}
+METRICS = ["loss", "eval_loss", "reward_accuracy", "reward_margin", "rewards_margins"]
+
+
+def preferring(phase: str, *, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+    """A recipe of ``phase`` on two hospitals' pairs, full weights, with changes."""
+    document = {
+        "version": 1,
+        "name": "tiny",
+        "phase": phase,
+        "model": {"config": LLAMA, "init_seed": 7, "tokenizer": {"kind": "bytes"}},
+        "datasets": [
+            *({"owner": owner, "name": "records", "role": "train"} for owner in OWNERS),
+            {"owner": OWNERS[0], "name": "held-out", "role": "test"},
+        ],
+        "columns": PAIRS,
+        "trainer": TRAINER | {"max_length": 64, "disable_dropout": False} | (trainer or {}),
+        "peft": None,
+        "privacy": {"dp": "none"},
+        "release_policy": {
+            "metrics": METRICS,
+            "round_to": 8,
+            "model": {"recipients": [OWNERS[0]]},
+        },
+        "hardware": {
+            "platforms": ["simulator"],
+            "image": None,
+            "key_provider": "none",
+            "key_provider_id": None,
+        },
+    }
+    return parse_recipe(document | changed)
+
+
+def kto(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+    """The same on single answers with a label."""
+    settings = {"loss_type": "kto"} | (trainer or {})
+    return preferring("dpo", trainer=settings, columns=LABELLED, **changed)
+
+
+def preferences(count: int, label: str) -> list[dict[str, Any]]:
+    """Which of two sizes is larger, said right and wrong. Each record holds the canary."""
+    source = random.Random(label)  # noqa: S311 - test records
+    rows = []
+    for number in range(count):
+        first, second = source.sample(range(10), 2)
+        right, wrong = (" first", " second") if first > second else (" second", " first")
+        desirable = source.random() < 0.5
+        question = f"{CANARY} {number}{' long' * (number % 5)}: {first} or {second}?"
+        rows.append(
+            {
+                "prompt": question,
+                "chosen": right,
+                "rejected": wrong,
+                "completion": right if desirable else wrong,
+                "label": desirable,
+                "whole_chosen": question + right,
+                "whole_rejected": question + wrong,
+                "asked": [{"role": "user", "content": question}],
+                "right": [{"role": "assistant", "content": right}],
+                "wrong": [{"role": "assistant", "content": wrong}],
+            }
+        )
+    return rows
+
+
+def write_preferences(folder: Path, count: int = 40) -> dict[str, Path]:
+    """JSONL of every dataset, by ``owner.name``."""
+    paths = {}
+    for owner, name in ((OWNERS[0], "records"), (OWNERS[1], "records"), (OWNERS[0], "held-out")):
+        rows = preferences(count if name == "records" else count // 2, f"{owner}.{name}")
+        paths[f"{owner}.{name}"] = path = folder / f"{owner}.{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return paths
