@@ -29,6 +29,7 @@ quiet.silence()
 __all__ = ["Layout", "bytes_of", "lay_out", "read_state"]
 
 MAX_HEADER_BYTES = 1 << 30
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError)
 _NAMES = {
     "float64": "F64",
     "float32": "F32",
@@ -120,7 +121,7 @@ def read_state(file: RawIOBase, *, wanted: Iterable[str] | None = None) -> dict[
     """
     try:
         return _read(file, None if wanted is None else set(wanted))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+    except _MALFORMED as error:
         raise CheckpointRefused(
             "the checkpoint holds no training state", check="checkpoint"
         ) from error
