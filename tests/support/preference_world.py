@@ -86,3 +86,26 @@ def write_preferences(folder: Path, count: int = 40) -> dict[str, Path]:
         paths[f"{owner}.{name}"] = path = folder / f"{owner}.{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return paths
+
+
+def merging_tokenizer(folder: Path) -> None:
+    """Save a tokenizer that joins the end of a question with the begin of its answer.
+
+    TRL then warns, and quotes the question.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    space = "\u0120"  # how byte-level tokenizers write a space
+    words = ["<pad>", "<eos>", *alphabet[:254], f"?{space}", f"?{space}f", f"?{space}s"]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    merges = [("?", space), (f"?{space}", "f"), (f"?{space}", "s")]
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token="<pad>",  # names of tokens, not secrets
+        eos_token="<eos>",
+    ).save_pretrained(folder)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sealtrain.training import quiet
+from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.models import (
@@ -25,7 +26,6 @@ from sealtrain.training.models import (
     build_model,
     build_tokenizer,
     check_vocabulary,
-    lora_config,
 )
 from sealtrain.training.preferences import (
     InOneGo,
@@ -70,7 +70,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         train_dataset=rows,
         eval_dataset=test_rows,
         processing_class=tokenizer,
-        peft_config=None if recipe.peft is None else lora_config(recipe.peft, "CAUSAL_LM"),
+        peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)

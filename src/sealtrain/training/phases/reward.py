@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training import quiet
+from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.models import (
     build_model,
     build_tokenizer,
     check_vocabulary,
-    lora_config,
 )
 from sealtrain.training.preferences import batches, own_arguments, preference_rows
 from sealtrain.training.randomness import undisturbed
@@ -68,7 +68,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         train_dataset=rows,
         eval_dataset=test_rows,
         processing_class=tokenizer,
-        peft_config=None if recipe.peft is None else lora_config(recipe.peft, "SEQ_CLS"),
+        peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "SEQ_CLS"),
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
