@@ -71,9 +71,9 @@ class ModelFromFolder(StrictModel):
 
     kind: ClassVar[Literal["folder"]] = "folder"
     path: RecipePath
-    tokenizer: Tokenizer = Field(
+    tokenizer: Tokenizer | None = Field(
         default_factory=lambda known: FolderTokenizer(path=known.get("path", "")),
-        description="The model's own when left out.",
+        description="The model's own when left out; null for a model that reads no text.",
     )
     dtype: Literal["float32", "bfloat16"] = "float32"
 

@@ -28,12 +28,13 @@ _CONFIGS: Final = {
 }
 
 
-def adapter_config(adapter: Adapter, task_type: str) -> Any:
+def adapter_config(adapter: Adapter, task_type: str | None) -> Any:
     """PEFT's configuration with the recipe's values.
 
     Args:
         adapter: The recipe's ``peft``.
-        task_type: PEFT's name of the task: ``CAUSAL_LM``, ``SEQ_CLS``, ``FEATURE_EXTRACTION``.
+        task_type: PEFT's name of the task: ``CAUSAL_LM``, ``SEQ_CLS``, ``FEATURE_EXTRACTION``;
+            ``None`` for a model that reads no ids.
     """
     import peft
 
@@ -72,7 +73,9 @@ def prepare_base(model: Any) -> Any:
     return prepare(model, use_gradient_checkpointing=False)  # the trainer switches that on itself
 
 
-def adapt(model: Any, adapter: Adapter, task_type: str, *, activation_checkpointing: bool) -> Any:
+def adapt(
+    model: Any, adapter: Adapter, task_type: str | None, *, activation_checkpointing: bool
+) -> Any:
     """The model with a fresh adapter, for trainers that take a finished model.
 
     Args:

@@ -1,4 +1,4 @@
-"""``classify``: a classifier on text or on columns of numbers."""
+"""``classify``: a classifier on text, on images or on columns of numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, Text, by_key
+from sealtrain.recipe.images import Augmentation, Preparation
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
 __all__ = [
     "ClassifyArguments",
+    "ClassifyImageColumns",
     "ClassifyRecipe",
     "ClassifyTabularColumns",
     "ClassifyTextColumns",
@@ -25,6 +27,14 @@ class ClassifyTextColumns(Columns):
 
     kind: ClassVar[Literal["text"]] = "text"
     text: ColumnName
+    label: ColumnName
+
+
+class ClassifyImageColumns(Columns):
+    """An encoded image (JPEG, PNG or WebP) and its label."""
+
+    kind: ClassVar[Literal["image"]] = "image"
+    image: ColumnName
     label: ColumnName
 
 
@@ -43,8 +53,10 @@ class ClassifyTabularColumns(Columns):
 
 
 ClassifyColumns = Annotated[
-    Annotated[ClassifyTextColumns, Tag("text")] | Annotated[ClassifyTabularColumns, Tag("tabular")],
-    Discriminator(by_key("text", features="tabular")),
+    Annotated[ClassifyTextColumns, Tag("text")]
+    | Annotated[ClassifyImageColumns, Tag("image")]
+    | Annotated[ClassifyTabularColumns, Tag("tabular")],
+    Discriminator(by_key("text", features="tabular", image="image")),
 ]
 
 
@@ -55,7 +67,7 @@ class ClassifyArguments(TrainerArguments):
 
 
 class ClassifyRecipe(Recipe):
-    """Training of a classifier on text or on columns of numbers."""
+    """Training of a classifier on text, on images or on columns of numbers."""
 
     phase: Literal["classify"]
     columns: ClassifyColumns
@@ -70,6 +82,17 @@ class ClassifyRecipe(Recipe):
         le=65_536,
         description="Counted from labels when left out.",
     )
+    preparation: Preparation | None = Field(
+        default=None, description="Of images; the model folder's own when null."
+    )
+    augmentation: Augmentation | None = None
+    calibration_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.5,
+        description="Share of the test records that sets the temperature of the probabilities; "
+        "the others are measured.",
+    )
 
     @model_validator(mode="after")
     def _labels_agree(self) -> Self:
@@ -82,7 +105,9 @@ class ClassifyRecipe(Recipe):
 
     @model_validator(mode="after")
     def _model_reads_the_columns(self) -> Self:
-        if self.columns.kind == "tabular":
+        if self.columns.kind == "image":
+            self._model_reads_images()
+        elif self.columns.kind == "tabular":
             if not isinstance(self.model, ModelFromConfig) or self.model.tokenizer is not None:
                 raise ValueError("features need model.config without a tokenizer")
             if self.peft is not None:
@@ -90,3 +115,21 @@ class ClassifyRecipe(Recipe):
         elif self.model.tokenizer is None:
             raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
         return self
+
+    @model_validator(mode="after")
+    def _changes_fit_the_columns(self) -> Self:
+        if self.preparation is not None and self.columns.kind != "image":
+            raise ValueError("preparation belongs to images")
+        if self.augmentation is not None and self.augmentation.kind != self.columns.kind:
+            raise ValueError(f"augmentation of {self.augmentation.kind}s needs such columns")
+        if self.augmentation is not None and self.privacy.dp != "none":
+            raise ValueError("augmentation and differential privacy do not go together")
+        return self
+
+    def _model_reads_images(self) -> None:
+        if self.model.tokenizer is not None:
+            raise ValueError("images need a model without a tokenizer; write tokenizer: null")
+        if isinstance(self.model, ModelFromConfig) and self.preparation is None:
+            raise ValueError("images and model.config need preparation: {size: …}")
+        if self.peft is not None and (self.peft.method != "lora" or self.peft.quantization):
+            raise ValueError("images train whole, or with peft.method lora in full precision")

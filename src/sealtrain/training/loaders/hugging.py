@@ -23,7 +23,10 @@ from datasets.iterable_dataset import _BaseExamplesIterable  # noqa: E402
 if TYPE_CHECKING:
     from sealtrain.training.sources import Source
 
-__all__ = ["Positioned", "as_iterable_dataset", "as_map_style_dataset", "positioned_under"]
+__all__ = ["ROW", "Positioned", "as_iterable_dataset", "as_map_style_dataset", "positioned_under"]
+
+ROW = "sealtrain_row"
+"""Under this name a numbered row carries its position in the stream."""
 
 
 class Positioned:
@@ -34,6 +37,7 @@ class Positioned:
         start: Row at which the next iteration begins; a resumed run sets it.
         position: Row after the one handed out last.
         stop: Row at which iterations end; endless when ``None``.
+        numbered: Rows carry their position, as ``ROW``.
     """
 
     def __init__(self, stream: RecordStream, *, stop: int | None = None) -> None:
@@ -41,11 +45,14 @@ class Positioned:
         self.start = 0
         self.position = 0
         self.stop = stop
+        self.numbered = False
 
     def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
         """Rows from ``start`` on, the attribute when not given."""
         self.position = self.start if start is None else start
         for row in self.stream.rows(self.position, self.stop):
+            if self.numbered:
+                row[ROW] = self.position
             self.position += 1
             yield row
 

@@ -1,28 +1,35 @@
-"""``classify``: risk classifiers on text or on columns of numbers, with Transformers and PEFT.
+"""``classify``: classifiers of text, images or columns of numbers, with Transformers and PEFT.
 
-On the sealed test split: accuracy, macro F1 and, for two labels, the area under the ROC curve.
+On the sealed test split: accuracy, macro F1, area under the ROC curve, calibration error, Brier
+score and loss (``training.scores``). A share of it may set a temperature for the probabilities
+first; it is not measured, and the temperature goes with the model as ``calibration.json``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import RecordInvalid
 from sealtrain.training import quiet
+from sealtrain.training.adapters import adapt
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import as_iterable_dataset
-from sealtrain.training.loaders.stream import read_all
-from sealtrain.training.models import (
-    build_model,
-    build_tokenizer,
-    check_vocabulary,
-    lora_config,
+from sealtrain.training.classifier_inputs import (
+    feature_scale,
+    image_encoder,
+    tabular_encoder,
+    text_encoder,
 )
+from sealtrain.training.images import preparation_file, preparation_of
+from sealtrain.training.loaders.hugging import positioned_under
+from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
+from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
+from sealtrain.training.scores import fitted_temperature, measure, softmax
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from transformers import PreTrainedTokenizerBase
 
@@ -31,6 +38,12 @@ if TYPE_CHECKING:
 quiet.silence()
 
 __all__ = ["train"]
+
+_AUTO_CLASSES = {
+    "text": "AutoModelForSequenceClassification",
+    "tabular": "AutoModelForSequenceClassification",
+    "image": "AutoModelForImageClassification",
+}
 
 Encoded = dict[str, Any]
 
@@ -50,28 +63,27 @@ def train(
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     recipe = work.recipe
-    tabular = recipe.columns.kind == "tabular"
-    tokenizer = None if tabular else build_tokenizer(recipe, work.base_dir)
-    model: Any = build_model(
-        recipe, work.base_dir, "AutoModelForSequenceClassification", **_config(work, tokenizer)
-    )
+    kind = recipe.columns.kind
+    tokenizer = build_tokenizer(recipe, work.base_dir) if kind == "text" else None
+    model: Any = build_model(recipe, work.base_dir, _AUTO_CLASSES[kind], **_config(work, tokenizer))
     if tokenizer is not None:
         check_vocabulary(model, tokenizer)
     if recipe.peft is not None:
-        from peft import get_peft_model
-
-        model = get_peft_model(model, lora_config(recipe.peft, "SEQ_CLS"))
-    if tabular:
-        model.standardise(*_scale(work))
-    encode = _tabular_encoder(recipe) if tabular else _text_encoder(recipe, tokenizer)
-    positioned = work.training_stream({name: name for name in recipe.columns.names})
-    rows = as_iterable_dataset(positioned)
+        model = _adapted(recipe, model)
+    if kind == "tabular":
+        model.standardise(*feature_scale(work))
+    encode = _encoder(work, tokenizer)
+    rows = training_rows(work, {name: name for name in recipe.columns.names})
+    stream = positioned_under(rows)
+    if stream is not None:
+        stream.numbered = recipe.augmentation is not None
     callback = SealedRun(work.context)
-    trainer = Trainer(
+    trainer = made_private(Trainer, work)(
         model=model,
         args=TrainingArguments(
             **trainer_arguments(recipe.trainer, work.scratch)
             | {"include_num_input_tokens_seen": "no", "remove_unused_columns": False}
+            | private_arguments(recipe)
         ),
         train_dataset=rows,
         data_collator=encode,
@@ -90,119 +102,66 @@ def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[
     if recipe.labels is not None:
         settings["id2label"] = dict(enumerate(recipe.labels))
         settings["label2id"] = {name: index for index, name in enumerate(recipe.labels)}
-    if tokenizer is None:
+    if tokenizer is not None:
+        settings["pad_token_id"] = tokenizer.pad_token_id
+    elif recipe.columns.kind == "tabular":
         import sealtrain.training.tabular  # noqa: F401  # registers the architecture
 
         settings["num_features"] = len(recipe.columns.features)
-    else:
-        settings["pad_token_id"] = tokenizer.pad_token_id
+    elif recipe.model.kind == "folder":
+        # A pretrained head has the labels it was trained for; a new one takes its place.
+        settings["ignore_mismatched_sizes"] = True
     return settings
 
 
-def _label_reader(recipe: Any) -> Callable[[Any], int]:
-    names: Mapping[Any, int] = {
-        name: index for index, name in enumerate(recipe.labels or range(recipe.num_labels))
-    }
-
-    def read(value: Any) -> int:
-        if value not in names:
-            raise RecordInvalid(
-                "a record carries a label the recipe does not know",
-                check="labels",
-                expected=f"one of {len(names)} labels",
-                hint="list every label in the recipe",
-            )
-        return names[value]
-
-    return read
-
-
-def _text_encoder(
-    recipe: Any, tokenizer: PreTrainedTokenizerBase | None
-) -> Callable[[list[Encoded]], Encoded]:
-    import torch
-
-    read_label = _label_reader(recipe)
-
-    def encode(records: list[Encoded]) -> Encoded:
-        """Ids and mask int64 (batch, tokens), labels int64 (batch,)."""
-        if tokenizer is None:
-            raise RecordInvalid("text needs a tokenizer")
-        batch = tokenizer(
-            [record[recipe.columns.text] for record in records],
-            truncation=True,
-            max_length=recipe.trainer.max_length,
-            padding=True,
-            return_tensors="pt",
-        )
-        labels = [read_label(record[recipe.columns.label]) for record in records]
-        return {
-            "input_ids": batch["input_ids"],
-            "attention_mask": batch["attention_mask"],
-            "labels": torch.tensor(labels, dtype=torch.int64),
-        }
-
-    return encode
-
-
-def _tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
-    import torch
-
-    read_label = _label_reader(recipe)
-
-    def encode(records: list[Encoded]) -> Encoded:
-        """Features float32 (batch, features), labels int64 (batch,)."""
-        rows = [[record[name] for name in recipe.columns.features] for record in records]
-        if any(not isinstance(value, (int, float)) for row in rows for value in row):
-            raise RecordInvalid("a record has a feature that is no number", check="features")
-        features = torch.tensor(rows, dtype=torch.float32)
-        if not torch.isfinite(features).all():
-            raise RecordInvalid("a record has a feature that is not finite", check="features")
-        labels = [read_label(record[recipe.columns.label]) for record in records]
-        return {
-            "features": features,
-            "labels": torch.tensor(labels, dtype=torch.int64),
-        }
-
-    return encode
-
-
-def _scale(work: Workplace) -> tuple[Any, Any]:
-    """Mean and deviation of every feature over the training records, float32 (features,)."""
-    import numpy as np
-    import torch
-
-    features = work.recipe.columns.features
-    count, total, squares = 0, np.zeros(len(features)), np.zeros(len(features))
-    origin: Any = None
-    for batch in read_all(work.train_sources, features):
-        columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in features]
-        try:
-            values = np.stack(columns, axis=1).astype(np.float64)
-        except (TypeError, ValueError):
-            raise RecordInvalid("a feature is no number", check="features") from None
-        if origin is None:
-            # Sums of squares lose their digits when all values lie far from zero.
-            origin = values.mean(axis=0)
-        values -= origin
-        count += len(values)
-        total += values.sum(axis=0)
-        squares += (values**2).sum(axis=0)
-    mean = total / count
-    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
-    return (
-        torch.tensor(mean + origin, dtype=torch.float32),
-        torch.tensor(deviation, dtype=torch.float32),
+def _adapted(recipe: Any, model: Any) -> Any:
+    wanted = recipe.peft
+    task: str | None = "SEQ_CLS"
+    if recipe.columns.kind == "image":
+        _freeze_statistics(model)
+        task = None  # PEFT's classifiers read input_ids
+        if wanted.modules_to_save is None:
+            wanted = wanted.model_copy(update={"modules_to_save": ("classifier",)})
+    return adapt(
+        model, wanted, task, activation_checkpointing=recipe.trainer.activation_checkpointing
     )
+
+
+def _freeze_statistics(model: Any) -> None:
+    """Keep batch normalisation as it was trained: its averages are no part of an adapter."""
+    import torch
+
+    class FrozenStatistics(torch.nn.BatchNorm2d):
+        def train(self, mode: bool = True) -> FrozenStatistics:
+            super().train(False)
+            return self
+
+    for module in model.modules():
+        if type(module) is torch.nn.BatchNorm2d:
+            module.__class__ = FrozenStatistics
+
+
+def _encoder(
+    work: Workplace, tokenizer: PreTrainedTokenizerBase | None
+) -> Callable[[list[Encoded]], Encoded]:
+    recipe = work.recipe
+    if tokenizer is not None:
+        return text_encoder(recipe, tokenizer)
+    if recipe.columns.kind == "tabular":
+        return tabular_encoder(recipe)
+    preparation = preparation_of(recipe, work.base_dir)
+    work.beside |= preparation_file(preparation)
+    return image_encoder(recipe, preparation)
 
 
 def _evaluate(
     work: Workplace, model: Any, encode: Callable[[list[Encoded]], Encoded]
 ) -> dict[str, float]:
+    import numpy as np
     import torch
 
     truth: list[int] = []
-    scores: list[Any] = []
+    found: list[Any] = []
     training = model.training
     model.eval()
     with torch.no_grad():
@@ -210,27 +169,26 @@ def _evaluate(
             batch = encode(records)
             truth += batch.pop("labels").tolist()
             inputs = {name: value.to(model.device) for name, value in batch.items()}
-            scores.append(model(**inputs).logits.float().softmax(-1).cpu())
+            found.append(model(**inputs).logits.float().cpu().numpy())
     model.train(training)
     if not truth:
         return {}
-    return _measure(truth, torch.cat(scores))
+    return _measured(work, np.asarray(truth), np.concatenate(found))
 
 
-def _measure(truth: list[int], scores: Any) -> dict[str, float]:
-    """Metrics of class probabilities, float (records, labels)."""
-    from sklearn.metrics import f1_score, roc_auc_score
+def _measured(work: Workplace, truth: Any, logits: Any) -> dict[str, float]:
+    """Metrics of labels int (records,) and logits float32 (records, labels)."""
+    import numpy as np
 
-    guessed = scores.argmax(-1).tolist()
-    counts = [truth.count(label) for label in set(truth)]
-    metrics = {
-        "accuracy": sum(a == b for a, b in zip(truth, guessed, strict=True)) / len(truth),
-        "f1": float(f1_score(truth, guessed, average="macro")),
-        "majority": max(counts) / len(truth),
-    }
-    if scores.shape[1] == 2 and len(counts) == 2:
-        metrics["auroc"] = float(roc_auc_score(truth, scores[:, 1].tolist()))
-    return metrics
+    share = work.recipe.calibration_share
+    number = np.arange(len(truth))
+    fitting = np.floor((number + 1) * share) > np.floor(number * share)
+    if not fitting.any() or fitting.all():
+        return measure(truth, softmax(logits))
+    temperature = fitted_temperature(truth[fitting], logits[fitting])
+    work.beside["calibration.json"] = json.dumps({"temperature": temperature}).encode()
+    metrics = measure(truth[~fitting], softmax(logits[~fitting], temperature))
+    return metrics | {"temperature": temperature}
 
 
 def _chunks(work: Workplace) -> Iterator[list[Encoded]]:
