@@ -197,6 +197,7 @@ def run(
     stop_at: int | None = None,
     base_dir: Path = Path(),
     on_checkpoint: Callable[[Any], None] | None = None,
+    secret: DataKey | None = None,
 ) -> Ran:
     """Train; with ``stop_at``, until the first checkpoint at or after that step."""
     from sealtrain.training.run import train
@@ -221,6 +222,7 @@ def run(
             on_checkpoint=checkpointed,
             resume=resume,
             progress=False,
+            secret=secret,
         )
     except Interrupted:
         # Training had gone on while the checkpoint was sealed; a journal does not keep that.

@@ -12,6 +12,7 @@ from sealtrain.attest.verify import verify
 from sealtrain.errors import ConfigError, DataInvalid, RecipeChanged
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
+from sealtrain.recipe.privacy import spendings
 from sealtrain.release.facts import Measured
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.transcript import RELEASE_PURPOSE, RENEWAL_PURPOSE
@@ -75,6 +76,7 @@ def appraise_guest(
             instance_id=verified.instance_id,
             platform=verified.platform,
             platforms=frozenset(lock.recipe.hardware.platforms),
+            privacy=spendings(lock.recipe),
         ),
         evidence_digest=evidence.digest,
     )

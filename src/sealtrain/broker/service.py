@@ -19,6 +19,7 @@ from sealtrain.attest.report_data import report_data
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
+from sealtrain.broker.budgets import spent_so_far
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.guests import Appraised, appraise_guest
 from sealtrain.broker.parts import BrokerParts
@@ -174,6 +175,8 @@ class Broker:
         with self._parts.store.transaction() as transaction:
             run = transaction.run(request.run_id)
             registered = self._registered(transaction, request)
+            private = guest.measured.privacy
+            spent = spent_so_far(self.ledger, transaction.reservations()) if private else {}
             permit = decide(
                 request,
                 challenge=challenge,
@@ -183,8 +186,9 @@ class Broker:
                 registered=registered,
                 now=now,
                 limits=self._limits,
+                spent=spent,
             )
-            sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (14)
+            sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
             lease_id = self._parts.random(32).hex()
             receipt = self._receipt(request, "release", permit, guest, lease_id, now)
             if run is None:
@@ -207,6 +211,8 @@ class Broker:
             index = self.ledger.append(
                 "release", _granted(request, permit, guest, lease_id, receipt)
             )
+            if permit.reserves:
+                transaction.reserve(request.run_id, ledger_index=index)
         return ReleaseAnswer(
             version=1,
             run_id=request.run_id,
@@ -302,7 +308,9 @@ def _granted(
     lease_id: str,
     receipt: Envelope,
 ) -> dict[str, JsonValue]:
+    reserved = [one.to_dict() for one in permit.reserves]
     return {
+        **({"privacy": reserved} if reserved else {}),
         "run_id": request.run_id,
         **_target(request).to_dict(),
         "datasets": [{"dataset_id": one.dataset_id, "root": one.root} for one in permit.datasets],

@@ -27,6 +27,7 @@ from sealtrain.broker.tables import (
     leases,
     manifests,
     metadata,
+    reservations,
     runs,
 )
 from sealtrain.consortium.receipts import Anchor
@@ -306,6 +307,19 @@ class Transaction:
         """Let a lease end later."""
         self._connection.execute(
             leases.update().where(leases.c.lease_id == lease_id).values(not_after=not_after)
+        )
+
+    # Reservations of privacy
+
+    def reservations(self) -> dict[int, str]:
+        """Index of every ledger entry that reserves privacy → its run id."""
+        rows = self._connection.execute(sa.select(reservations))
+        return {int(row.ledger_index): row.run_id for row in rows}
+
+    def reserve(self, run_id: str, *, ledger_index: int) -> None:
+        """Record where the ledger holds a run's reservation."""
+        self._connection.execute(
+            reservations.insert().values(run_id=run_id, ledger_index=ledger_index)
         )
 
     # Run manifests

@@ -12,6 +12,7 @@ __all__ = [
     "leases",
     "manifests",
     "metadata",
+    "reservations",
     "runs",
 ]
 
@@ -62,6 +63,13 @@ runs = sa.Table(
     sa.Column("started_at", sa.Integer, nullable=False),
     sa.Column("checkpoint_counter", sa.Integer),
     sa.Column("checkpoint_digest", sa.Text),
+)
+
+reservations = sa.Table(
+    "reservations",
+    metadata,
+    sa.Column("run_id", sa.Text, primary_key=True),
+    sa.Column("ledger_index", sa.Integer, nullable=False),
 )
 
 leases = sa.Table(

@@ -73,6 +73,7 @@ def _refuse_contradictions(
     needed = limits.required(
         simulated=simulated,
         dp=predicate.privacy.dp,
+        accountant=getattr(predicate.privacy, "accountant", None),
         accelerators=bool(predicate.compute.accelerators),
     )
     contradictions = {

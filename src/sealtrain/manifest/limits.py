@@ -38,6 +38,15 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "The model was trained without differential privacy. It may repeat or reveal "
             "records it was trained on to whoever can query it."
         ),
+        "privacy-scope": (
+            "Differential privacy hides single records: whether one record of one dataset took "
+            "part. It does not hide what many records share, a person with several records, "
+            "numbers of records, or anything measured on test records without noise."
+        ),
+        "accountant-approximate": (
+            "Epsilon was computed by a central limit approximation, which can fall below the "
+            "true value. It is no bound."
+        ),
         "revocation": (
             "A revocation stops further releases and renewals. It recalls neither keys "
             "already released nor the finished model."
@@ -91,28 +100,37 @@ _ALWAYS = (
 )
 
 
-def required(*, simulated: bool, dp: str, accelerators: bool) -> tuple[str, ...]:
+def required(
+    *, simulated: bool, dp: str, accelerators: bool, accountant: str | None = None
+) -> tuple[str, ...]:
     """Ids that a manifest with these facts must list, in the order they are shown.
 
     Args:
         simulated: The evidence is the simulator's.
         dp: Kind of differential privacy, ``"none"`` without.
         accelerators: An accelerator was used.
+        accountant: Of differential privacy, where it has one.
     """
     ids = ["simulated" if simulated else "hardware"]
     if accelerators:
         ids.append("accelerator-unattested")
     if dp == "none":
         ids.append("memorisation")
+    else:
+        ids.append("privacy-scope")
+    if accountant == "gdp":
+        ids.append("accountant-approximate")
     return (*ids, *_ALWAYS)
 
 
-def limits_for(*, simulated: bool, dp: str = "none", accelerators: bool) -> tuple[Limit, ...]:
+def limits_for(
+    *, simulated: bool, dp: str = "none", accelerators: bool, accountant: str | None = None
+) -> tuple[Limit, ...]:
     """``limits`` of a new manifest. Arguments as for ``required``."""
-    return tuple(
-        Limit(id=name, text=TEXTS[name])
-        for name in required(simulated=simulated, dp=dp, accelerators=accelerators)
+    names = required(
+        simulated=simulated, dp=dp, accelerators=accelerators, accountant=accountant
     )
+    return tuple(Limit(id=name, text=TEXTS[name]) for name in names)
 
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:

@@ -19,13 +19,17 @@ __all__ = [
     "PREDICATE_TYPE",
     "SIMULATED_MARKER",
     "Compute",
+    "DatasetCost",
     "Deployment",
     "Limit",
+    "NoPrivacy",
     "OutputFile",
     "Outputs",
     "Point",
     "Predicate",
     "Privacy",
+    "PrivateCounting",
+    "PrivateTraining",
     "RecipeRecord",
     "Release",
     "Resume",
@@ -168,10 +172,55 @@ class Compute(StrictModel):
     peak_memory_bytes: Count | None
 
 
-class Privacy(StrictModel):
-    """Formal privacy of the outputs."""
+class NoPrivacy(StrictModel):
+    """No formal privacy of the outputs."""
 
     dp: Literal["none"]
+
+
+class DatasetCost(StrictModel):
+    """What training spent of one dataset, at the run's delta."""
+
+    owner: OwnerName
+    name: OwnerName
+    records: Count
+    sample_rate: Annotated[Value, Field(ge=0, le=1)]
+    epsilon: Annotated[Value, Field(ge=0)]
+
+
+class PrivateTraining(StrictModel):
+    """DP-SGD as it was done.
+
+    Attributes:
+        epsilon: Largest of the datasets'.
+        noise_multiplier: Deviation of the noise over ``max_grad_norm``.
+        batch: Expected records in a step.
+        steps: Noised steps, all of the run's.
+    """
+
+    dp: Literal["sgd"]
+    epsilon: Annotated[Value, Field(ge=0)]
+    delta: Annotated[Value, Field(gt=0, lt=1)]
+    accountant: Literal["prv", "rdp", "gdp"]
+    noise_multiplier: Annotated[Value, Field(gt=0)]
+    max_grad_norm: Annotated[Value, Field(gt=0)]
+    sampling: Literal["poisson"]
+    unit: Literal["record"]
+    batch: Count
+    steps: Count
+    datasets: tuple[DatasetCost, ...] = Field(min_length=1, max_length=1024)
+
+
+class PrivateCounting(StrictModel):
+    """Metrics of an evaluation, computed from one histogram with noise."""
+
+    dp: Literal["counts"]
+    epsilon: Annotated[Value, Field(gt=0)]
+    unit: Literal["record"]
+
+
+Privacy = Annotated[NoPrivacy | PrivateTraining | PrivateCounting, Field(discriminator="dp")]
+"""Formal privacy of the outputs."""
 
 
 class Limit(StrictModel):

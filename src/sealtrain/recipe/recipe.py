@@ -11,6 +11,7 @@ from sealtrain.recipe.adapters import Adapter
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.modelspec import Model, ModelFromFolder
+from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, broken_promise
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import TrainerArguments
@@ -35,6 +36,7 @@ class Recipe(StrictModel):
     )
     privacy: Privacy
     release_policy: ReleasePolicy
+    monitoring: Monitoring | None = None
     hardware: Hardware
 
     @model_validator(mode="after")

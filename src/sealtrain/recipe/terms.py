@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.recipe.fields import ImageName
 
-__all__ = ["Dataset", "Hardware", "ModelRelease", "Privacy", "ReleasePolicy"]
+__all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy"]
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 _HEX = re.compile(r"([0-9a-f]{2}){1,1024}")
@@ -34,12 +34,6 @@ class Dataset(StrictModel):
         if self.role == "test" and self.weight != 1:
             raise ValueError("weight belongs to role train; test data is read whole")
         return self
-
-
-class Privacy(StrictModel):
-    """Differential privacy, or plainly none."""
-
-    dp: Literal["none"] = Field(description="A model trained without it can leak its data.")
 
 
 class ModelRelease(StrictModel):

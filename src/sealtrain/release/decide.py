@@ -16,7 +16,8 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 11. run                                 ``RunMismatch``
 12. datasets registered and named       ``DatasetUnknown``
 13. roots as registered and pinned      ``DatasetMismatch``
-14. stanzas open                        ``broker.keyring``, the first place that touches a key
+14. privacy budgets, for a new run      ``BudgetSpent`` (``release.budget``)
+15. stanzas open                        ``broker.keyring``, the first place that touches a key
 
 Renewal shares 1-10, then 11-14 of §5. ``admit`` is 1-4, ``decide`` and ``decide_renewal`` are 1-4
 again and the rest, so a caller that forgets ``admit`` still refuses.
@@ -25,6 +26,7 @@ again and the rest, so a caller that forgets ``admit`` still refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from sealtrain.consortium.approvals import Tally, Target, require
 from sealtrain.consortium.datasets import DatasetManifest
@@ -45,6 +47,7 @@ from sealtrain.errors import (
     RecipeChanged,
     RunMismatch,
 )
+from sealtrain.release.budget import within_budget
 from sealtrain.release.facts import (
     ChallengeState,
     LeaseState,
@@ -109,6 +112,7 @@ def decide(
     registered: Mapping[str, DatasetManifest],
     now: int,
     limits: Limits,
+    spent: Mapping[tuple[str, str], float] = MappingProxyType({}),
 ) -> Permit:
     """Decide a release.
 
@@ -121,6 +125,7 @@ def decide(
         registered: Verified manifests of registered datasets, by dataset id.
         now: The broker's time, seconds since the epoch.
         limits: The broker's bounds.
+        spent: Epsilon that runs reserved before, by (owner, dataset name).
 
     Returns:
         What may be released and until when.
@@ -134,11 +139,14 @@ def decide(
     released = tuple(
         _dataset_fits(dataset, request, measured, tally, registered) for dataset in request.datasets
     )
+    reserves = () if run is not None else measured.privacy
+    within_budget(reserves, spent)  # (14)
     return Permit(
         datasets=released,
         approved_by=tally.approved_by,
         not_after=_lease_end(tally, now, limits),
         checkpoint=run.checkpoint if run is not None else None,
+        reserves=reserves,
     )
 
 

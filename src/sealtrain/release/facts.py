@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
+from sealtrain.recipe.privacy import Spending
 from sealtrain.release.messages import ChallengePurpose
 
 __all__ = [
@@ -50,6 +51,7 @@ class Measured:
         instance_id: Which guest; may be empty where the platform has no such thing.
         platform: What attested it.
         platforms: Where the recipe may run.
+        privacy: What a run of the recipe reserves of each dataset it protects.
     """
 
     app_id: str
@@ -60,6 +62,7 @@ class Measured:
     instance_id: str
     platform: str
     platforms: frozenset[str]
+    privacy: tuple[Spending, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +94,11 @@ class Permit:
         approved_by: Owners whose approvals carried it.
         not_after: End of the lease, seconds since the epoch.
         checkpoint: Anchor after this decision.
+        reserves: What is reserved of the owners' privacy; nothing on a resume or renewal.
     """
 
     datasets: tuple[ReleasedDataset, ...]
     approved_by: tuple[str, ...]
     not_after: int
     checkpoint: Anchor | None
+    reserves: tuple[Spending, ...] = ()

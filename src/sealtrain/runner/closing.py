@@ -158,13 +158,14 @@ def _predicate(
             "accelerators": list(trained.accelerators),
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
-        "privacy": {"dp": run.recipe.privacy.dp},
+        "privacy": trained.privacy,
         "limits": [
             one.to_dict()
             for one in limits_for(
                 simulated=run.simulated,
                 dp=run.recipe.privacy.dp,
                 accelerators=bool(trained.accelerators),
+                accountant=trained.privacy.get("accountant"),
             )
         ],
     }

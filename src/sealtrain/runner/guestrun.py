@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.release.client import AttestedBroker, BrokerClient
     from sealtrain.release.grant import Grant
+    from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.sources import Source
@@ -210,6 +211,16 @@ class GuestRun:
             )
             for one, dataset in zip(self.found, self.sealed, strict=True)
         ]
+
+    @property
+    def secret(self) -> DataKey:
+        """What only this run on this data has, the same after a resume: noise comes from it.
+
+        The broker derives the run's key anew for each run id and charges each id's privacy once,
+        so no two runs share noise, and one run cannot have two draws of it.
+        """
+        roots = sorted(f"{one.manifest.dataset_id} {one.manifest.root}" for one in self.found)
+        return self.grant.run_key.derive("training-secret", *roots)
 
     def record(self, event: str, fields: dict[str, Any]) -> None:
         """Append an event to the run log."""

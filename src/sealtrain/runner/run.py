@@ -14,9 +14,11 @@ from pathlib import Path
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.runner.closing import Outcome, close_run
-from sealtrain.runner.egress import confined_to, muted
+from sealtrain.runner.egress import confined_to
 from sealtrain.runner.guestrun import GuestRun
+from sealtrain.runner.hush import Tally, hushed
 from sealtrain.runner.settings import RunSettings
+from sealtrain.runner.telling import told
 
 __all__ = ["Outcome", "resume", "start"]
 
@@ -43,12 +45,21 @@ def resume(out: Path, *, progress: bool, clock: Clock = system_clock) -> Outcome
 def _train(run: GuestRun, *, resuming: bool, progress: bool) -> Outcome:
     from sealtrain.training.run import train
 
-    with confined_to(run.broker.url), muted():
+    tally = Tally()
+    policy = run.recipe.release_policy
+    script = None
+    if run.recipe.script is not None:
+        script = run.settings.base / run.recipe.script
+    with (
+        confined_to(run.broker.url, noted=tally.note),
+        hushed(tally) as terminal,
+        told(policy.logs, lambda: tally.counts, script=script),
+    ):
         checkpoint = run.newest_checkpoint() if resuming else None
-        if run.recipe.script is not None:
+        if script is not None:
             from sealtrain.runner.script import run_script
 
-            return run_script(run, run.settings.base / run.recipe.script, checkpoint)
+            return run_script(run, script, checkpoint)
         trained = train(
             run.recipe,
             run_id=run.run_id,
@@ -58,6 +69,6 @@ def _train(run: GuestRun, *, resuming: bool, progress: bool) -> Outcome:
             metrics=run.released_metrics,
             on_checkpoint=run.checkpointed,
             resume=checkpoint,
-            progress=progress,
+            progress=terminal if progress else None,
         )
         return close_run(run, trained)

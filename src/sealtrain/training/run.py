@@ -17,6 +17,7 @@ from sealtrain.training.trained import Trained, model_files
 
 if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
+    from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.sources import BlobStore, Source
 
@@ -36,6 +37,7 @@ def train(
     on_checkpoint: Callable[[CheckpointRef], None],
     resume: CheckpointRef | None,
     progress: bool,
+    secret: DataKey | None = None,
 ) -> Trained:
     """Train from the beginning or from a checkpoint.
 
@@ -48,7 +50,8 @@ def train(
         metrics: Gets metrics that the release policy lets out, by step.
         on_checkpoint: Told of every sealed checkpoint, from another thread; may raise to stop.
         resume: Checkpoint to continue from.
-        progress: Show a bar on stderr.
+        progress: Terminal to show a bar on.
+        secret: What this run alone has, the same after a resume; noise and canaries come from it.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
@@ -56,6 +59,8 @@ def train(
     """
     from sealtrain.training.callback import RunContext
     from sealtrain.training.facts import accelerators, environment
+    from sealtrain.training.privacy.noise import NoiseSource
+    from sealtrain.training.privacy.record import privacy_record
     from sealtrain.training.workplace import Workplace
 
     # A phase loads only its own libraries.
@@ -82,14 +87,17 @@ def train(
             train_sources=[one for one in sources if one.role == "train"],
             test_sources=[one for one in sources if one.role == "test"],
             context=context,
+            noise=None if secret is None else NoiseSource(secret),
         )
         with closing(context), _deterministic(), warnings.catch_warnings():
             # Deprecations of one library by another tell nobody anything, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")
             model, tokenizer, measured, callback = phase.train(work)
+            if recipe.peft is not None and recipe.peft.merge:
+                model = _merged(recipe, base_dir, model)
     return Trained(
-        files=model_files(model, tokenizer),
+        files=work.beside | model_files(model, tokenizer),
         steps=callback.steps,
         samples_seen=callback.rows,
         tokens=callback.tokens,
@@ -97,7 +105,16 @@ def train(
         environment=environment(),
         accelerators=accelerators(),
         withheld=dict(gate.withheld),
+        tokens_sha256=None if callback.mark is None else callback.mark.get("tokens_sha256"),
+        privacy=privacy_record(work, callback.steps),
     )
+
+
+def _merged(recipe: Recipe, base_dir: Path, model: Any) -> Any:
+    from sealtrain.training.merging import merged
+
+    named = recipe.model
+    return merged(model, base_dir / named.path if named.kind == "folder" else None, named.dtype)
 
 
 @contextmanager

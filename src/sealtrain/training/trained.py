@@ -38,7 +38,6 @@ class Trained:
     environment: dict[str, str]
     accelerators: tuple[str, ...]
     withheld: dict[str, int]
-    privacy: dict[str, Any]
     privacy: dict[str, Any] = field(default_factory=lambda: {"dp": "none"})
     tokens_sha256: str | None = None
 

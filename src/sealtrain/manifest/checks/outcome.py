@@ -66,6 +66,7 @@ def limits_are_said(case: Case) -> str:
     needed = limits.required(
         simulated=predicate.simulated,
         dp=predicate.privacy.dp,
+        accountant=getattr(predicate.privacy, "accountant", None),
         accelerators=bool(predicate.compute.accelerators),
     )
     missing = [name for name in needed if name not in listed]

@@ -14,6 +14,7 @@ from sealtrain.errors import (
     TrustMismatch,
 )
 from sealtrain.manifest.checks.case import Case
+from sealtrain.manifest.checks.privacy import privacy_kept
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import parse_lock
 
@@ -140,15 +141,9 @@ def policy_kept(case: Case) -> str:
             check="recipients",
             got=", ".join(sorted(strangers)),
         )
-    if case.predicate.privacy.dp != recipe.privacy.dp:
-        raise ClaimContradicted(
-            "the manifest claims another privacy than the recipe asked for",
-            check="privacy",
-            got=case.predicate.privacy.dp,
-            expected=recipe.privacy.dp,
-        )
+    private = privacy_kept(case)
     names = ", ".join(sorted(run.metrics)) or "no metric"
-    return f"released {names}; outputs sealed to {', '.join(recipients)}"
+    return f"released {names}; outputs sealed to {', '.join(recipients)}{private}"
 
 
 def _refuse_other_consortium(case: Case, locked_for: str) -> None:

@@ -9,6 +9,7 @@ from sealtrain.consortium.proofs import LedgerProof, verify_proof
 from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest, verify_receipt
 from sealtrain.errors import ClaimContradicted, DatasetMismatch, LeaseStale, ProofInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.checks.privacy import privacy_reserved
 from sealtrain.records import dsse
 
 __all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]
@@ -49,6 +50,8 @@ def ledger_holds_receipts(case: Case) -> str:
                 got="another receipt",
                 expected=" ".join(expected),
             )
+        if isinstance(body, dict):
+            privacy_reserved(case, receipt, body)
         indices.append(proof.index)
     if indices != sorted(set(indices)):
         raise ProofInvalid("receipts stand in the ledger in another order", check="ledger")

@@ -1,0 +1,84 @@
+"""Within checks 13 and 15: the privacy a run claims is what its recipe asked and its ledger holds."""
+
+from __future__ import annotations
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.consortium.receipts import ReleaseReceipt
+from sealtrain.errors import ClaimContradicted, ProofInvalid
+from sealtrain.manifest.checks.case import Case
+from sealtrain.manifest.predicate import PrivateCounting, PrivateTraining
+from sealtrain.recipe.privacy import PrivateSgd, spendings
+
+__all__ = ["privacy_kept", "privacy_reserved"]
+
+
+def privacy_kept(case: Case) -> str:
+    """(15) The mechanism is the recipe's, and what it spent is what it may.
+
+    Returns:
+        What was kept, for the reader; empty without differential privacy.
+    """
+    recipe, claimed = case.need_lock().recipe, case.predicate.privacy
+    asked = recipe.privacy
+    if claimed.dp != asked.dp:
+        raise _other("kind of privacy", claimed.dp, asked.dp)
+    if isinstance(claimed, PrivateCounting):
+        if asked.dp == "counts" and claimed.epsilon != asked.target_epsilon:
+            raise _other("epsilon", claimed.epsilon, asked.target_epsilon)
+        return f"; counts noised at epsilon {claimed.epsilon:g}"
+    if not isinstance(claimed, PrivateTraining) or not isinstance(asked, PrivateSgd):
+        return ""
+    for name in ("delta", "accountant", "max_grad_norm", "sampling", "unit"):
+        got, expected = getattr(claimed, name), getattr(asked, name)
+        if got != expected:
+            raise _other(name, got, expected)
+    if asked.noise_multiplier is not None and claimed.noise_multiplier != asked.noise_multiplier:
+        raise _other("noise multiplier", claimed.noise_multiplier, asked.noise_multiplier)
+    _refuse_overspending(case, claimed, asked)
+    return f"; epsilon {claimed.epsilon:.4g} at delta {claimed.delta:g} by {claimed.accountant}"
+
+
+def privacy_reserved(case: Case, receipt: ReleaseReceipt, body: dict[str, JsonValue]) -> None:
+    """(13) The ledger entry of a run's first release reserves what the recipe may spend.
+
+    Args:
+        case: Its lock is known.
+        receipt: The receipt that the entry is about.
+        body: Of the ledger entry.
+
+    Raises:
+        ProofInvalid: The reservation is missing or another one.
+    """
+    first = receipt.kind == "release" and not receipt.resume
+    reserved = [one.to_dict() for one in spendings(case.need_lock().recipe)] if first else []
+    if (body.get("privacy") or []) != reserved:
+        raise ProofInvalid(
+            "the ledger does not hold the reservation of privacy that this release needs",
+            check="ledger",
+            got=f"{len(body.get('privacy') or [])} reservations",
+            expected=f"{len(reserved)}: the recipe's",
+            hint="the broker released keys without counting them against the owners' budgets",
+        )
+
+
+def _refuse_overspending(case: Case, claimed: PrivateTraining, asked: PrivateSgd) -> None:
+    if claimed.epsilon > asked.target_epsilon:
+        raise _other("epsilon", claimed.epsilon, f"at most {asked.target_epsilon:g}")
+    if claimed.steps != case.predicate.run.steps:
+        raise _other("number of steps", claimed.steps, case.predicate.run.steps)
+    if claimed.epsilon != max(one.epsilon for one in claimed.datasets):
+        raise _other("epsilon", claimed.epsilon, "the largest of its datasets")
+    named = [(one.owner, one.name) for one in claimed.datasets]
+    recipe = case.need_lock().recipe
+    expected = [(one.owner, one.name) for one in recipe.datasets if one.role == "train"]
+    if sorted(named) != sorted(expected):
+        raise _other("set of datasets", len(named), f"{len(expected)}: the recipe's")
+
+
+def _other(what: str, got: object, expected: object) -> ClaimContradicted:
+    return ClaimContradicted(
+        f"the manifest claims another {what} of privacy than the recipe asked for",
+        check="privacy",
+        got=got,
+        expected=expected,
+    )

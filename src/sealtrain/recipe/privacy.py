@@ -1,0 +1,193 @@
+"""What a recipe promises about single records: nothing, or differential privacy with its price.
+
+``epsilon`` is what one run may spend; ``budgets`` say what an owner's data may spend over all runs,
+which the broker's ledger counts (spec/key-release.md §4). A promise that a setting would break is
+refused with the recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import AllowInfNan, Field, model_validator
+
+from sealtrain.base.models import OwnerName, StrictModel
+from sealtrain.recipe.fields import ColumnName
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.recipe import Recipe
+
+__all__ = [
+    "NoPrivacy",
+    "Privacy",
+    "PrivateCounts",
+    "PrivateSgd",
+    "Spending",
+    "broken_promise",
+    "spendings",
+]
+
+Epsilon = Annotated[float, AllowInfNan(False), Field(gt=0, le=1000)]
+Delta = Annotated[float, AllowInfNan(False), Field(gt=0, le=0.01)]
+Bound = Annotated[float, AllowInfNan(False)]
+
+# Computed from training records by the trainer itself; no noise covers them.
+_TRAINING_FIGURES = frozenset(
+    {"entropy", "grad_norm", "loss", "mean_token_accuracy", "num_tokens", "train_loss"}
+)
+_SGD_PHASES = ("classify", "sft")
+
+
+class NoPrivacy(StrictModel):
+    """Plainly none."""
+
+    dp: Literal["none"] = Field(description="A model trained without it can leak its data.")
+
+
+class PrivateSgd(StrictModel):
+    """DP-SGD: each record's gradient is clipped, and noise hides which records took part."""
+
+    dp: Literal["sgd"]
+    target_epsilon: Epsilon = Field(description="All that the run may spend, reserved at release.")
+    delta: Delta = Field(description="Well below one over the number of records.")
+    noise_multiplier: float | None = Field(
+        default=None,
+        ge=0.1,
+        le=10_000,
+        description="Deviation of the noise over max_grad_norm; the smallest that keeps to "
+        "target_epsilon when null.",
+    )
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, le=1_000_000, description="Each record's gradient is cut to this norm."
+    )
+    accountant: Literal["prv", "rdp", "gdp"] = Field(
+        default="prv", description="prv and rdp bound epsilon; gdp approximates it."
+    )
+    sampling: Literal["poisson"] = Field(
+        default="poisson", description="Every record takes part in a step by a coin of its own."
+    )
+    unit: Literal["record"] = Field(
+        default="record", description="What is hidden: presence of one record of one dataset."
+    )
+    budgets: dict[OwnerName, Epsilon] = Field(
+        default={},
+        max_length=256,
+        description="Epsilon that an owner's dataset may spend over all runs; others are free.",
+    )
+    feature_ranges: dict[ColumnName, tuple[Bound, Bound]] | None = Field(
+        default=None,
+        max_length=4096,
+        description="Lowest and highest value of each feature as everyone may know them.",
+    )
+
+    @model_validator(mode="after")
+    def _ranges_rise(self) -> Self:
+        if any(low >= high for low, high in (self.feature_ranges or {}).values()):
+            raise ValueError("feature_ranges hold [lowest, highest], lowest first")
+        return self
+
+
+class PrivateCounts(StrictModel):
+    """Counts with noise: every metric of an evaluation is computed from one noisy histogram."""
+
+    dp: Literal["counts"]
+    target_epsilon: Epsilon = Field(description="All that the run spends, reserved at release.")
+    unit: Literal["record"] = "record"
+    budgets: dict[OwnerName, Epsilon] = Field(default={}, max_length=256)
+
+
+Privacy = Annotated[NoPrivacy | PrivateSgd | PrivateCounts, Field(discriminator="dp")]
+"""Differential privacy, or plainly none."""
+
+
+class Spending(StrictModel):
+    """What one run reserves of one dataset's privacy.
+
+    Attributes:
+        epsilon: Reserved, whole, whatever the run does with it.
+        delta: Likewise.
+        budget: Most epsilon over all runs that this recipe's approval allows; ``None`` for no end.
+    """
+
+    owner: OwnerName
+    name: OwnerName
+    epsilon: Annotated[float, AllowInfNan(False), Field(ge=0)]
+    delta: Annotated[float, AllowInfNan(False), Field(ge=0, le=1)]
+    budget: Epsilon | None
+
+
+def spendings(recipe: Recipe) -> tuple[Spending, ...]:
+    """What a run of ``recipe`` reserves of each dataset it protects, in the recipe's order."""
+    privacy = recipe.privacy
+    if isinstance(privacy, NoPrivacy):
+        return ()
+    role = "train" if isinstance(privacy, PrivateSgd) else "test"
+    delta = privacy.delta if isinstance(privacy, PrivateSgd) else 0.0
+    return tuple(
+        Spending(
+            owner=one.owner,
+            name=one.name,
+            epsilon=privacy.target_epsilon,
+            delta=delta,
+            budget=privacy.budgets.get(one.owner),
+        )
+        for one in recipe.datasets
+        if one.role == role
+    )
+
+
+def broken_promise(recipe: Recipe) -> str | None:
+    """Why the recipe's other settings would break its promise of privacy; ``None`` if they keep it.
+
+    Args:
+        recipe: Fields of one phase, each valid by itself.
+    """
+    privacy = recipe.privacy
+    if isinstance(privacy, NoPrivacy):
+        return None
+    strangers = set(privacy.budgets) - {one.owner for one in spendings(recipe)}
+    if strangers:
+        return f"privacy.budgets name {', '.join(sorted(strangers))}, who give no data to protect"
+    if any(privacy.target_epsilon > budget for budget in privacy.budgets.values()):
+        return "privacy.target_epsilon is above an owner's budget, so no run could begin"
+    if isinstance(privacy, PrivateCounts):
+        return None if recipe.phase == "evaluate" else "privacy dp: counts is for phase evaluate"
+    return _training_breaks(recipe, privacy)
+
+
+def _training_breaks(recipe: Recipe, privacy: PrivateSgd) -> str | None:
+    trainer = recipe.trainer
+    if recipe.phase not in _SGD_PHASES:
+        return f"privacy dp: sgd is for phases {' and '.join(_SGD_PHASES)}"
+    if recipe.script is not None:
+        return "privacy dp: sgd is not known to hold for a script of your own"
+    if recipe.phase == "sft" and recipe.peft is None:
+        return "privacy dp: sgd trains adapters in phase sft: name peft.method lora"
+    if recipe.peft is not None and not _plain_lora(recipe.peft):
+        return "privacy dp: sgd takes peft.method lora in full precision, without use_dora"
+    told = sorted(_TRAINING_FIGURES.intersection(recipe.release_policy.metrics))
+    if told:
+        return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"
+    unfit: Mapping[str, bool] = {
+        "bf16": trainer.bf16,
+        "activation_checkpointing": trainer.activation_checkpointing,
+        "neftune_noise_alpha": trainer.neftune_noise_alpha is not None,
+        "packing": getattr(trainer, "packing", False),
+        "padding_free": getattr(trainer, "padding_free", False),
+    }
+    named = [name for name, wanted in unfit.items() if wanted]
+    if named:
+        return f"trainer.{named[0]} keeps records' gradients from being told apart: leave it out"
+    features = getattr(recipe.columns, "features", None)
+    if set(privacy.feature_ranges or ()) != set(features or ()):
+        return "privacy.feature_ranges gives each feature its range, and nothing else"
+    return None
+
+
+def _plain_lora(adapter: object) -> bool:
+    return (
+        getattr(adapter, "method", None) == "lora"
+        and not getattr(adapter, "use_dora", False)
+        and getattr(adapter, "quantization", None) is None
+    )

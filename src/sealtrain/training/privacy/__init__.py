@@ -1,0 +1,1 @@
+"""Differential privacy of training and evaluation: noise, accounting, private steps, audits."""

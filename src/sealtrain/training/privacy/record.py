@@ -1,0 +1,54 @@
+"""What a run says about its privacy: the manifest's section, made where the numbers are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import PrivacyBroken
+
+if TYPE_CHECKING:
+    from sealtrain.training.workplace import Workplace
+
+__all__ = ["privacy_record"]
+
+
+def privacy_record(work: Workplace, steps: int) -> dict[str, Any]:
+    """The ``privacy`` section of the manifest (spec/run-manifest.md §2).
+
+    Args:
+        work: Recipe, sources and, after private training, its plan.
+        steps: Optimizer steps done.
+
+    Raises:
+        PrivacyBroken: The phase trained without the recipe's privacy.
+    """
+    privacy = work.recipe.privacy
+    if privacy.dp == "none":
+        return {"dp": "none"}
+    if privacy.dp == "counts":
+        return {"dp": "counts", "epsilon": privacy.target_epsilon, "unit": privacy.unit}
+    if work.plan is None:
+        raise PrivacyBroken("this training was not private, though its recipe says so")
+    costs = work.plan.costs(work.train_sources, steps)
+    return {
+        "dp": "sgd",
+        "epsilon": max(one.epsilon for one in costs),
+        "delta": privacy.delta,
+        "accountant": privacy.accountant,
+        "noise_multiplier": work.plan.noise_multiplier,
+        "max_grad_norm": privacy.max_grad_norm,
+        "sampling": privacy.sampling,
+        "unit": privacy.unit,
+        "batch": work.plan.batch,
+        "steps": steps,
+        "datasets": [
+            {
+                "owner": one.owner,
+                "name": one.name,
+                "records": one.records,
+                "sample_rate": one.sample_rate,
+                "epsilon": one.epsilon,
+            }
+            for one in costs
+        ],
+    }

@@ -1,0 +1,332 @@
+"""DP-SGD in any Hugging Face trainer: Poisson sampling, one gradient a record, clipping, noise.
+
+``made_private(Trainer, work)`` is the trainer's class with three things replaced:
+
+1. its loader draws, for every step, each record by a coin of its own. The coins are secret: drawn
+   from the recipe's public seed, they would tell who took part, and sampling would hide nothing;
+2. its step takes one gradient for each record (Opacus' hooks), cuts each to ``max_grad_norm``, sums
+   in float64, adds noise from ``privacy.noise`` to the sum and divides by the *expected* number of
+   records. A batch larger than memory holds is worked through in parts of
+   ``per_device_train_batch_size``;
+3. its training ends with a look at the weights: every tensor that should have been trained must
+   differ from what it was. Adapters whose gradients never reached the optimizer have been handed
+   out as private models before (opacus#820).
+
+The trainer's running loss stays 0: nothing about training records is computed that epsilon does not
+cover. Sampling and noise depend on the secret of the run and the step alone, so a resumed run equals
+the uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import ModelInvalid, PrivacyBroken, UsageError
+from sealtrain.training import quiet
+from sealtrain.training.loaders.columns import Projection
+from sealtrain.training.loaders.hugging import as_iterable_dataset
+from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.privacy.accounting import make_plan
+from sealtrain.training.privacy.noise import rounded
+
+if TYPE_CHECKING:
+    from sealtrain.training.privacy.accounting import Plan
+    from sealtrain.training.privacy.noise import NoiseSource
+    from sealtrain.training.sources import Source
+    from sealtrain.training.workplace import Workplace
+
+quiet.silence()
+
+__all__ = ["RecordGradients", "made_private", "private_arguments", "record_losses", "training_rows"]
+
+_SOURCE = "sealtrain_source"
+
+
+def training_rows(work: Workplace, names: Mapping[str, str]) -> Any:
+    """Training rows as a ``datasets.IterableDataset``: endless and shuffled, or for DP each once.
+
+    Args:
+        work: Recipe and sources.
+        names: Column of the data → name it gets in the rows.
+    """
+    if work.recipe.privacy.dp != "sgd":
+        return as_iterable_dataset(work.training_stream(names))
+    return as_iterable_dataset(_EachOnce(work.train_sources, names))
+
+
+def private_arguments(recipe: Any) -> dict[str, Any]:
+    """``TrainingArguments`` that DP-SGD fixes; none without it.
+
+    One trainer step is one draw, whatever its parts; the trainer's own clipping comes too late.
+    """
+    if recipe.privacy.dp != "sgd":
+        return {}
+    return {
+        "per_device_train_batch_size": _lot(recipe.trainer),
+        "gradient_accumulation_steps": 1,
+        "max_grad_norm": 0.0,
+        "include_num_input_tokens_seen": "no",
+    }
+
+
+def made_private(trainer: type[Any], work: Workplace) -> type[Any]:
+    """``trainer`` itself, or its private subclass where the recipe asks for DP-SGD.
+
+    Args:
+        trainer: ``transformers.Trainer`` or a subclass.
+        work: Recipe, sources and the run's source of noise; its ``plan`` is set here.
+
+    Raises:
+        UsageError: The run has no secret to draw noise from.
+        PrivacyBroken: No noise keeps the recipe's promise.
+    """
+    recipe = work.recipe
+    if recipe.privacy.dp != "sgd":
+        return trainer
+    if work.noise is None:
+        raise UsageError(
+            "private training needs the secret of its run", hint="give train() the run's secret"
+        )
+    plan = make_plan(
+        recipe.privacy,
+        work.train_sources,
+        batch=_lot(recipe.trainer),
+        steps=recipe.trainer.max_steps,
+    )
+    work.plan = plan
+    noise = work.noise.derive("sgd")
+    at_once = recipe.trainer.per_device_train_batch_size
+
+    class PrivateTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
+        """The trainer, private."""
+
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            if self.args.world_size != 1:
+                raise UsageError(
+                    "private training runs in one process",
+                    got=f"{self.args.world_size} processes",
+                    hint="start it on one accelerator",
+                )
+            # Rows a trainer leaves out (longer than the model reads) never take part.
+            self._rows = list(self.train_dataset)
+            self._draws = _Draws(noise, _thresholds(plan, self._rows), plan.steps)
+            self._gradients = RecordGradients(self.model, plan, noise)
+
+        def get_train_dataloader(self) -> Any:
+            from torch.utils.data import DataLoader
+
+            loader: Any = DataLoader(self._draws, batch_size=1, collate_fn=_only)  # type: ignore[arg-type]
+            return self.accelerator.prepare(loader)
+
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            import torch
+
+            model.train()
+            rows = inputs["rows"].tolist()
+            for at in range(0, len(rows), at_once):
+                batch = self.data_collator([self._rows[row] for row in rows[at : at + at_once]])
+                losses = record_losses(
+                    model,
+                    {name: value.to(self.args.device) for name, value in batch.items()},
+                    self.args.label_smoothing_factor,
+                )
+                self.accelerator.backward(losses.sum())
+                self._gradients.take(len(losses))
+            self._gradients.give(step=self.state.global_step)
+            return torch.zeros((), device=self.args.device)
+
+        def train(self, *args: Any, **settings: Any) -> Any:
+            before = _digests(self.model)
+            done = super().train(*args, **settings)
+            unchanged = [name for name, digest in _digests(self.model).items()
+                         if before[name] == digest]  # fmt: skip
+            if unchanged and self.state.global_step:
+                raise PrivacyBroken(
+                    "private training left weights as they were",
+                    check="weights",
+                    got=f"{len(unchanged)} of {len(before)} tensors unchanged",
+                    expected="noise alone changes every trained tensor",
+                    hint="the optimizer never saw the private gradients, or learning_rate was 0",
+                )
+            return done
+
+    return PrivateTrainer
+
+
+class RecordGradients:
+    """Gradients of single records, clipped and summed; then the noised mean as ``.grad``."""
+
+    def __init__(self, model: Any, plan: Plan, noise: NoiseSource) -> None:
+        """Attach to the trainable parameters of ``model``.
+
+        Raises:
+            ModelInvalid: A layer mixes records (batch normalisation), or Opacus cannot take it.
+        """
+        from opacus.grad_sample import GradSampleHooks
+        from opacus.validators import ModuleValidator
+
+        problems = ModuleValidator.validate(model, strict=False)
+        if problems:
+            raise ModelInvalid(
+                "this model has layers that mix records or keep their gradients together",
+                check="privacy",
+                got=f"{len(problems)} such layers",
+                hint="train adapters of a model without batch normalisation",
+            )
+        self._model, self._plan, self._noise = model, plan, noise
+        self._hooks = GradSampleHooks(model, loss_reduction="sum", strict=False)
+        self._sums: dict[str, Any] = {}
+
+    def take(self, records: int) -> None:
+        """Clip and add what ``backward`` has just left for ``records`` records.
+
+        Raises:
+            ModelInvalid: A parameter has a gradient that is not one for each record.
+        """
+        import torch
+
+        found = {}
+        for name, parameter in _trained(self._model):
+            each = getattr(parameter, "grad_sample", None)
+            if each is None and parameter.grad is None:
+                continue
+            if not isinstance(each, torch.Tensor) or each.shape != (records, *parameter.shape):
+                raise ModelInvalid(
+                    "a parameter gives no gradient for each record",
+                    check="privacy",
+                    got=name[:100],
+                    hint="freeze it, or train adapters under peft instead",
+                )
+            found[name] = each.detach().double()
+            parameter.grad_sample = parameter.grad = None
+        if not found:
+            return
+        squares = [each.flatten(1).square().sum(1) for each in found.values()]
+        norms = torch.stack(squares).sum(0).sqrt()
+        factors = (self._plan.privacy.max_grad_norm / (norms + 1e-9)).clamp(max=1.0)
+        # A gradient that is not finite has no bound that clipping could give it: it is left out.
+        factors = torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
+        for name, each in found.items():
+            clipped = torch.tensordot(factors, each.nan_to_num(0.0, 0.0, 0.0), dims=1)
+            self._sums[name] = clipped + self._sums[name] if name in self._sums else clipped
+
+    def give(self, *, step: int) -> None:
+        """Set every trainable parameter's gradient to the noised sum over the expected records.
+
+        Args:
+            step: Optimizer steps done before this one; chooses the noise.
+        """
+        import torch
+
+        deviation = self._plan.noise_multiplier * self._plan.privacy.max_grad_norm
+        for name, parameter in _trained(self._model):
+            drawn = self._noise.gaussian_noise(parameter.numel(), deviation, step, name)
+            total = drawn.reshape(tuple(parameter.shape))
+            if name in self._sums:
+                total = total + self._sums[name].cpu().numpy()
+            mean = torch.from_numpy(rounded(total, deviation) / self._plan.batch)
+            parameter.grad = mean.to(device=parameter.device, dtype=parameter.dtype)
+        self._sums = {}
+
+
+def record_losses(model: Any, batch: dict[str, Any], smoothing: float) -> Any:
+    """Loss of every record, float (records,): of its label, or the mean over its own tokens.
+
+    Args:
+        model: Gives logits (records, labels) or (records, tokens, vocabulary).
+        batch: Inputs and ``labels``, int64 (records,) or (records, tokens) with -100 where none.
+        smoothing: Label smoothing, 0 to 1.
+    """
+    from torch.nn.functional import cross_entropy
+
+    labels = batch.pop("labels")
+    if labels.dim() == 1:
+        scores = model(**batch).logits.float()
+        return cross_entropy(scores, labels, reduction="none", label_smoothing=smoothing)
+    logits = model(**batch, use_cache=False).logits[:, :-1].float()
+    wanted = labels[:, 1:]
+    losses = cross_entropy(
+        logits.transpose(1, 2),
+        wanted,
+        ignore_index=-100,
+        reduction="none",
+        label_smoothing=smoothing,
+    )
+    return losses.sum(1) / (wanted != -100).sum(1).clamp(min=1)
+
+
+class _EachOnce:
+    """Every training row once, source after source, as ``loaders.hugging`` reads a stream."""
+
+    def __init__(self, sources: Sequence[Source], names: Mapping[str, str]) -> None:
+        import pyarrow as pa
+
+        self._sources, self._names = sources, dict(names)
+        self.stream = self
+        self.schema = Projection(sources, list(names), self._names).schema.append(
+            pa.field(_SOURCE, pa.int64())
+        )
+        self.position = 0
+
+    def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
+        projection = Projection(self._sources, list(self._names), self._names)
+        for number, source in enumerate(self._sources):
+            for batch in range(len(source.dataset.batch_rows)):
+                opened = projection.project(number, source.dataset.batch(batch))
+                for row in opened.to_pylist():
+                    yield row | {_SOURCE: number}
+
+
+class _Draws:
+    """Rows of each step, as a data set of ``steps`` items."""
+
+    def __init__(self, noise: NoiseSource, thresholds: Any, steps: int) -> None:
+        self._noise, self._thresholds, self._steps = noise, thresholds, steps
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __getitem__(self, step: int) -> dict[str, Any]:
+        import torch
+
+        if not 0 <= step < self._steps:
+            raise IndexError(step)
+        return {"rows": torch.from_numpy(self._noise.chosen(self._thresholds, "rows", step))}
+
+
+def _thresholds(plan: Plan, rows: list[dict[str, Any]]) -> Any:
+    """Chance of every row in 2**-64, uint64 (rows,)."""
+    import numpy as np
+
+    chances = [min(int(rate * 2.0**64), (1 << 64) - 1) for rate in plan.rates]
+    if any(_SOURCE not in row for row in rows):
+        raise PrivacyBroken(
+            "the trainer does not read one row for each record",
+            check="sampling",
+            hint="settings that join or split records do not go with differential privacy",
+        )
+    return np.array([chances[row.pop(_SOURCE)] for row in rows], dtype=np.uint64)
+
+
+def _trained(model: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, one) for name, one in model.named_parameters() if one.requires_grad)
+
+
+def _digests(model: Any) -> dict[str, bytes]:
+    from sealtrain.training.statefile import bytes_of
+
+    return {
+        name: hashlib.sha256(bytes_of(one.detach().cpu().contiguous())).digest()
+        for name, one in _trained(model)
+    }
+
+
+def _lot(trainer: Any) -> int:
+    return int(trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps)
+
+
+def _only(items: list[Any]) -> Any:
+    return items[0]
