@@ -70,5 +70,6 @@ def _train(run: GuestRun, *, resuming: bool, progress: bool) -> Outcome:
             on_checkpoint=run.checkpointed,
             resume=checkpoint,
             progress=terminal if progress else None,
+            secret=run.secret,
         )
         return close_run(run, trained)
