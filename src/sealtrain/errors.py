@@ -73,13 +73,14 @@
     │   ├── DecryptionLost         decryption-lost
     │   ├── GuestApiUnreachable    guest-api-unreachable
     │   └── StorageFailed          storage-failed
-    └── DataInvalid                exit 5   the data is not what it must be
-        ├── NotSealed              not-sealed
-        ├── FormatUnknown          format-unknown
-        ├── SchemaMismatch         schema-mismatch
-        ├── RecordInvalid          record-invalid
-        ├── ModelInvalid           model-invalid
-        └── LimitExceeded          limit-exceeded
+    ├── DataInvalid                exit 5   the data is not what it must be
+    │   ├── NotSealed              not-sealed
+    │   ├── FormatUnknown          format-unknown
+    │   ├── SchemaMismatch         schema-mismatch
+    │   ├── RecordInvalid          record-invalid
+    │   ├── ModelInvalid           model-invalid
+    │   └── LimitExceeded          limit-exceeded
+    └── TrainingFailed             training-failed
 
 Anything else that escapes is a bug and exits 1. A message never holds a key, a row or a sample.
 """
@@ -161,6 +162,7 @@ __all__ = [
     "StorageFailed",
     "SubjectMismatch",
     "TcbStatusRefused",
+    "TrainingFailed",
     "TrustInvalid",
     "TrustMismatch",
     "Unreachable",
@@ -688,6 +690,12 @@ class LimitExceeded(DataInvalid):
     """Input is larger, deeper or longer than the limit that protects this step."""
 
     code = "limit-exceeded"
+
+
+class TrainingFailed(SealtrainError):
+    """Training raised something that is no error of sealtrain; what it said stays in the guest."""
+
+    code = "training-failed"
 
 
 def error_by_code(code: str) -> type[SealtrainError]:

@@ -111,6 +111,7 @@ def lock(description: str, hardware: Json) -> Json:
                 "logs": "none",
                 "model": {"recipients": ["a"]},
             },
+            "monitoring": None,
             "hardware": {"app_id": None, **hardware},
         },
         "code": {"sealtrain": "0.1.0", "sha256": "11" * 32},

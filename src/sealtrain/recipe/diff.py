@@ -49,6 +49,7 @@ _AREA_OF: tuple[tuple[str, Area], ...] = (
     ("recipe.datasets", "datasets"),
     ("recipe.columns", "datasets"),
     ("recipe.release_policy", "release policy"),
+    ("recipe.monitoring", "release policy"),
     ("recipe.privacy", "privacy"),
     ("recipe.hardware", "hardware"),
     ("code", "code"),

@@ -1,87 +1,281 @@
 """What library code cannot send out while a run holds records in memory.
 
-``confined_to``: an audit hook refuses every connection and name look-up but the broker's. Trackers,
-hubs and telemetry fail loudly instead of leaking. ``muted``: whatever a library prints is dropped,
-since it may quote a record. Both guard against habits, not against hostile code in the same
-process; the boundary against that is the measured deployment.
+``confined_to``: an audit hook refuses every connection, datagram and name look-up but the broker's,
+listening ports, other programs, and files opened for writing outside the run's folder. Trackers,
+hubs and telemetry fail loudly instead of leaking. A process may fork, as the loader does: the child
+keeps the hook. Native code does not pass an audit hook; ``runner.lockdown`` binds that too.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from sealtrain.errors import EgressRefused
 
-__all__ = ["confined_to", "muted"]
+__all__ = ["Borders", "address_of", "confined_to"]
 
-_allowed: frozenset[tuple[str, int]] | None = None
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Devices, shared memory and names of threads: nothing that outlives the guest.
+_VOLATILE = ("/dev/", "/proc/")
+_COMPILERS = frozenset({"c++", "cc", "clang", "clang++", "g++", "gcc", "ldconfig", "ptxas"})
+_PLAIN_SOCKETS = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Borders:
+    """What stays possible.
+
+    Attributes:
+        reachable: Hosts (by name and by number) and ports.
+        unix: Paths of unix sockets that may be connected to; ``None`` for any.
+        listen: Ports on the loopback address that may be listened on.
+        writable: Folders whose files may be written; ``None`` for any.
+        compilers: Programs that build kernels for an accelerator may be started.
+    """
+
+    reachable: frozenset[tuple[str, int]]
+    unix: frozenset[str] | None = None
+    listen: frozenset[int] = frozenset()
+    writable: tuple[Path, ...] | None = None
+    compilers: bool = False
+
+
+_borders: Borders | None = None
+_noted: Callable[[str], None] | None = None
 _hooked = False
 
 
 @contextmanager
-def confined_to(url: str) -> Iterator[None]:
-    """Allow connections to ``url``'s host and port and to unix sockets; refuse all others.
+def confined_to(
+    *urls: str,
+    unix: Iterable[Path] | None = None,
+    listen: Iterable[int] = (),
+    writable: Iterable[Path] | None = None,
+    compilers: bool = False,
+    noted: Callable[[str], None] | None = None,
+) -> Iterator[Borders]:
+    """Allow connections to the hosts and ports of ``urls``; refuse all others.
+
+    Args:
+        urls: Broker first; then whatever else the recipe names.
+        unix: Unix sockets that may be connected to, any when ``None``.
+        listen: Loopback ports that may be listened on.
+        writable: Folders to write in, anywhere when ``None``.
+        compilers: See ``Borders``.
+        noted: Told the name of each refusal, for counting.
 
     Raises:
         EgressRefused: From within the block, in whatever code tried to reach elsewhere.
+        PermissionError: From within the block, on opening a file for writing elsewhere; libraries
+            that only try whether they may write go on.
     """
-    global _allowed, _hooked
+    global _borders, _noted, _hooked
+    borders = Borders(
+        reachable=frozenset(pair for url in urls for pair in _numbers(url)),
+        unix=None if unix is None else frozenset(str(path) for path in unix),
+        listen=frozenset(listen),
+        writable=None if writable is None else tuple(path.resolve() for path in writable),
+        compilers=compilers,
+    )
     if not _hooked:
-        sys.addaudithook(_refuse_egress)
+        sys.addaudithook(_watch)
         _hooked = True
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    before = _allowed
-    _allowed = frozenset({(host, port), *_addresses(host, port)})
+    before = _borders, _noted, sys.dont_write_bytecode
+    _borders, _noted = borders, noted
+    sys.dont_write_bytecode = sys.dont_write_bytecode or writable is not None
     try:
-        yield
+        yield borders
     finally:
-        _allowed = before
+        _borders, _noted, sys.dont_write_bytecode = before
 
 
-@contextmanager
-def muted() -> Iterator[None]:
-    """Drop what Python code prints on stdout; stderr stays for the progress bar."""
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-        yield
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port that a URL leads to."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _addresses(host: str, port: int) -> set[tuple[str, int]]:
-    """Numeric addresses of the broker, resolved before the gate closes."""
-    import socket
+def _numbers(url: str) -> set[tuple[str, int]]:
+    """Name and numeric addresses, resolved before the gate closes."""
+    host, port = address_of(url)
+    try:
+        found = socket.getaddrinfo(host, port)
+    except OSError:  # whoever connects will say so
+        found = []
+    return {(host, port), *((str(info[4][0]), port) for info in found)}
 
-    return {(str(info[4][0]), port) for info in socket.getaddrinfo(host, port)}
 
-
-def _refuse_egress(event: str, arguments: tuple[object, ...]) -> None:
-    if _allowed is None:
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if _borders is None:
         return
-    if event in ("socket.connect", "socket.sendto"):
-        address = arguments[-1]
-        if isinstance(address, (str, bytes)):  # a unix socket
+    check = _CHECKS.get(event)
+    if check is not None:
+        check(_borders, event, arguments)
+
+
+def _refused(event: str, what: str, got: str) -> EgressRefused:
+    if _noted is not None:
+        _noted(event)
+    return EgressRefused(
+        what,
+        check="egress",
+        got=got,
+        expected="the broker only",
+        hint="switch the tracker, hub or telemetry off in the recipe",
+    )
+
+
+def _connecting(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
+    place = arguments[-1]
+    if place is None:  # a datagram socket that was connected, and checked then
+        return
+    if isinstance(place, (str, bytes)):
+        name = os.fsdecode(place)
+        if borders.unix is None or name in borders.unix:
             return
-        if isinstance(address, tuple) and (str(address[0]), address[1]) in _allowed:
-            return
-        raise EgressRefused(
-            "a library tried to reach the network from inside the run",
-            check="egress",
-            got=f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown address",
-            expected="the broker only",
-            hint="switch the tracker, hub or telemetry off in the recipe",
+        raise _refused("network.refused", "a library tried to reach another service", "unix socket")
+    if isinstance(place, tuple) and (_plain(str(place[0])), place[1]) in borders.reachable:
+        return
+    raise _refused(
+        "network.refused",
+        "a library tried to reach the network from inside the run",
+        f"{place[0]}:{place[1]}" if isinstance(place, tuple) else "unknown address",
+    )
+
+
+def _looking_up(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
+    host = arguments[0]
+    if isinstance(host, tuple):  # getnameinfo
+        host = host[0]
+    name = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
+    if host is None or _is_number(name):  # nobody is asked
+        return
+    if name not in {allowed for allowed, _port in borders.reachable}:
+        raise _refused(
+            "network.refused", "a library tried to look up a name from inside the run", name
         )
-    if event == "socket.getaddrinfo":
-        host = arguments[0]
-        name = host.decode() if isinstance(host, bytes) else str(host)
-        if name not in {allowed for allowed, _port in _allowed}:
-            raise EgressRefused(
-                "a library tried to look up a name from inside the run",
-                check="egress",
-                got=name,
-                expected="the broker only",
-                hint="switch the tracker, hub or telemetry off in the recipe",
-            )
+
+
+def _asking_for_a_name(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
+    host = str(arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0])
+    if host not in {allowed for allowed, _port in borders.reachable}:
+        raise _refused(
+            "network.refused", "a library tried to look up a name from inside the run", host
+        )
+
+
+def _listening(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
+    place = arguments[-1]
+    if isinstance(place, tuple):
+        if place[0] == "127.0.0.1" and place[1] in borders.listen:
+            return
+    elif isinstance(place, int) or borders.unix is None:  # netlink and other local kinds
+        return
+    raise _refused("network.refused", "a library tried to open a port inside the run", "a port")
+
+
+def _making_a_socket(_borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
+    kind = int(arguments[2])
+    if kind == -1:  # from a descriptor that exists
+        return
+    plain = kind & ~(getattr(socket, "SOCK_NONBLOCK", 0) | getattr(socket, "SOCK_CLOEXEC", 0))
+    if plain not in _PLAIN_SOCKETS:
+        raise _refused("network.refused", "a library tried to make a raw socket", "a raw socket")
+
+
+def _starting(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
+    if borders.compilers and event == "subprocess.Popen":
+        command = arguments[1]
+        first = command if isinstance(command, (str, bytes)) else next(iter(command), "")
+        if Path(os.fsdecode(first)).name in _COMPILERS:
+            return
+    raise _refused(
+        "program.refused", "a library tried to start another program inside the run", "a program"
+    )
+
+
+def _opening(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
+    path, _mode, flags = arguments
+    if borders.writable is None or not isinstance(flags, int) or not flags & _WRITING:
+        return
+    if isinstance(path, int):  # a descriptor that is open already
+        return
+    _check_place(borders, os.fsdecode(path))
+
+
+def _opening_a_database(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
+    name = os.fsdecode(arguments[0])
+    if borders.writable is not None and name != ":memory:":
+        _check_place(borders, name.removeprefix("file:"))
+
+
+def _check_place(borders: Borders, name: str) -> None:
+    # Links are followed: a link out of the run's folder leads out of it.
+    place = os.path.realpath(name)
+    if place.startswith(_VOLATILE):
+        return
+    if any(Path(place).is_relative_to(folder) for folder in borders.writable or ()):
+        return
+    if _noted is not None:
+        _noted("file.refused")
+    raise PermissionError(13, "a run writes to its own folder only")
+
+
+def _never(_borders: Borders, event: str, _arguments: tuple[Any, ...]) -> None:
+    raise _refused("program.refused", "a library tried to leave the run", event)
+
+
+def _plain(host: str) -> str:
+    """The IPv4 address inside an IPv6 one that maps it; else ``host``."""
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = getattr(number, "ipv4_mapped", None)
+    return str(number if mapped is None else mapped)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+_CHECKS: dict[str, Callable[[Borders, str, tuple[Any, ...]], None]] = {
+    "socket.connect": _connecting,
+    "socket.sendto": _connecting,
+    "socket.sendmsg": _connecting,
+    "socket.getaddrinfo": _looking_up,
+    "socket.gethostbyname": _looking_up,
+    "socket.gethostbyaddr": _asking_for_a_name,
+    "socket.getnameinfo": _asking_for_a_name,
+    "socket.bind": _listening,
+    "socket.__new__": _making_a_socket,
+    "open": _opening,
+    "sqlite3.connect": _opening_a_database,
+    "subprocess.Popen": _starting,
+    "os.exec": _starting,
+    "os.forkpty": _starting,
+    "os.posix_spawn": _starting,
+    "os.spawn": _starting,
+    "os.system": _starting,
+    "pty.spawn": _starting,
+    "syslog.openlog": _never,
+    "syslog.syslog": _never,
+    "webbrowser.open": _never,
+    "builtins.breakpoint": _never,
+    "builtins.input": _never,
+    "cpython.run_interactivehook": _never,
+    "cpython.remote_debugger_script": _never,
+}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from sealtrain.recipe.terms import ReleasePolicy
 
-__all__ = ["MetricGate"]
+__all__ = ["MetricGate", "Release"]
 
 Release = Callable[[int, dict[str, float | None]], None]
 
@@ -18,13 +18,16 @@ class MetricGate:
 
     Attributes:
         withheld: How often each other metric wanted to leave. Names only.
+        besides: Looks at everything that is offered and adds to it; stays inside the guest.
     """
 
-    def __init__(self, policy: ReleasePolicy, release: Release) -> None:
+    def __init__(self, policy: ReleasePolicy, *release: Release) -> None:
         """Guard ``release`` with ``policy``."""
         self._policy = policy
         self._release = release
+        self._left_at: dict[str, int] = {}
         self.withheld: Counter[str] = Counter()
+        self.besides: Callable[[int, Mapping[str, float]], Mapping[str, float]] | None = None
 
     def offer(self, step: int, values: Mapping[str, float]) -> dict[str, float | None]:
         """Let out what may leave at this step.
@@ -34,13 +37,18 @@ class MetricGate:
             values: Measurements by name.
 
         Returns:
-            What left.
+            What left. A metric leaves once a step, whatever is offered again.
         """
+        if self.besides is not None:
+            values = {**self.besides(step, values), **values}
         allowed = self.filtered(values)
         if step % self._policy.every_n_steps:
-            allowed = {}
+            return {}
+        allowed = {name: one for name, one in allowed.items() if self._left_at.get(name) != step}
         if allowed:
-            self._release(step, allowed)
+            self._left_at |= dict.fromkeys(allowed, step)
+            for told in self._release:
+                told(step, allowed)
         return allowed
 
     def filtered(self, values: Mapping[str, float]) -> dict[str, float | None]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.training import quiet
+from sealtrain.training.bar import progress_bar
 from sealtrain.training.egress import MetricGate
+from sealtrain.training.monitor import Monitor
 from sealtrain.training.trained import Trained, model_files
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def train(
     metrics: Callable[[int, dict[str, float | None]], None],
     on_checkpoint: Callable[[CheckpointRef], None],
     resume: CheckpointRef | None,
-    progress: bool,
+    progress: TextIO | None,
     secret: DataKey | None = None,
+    monitor: Monitor | None = None,
 ) -> Trained:
     """Train from the beginning or from a checkpoint.
 
@@ -52,6 +54,7 @@ def train(
         resume: Checkpoint to continue from.
         progress: Terminal to show a bar on.
         secret: What this run alone has, the same after a resume; noise and canaries come from it.
+        monitor: Watches, opened by whoever made it.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
@@ -65,12 +68,14 @@ def train(
 
     # A phase loads only its own libraries.
     phase = import_module(f"sealtrain.training.phases.{recipe.phase}")
-    gate = MetricGate(recipe.release_policy, metrics)
     arguments = recipe.trainer
+    watch = Monitor() if monitor is None else monitor
     with (
         tempfile.TemporaryDirectory(prefix="sealtrain-") as scratch,
-        _progress(arguments.max_steps, shown=progress) as on_step,
+        progress_bar(progress, arguments.max_steps) as bar,
     ):
+        gate = MetricGate(recipe.release_policy, metrics, bar.released, watch.released)
+        gate.besides = watch.measured
         context = RunContext(
             run_id=run_id,
             store=store,
@@ -78,7 +83,7 @@ def train(
             on_checkpoint=on_checkpoint,
             resume=resume,
             arguments=arguments,
-            on_step=(on_step,),
+            on_step=(bar.step, watch.step),
         )
         work = Workplace(
             recipe=recipe,
@@ -133,38 +138,3 @@ def _deterministic() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before)
         settings.fill_uninitialized_memory = filling
-
-
-@contextmanager
-def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[int, dict[str, float]], None]]:
-    """A bar on stderr with loss and time left."""
-    if not shown:
-        yield lambda _step, _values: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}  {task.fields[rate]} tokens/s"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(file=sys.stderr), transient=False) as bar:
-        task = bar.add_task("training", total=steps, loss="-", rate="-")
-
-        def advance(step: int, values: dict[str, float]) -> None:
-            loss = f"{values['loss']:.4f}" if "loss" in values else "-"
-            rate = values.get("train_tokens_per_second")
-            bar.update(
-                task, completed=step, loss=loss, rate="-" if rate is None else f"{rate:,.0f}"
-            )
-
-        yield advance

@@ -1,0 +1,97 @@
+"""What a failed run may say of its failure: a typed event, as far as the release policy goes.
+
+Between the release of keys and the manifest any text may quote a record: messages, tracebacks,
+names of files, a host that a library looked up. What leaves is the class of the error, its code and
+the text that the reference has for it; of what is no error of ours, that it happened.
+
+| `logs` | leaves |
+|---|---|
+| `none` | code of what the world outside the data refused; `data-invalid` for any fault of the data |
+| `error-summary` | code of any error |
+| `structured` | also the kind of exception, the script's line, and counts of what was not said |
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from sealtrain.errors import (
+    DataInvalid,
+    EgressRefused,
+    SealtrainError,
+    TrainingFailed,
+    UsageError,
+)
+
+__all__ = ["Logs", "told"]
+
+Logs = Literal["none", "error-summary", "structured"]
+_PAGE = "docs/reference/errors.md says what it means; the release policy lets no more out"
+
+
+@contextmanager
+def told(
+    logs: Logs, counts: Callable[[], dict[str, int]], *, script: Path | None = None
+) -> Iterator[None]:
+    """Let errors out of the block as typed events only.
+
+    Args:
+        logs: The recipe's ``release_policy.logs``.
+        counts: What was printed, logged or refused so far, by event.
+        script: The user's own script, if the run has one.
+
+    Raises:
+        SealtrainError: In place of whatever was raised, without its text, cause or context.
+        KeyboardInterrupt, SystemExit: As they are, without text.
+    """
+    event: BaseException | None = None
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit) as stop:
+        event = type(stop)()
+    except BaseException as error:
+        event = _event(error, logs, counts(), script)
+    if event is not None:  # outside the handler: nothing refers to the original any more
+        raise event
+
+
+def _event(
+    error: BaseException, logs: Logs, counts: dict[str, int], script: Path | None
+) -> SealtrainError:
+    kind = _kind(error, script)
+    if logs == "none" and issubclass(kind, DataInvalid):
+        kind = DataInvalid
+    if logs != "structured":
+        return kind(_meaning(kind), hint=_PAGE)
+    said = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return kind(_meaning(kind), check=_where(error, script), got=said or None, hint=_PAGE)
+
+
+def _kind(error: BaseException, script: Path | None) -> type[SealtrainError]:
+    if isinstance(error, SealtrainError):
+        return type(error) if type(error).__module__ == SealtrainError.__module__ else SealtrainError
+    if isinstance(error, PermissionError) and error.strerror == "a run writes to its own folder only":
+        return EgressRefused
+    return TrainingFailed if script is None else UsageError
+
+
+def _meaning(kind: type[SealtrainError]) -> str:
+    return (kind.__doc__ or "").splitlines()[0]
+
+
+def _where(error: BaseException, script: Path | None) -> str:
+    """Kind of exception, and its last line in the script."""
+    known = getattr(builtins, type(error).__name__, None) is type(error)
+    kind = type(error).__name__ if known or isinstance(error, SealtrainError) else "exception"
+    if script is None:
+        return kind
+    line, place = 0, error.__traceback__
+    while place is not None:
+        if Path(place.tb_frame.f_code.co_filename).resolve() == script.resolve():
+            line = place.tb_lineno
+        place = place.tb_next
+    return f"{kind}, script line {line}" if line else kind
