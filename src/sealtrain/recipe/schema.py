@@ -28,6 +28,7 @@ PHASES: Final = {
     "classify": "ClassifyRecipe",
     "dpo": "DpoRecipe",
     "reward": "RewardRecipe",
+    "rlhf": "RlhfRecipe",
     "sft": "SftRecipe",
 }
 """Phase → class of its recipes in ``recipe.phases.<phase>``. Sorted."""

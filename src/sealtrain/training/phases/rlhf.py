@@ -1,0 +1,243 @@
+"""``rlhf``: reinforcement learning on sealed prompts: PPO (our loop), RLOO and GRPO (TRL's).
+
+The model answers sealed prompts, a rule or a measured reward model scores the answers, and answers
+with a high reward become likelier. The reference is the base model; with an adapter, the model
+without it. Answers exist in memory only: no log, no file and no message holds one.
+
+On the sealed test split, with answers sampled as in training and always from the same random
+numbers: ``eval_reward``, the mean reward; ``eval_reward_before``, the same of the reference, which
+is the model before training; ``eval_kl``, the mean divergence of an answer from the reference in
+nats; ``eval_length``, the mean number of its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training import quiet
+from sealtrain.training.arguments import trainer_arguments
+from sealtrain.training.callback import SealedRun
+from sealtrain.training.loaders.hugging import as_iterable_dataset
+from sealtrain.training.models import (
+    adopt_tokens,
+    build_model,
+    build_tokenizer,
+    check_vocabulary,
+    lora_config,
+)
+from sealtrain.training.preferences import own_arguments
+from sealtrain.training.prompts import Prompt, check_prompt, test_prompts, training_prompts
+from sealtrain.training.randomness import undisturbed
+from sealtrain.training.rewards import Rewards, rewards_of
+from sealtrain.training.sampling import Sampler, likelihood, reference
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from sealtrain.training.ppo.loop import PpoLoop
+    from sealtrain.training.workplace import Workplace
+
+quiet.silence()
+
+__all__ = ["train"]
+
+
+def train(
+    work: Workplace,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun | PpoLoop]:
+    """Train and evaluate.
+
+    Args:
+        work: Recipe, streams, store and callbacks of the run.
+
+    Returns:
+        Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback or loop
+        that ran.
+    """
+    tokenizer = build_tokenizer(work.recipe, work.base_dir)
+    frozen = None
+    if work.recipe.peft is None:
+        frozen = _base(work, tokenizer).train(False).requires_grad_(False)
+    trial = _Trial(work, tokenizer, frozen)
+    by = _ppo if work.recipe.trainer.algorithm == "ppo" else _groups
+    model, ran = by(work, tokenizer, trial)
+    with undisturbed(model):
+        metrics = trial.final(model)
+    return model, tokenizer, metrics, ran
+
+
+class _Trial:
+    """What all methods share: the reference, sampling, rewards, the test prompts."""
+
+    def __init__(
+        self, work: Workplace, tokenizer: PreTrainedTokenizerBase, frozen: PreTrainedModel | None
+    ) -> None:
+        self.policy = _base(work, tokenizer)
+        self.frozen = frozen
+        self.sampler = Sampler(tokenizer, self.policy, work.recipe.trainer)
+        self.rewards: Rewards = rewards_of(work)
+        self._seed = work.recipe.trainer.seed
+        self._size = work.recipe.trainer.per_device_eval_batch_size
+        self._prompts = test_prompts(work)
+        if self._prompts:
+            work.evaluation = self.measure
+
+    def measure(self, model: Any) -> dict[str, float]:
+        """The policy on the test prompts. Disturbs random states."""
+        import torch
+
+        if not self._prompts:
+            return {}
+        torch.manual_seed(self._seed)
+        rewards = divergence = length = 0.0
+        for chunk in self._chunks():
+            answers = self.sampler.sample(model, [record["prompt"] for record in chunk])
+            rewards += sum(self._scores(chunk, answers))
+            length += sum(len(answer.tokens) for answer in answers)
+            batch = self.sampler.batch(answers, model.device)
+            with torch.no_grad():
+                now, _, _ = likelihood(model, batch, self.sampler.temperature)
+                with reference(model, self.frozen) as base:
+                    before, _, _ = likelihood(base, batch, self.sampler.temperature)
+            divergence += float(((now - before) * batch.answered).sum())
+        count = len(self._prompts)
+        return {
+            "eval_reward": rewards / count,
+            "eval_kl": divergence / count,
+            "eval_length": length / count,
+        }
+
+    def final(self, model: Any) -> dict[str, float]:
+        """The policy, and beside it the reference."""
+        import torch
+
+        measured = self.measure(model)
+        if not measured:
+            return {}
+        torch.manual_seed(self._seed)
+        before = 0.0
+        with reference(model, self.frozen) as base:
+            for chunk in self._chunks():
+                answers = self.sampler.sample(base, [record["prompt"] for record in chunk])
+                before += sum(self._scores(chunk, answers))
+        return measured | {"eval_reward_before": before / len(self._prompts)}
+
+    def _chunks(self) -> list[list[Prompt]]:
+        return [
+            self._prompts[at : at + self._size] for at in range(0, len(self._prompts), self._size)
+        ]
+
+    def _scores(self, records: Sequence[Prompt], answers: Sequence[Any]) -> list[float]:
+        wanted = [record["answer"] for record in records] if "answer" in records[0] else None
+        prompts = [record["prompt"] for record in records]
+        return self.rewards(prompts, [answer.text for answer in answers], wanted)
+
+
+def _base(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    model = build_model(work.recipe, work.base_dir, "AutoModelForCausalLM")
+    check_vocabulary(model, tokenizer)
+    adopt_tokens(model, tokenizer)
+    return model
+
+
+def _ppo(work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial) -> tuple[Any, PpoLoop]:
+    from transformers import set_seed
+    from trl.trainer.utils import disable_dropout_in_model
+
+    from sealtrain.training.ppo.critic import Critic
+    from sealtrain.training.ppo.loop import PpoLoop
+
+    recipe = work.recipe
+    prompts = training_prompts(work, tokenizer)
+    policy: Any = trial.policy
+    set_seed(recipe.trainer.seed)
+    if recipe.peft is not None:
+        from peft import get_peft_model
+
+        policy = get_peft_model(policy, lora_config(recipe.peft, "CAUSAL_LM"))
+    if recipe.trainer.disable_dropout:
+        disable_dropout_in_model(policy)
+    if recipe.trainer.activation_checkpointing:
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
+    loop = PpoLoop(work, Critic(policy), trial.frozen, trial.sampler, trial.rewards)
+    loop.train(prompts)
+    return policy, loop
+
+
+def _groups(
+    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial
+) -> tuple[Any, SealedRun]:
+    from transformers import PrinterCallback
+    from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
+
+    recipe, arguments = work.recipe, work.recipe.trainer
+    callback = SealedRun(work.context)
+    trainer = _trainer_of(arguments.algorithm)(
+        model=trial.policy,
+        reward_funcs=_as_reward_function(trial.rewards),
+        args=_config(work),
+        train_dataset=as_iterable_dataset(training_prompts(work, tokenizer)).map(check_prompt),
+        processing_class=tokenizer,
+        peft_config=None if recipe.peft is None else lora_config(recipe.peft, "CAUSAL_LM"),
+        callbacks=[callback],
+    )
+    trainer.remove_callback(PrinterCallback)
+    if trial.frozen is not None:
+        trial.frozen.to(trainer.args.device)
+        if arguments.disable_dropout:
+            disable_dropout_in_model(trial.frozen)
+    if arguments.beta and trial.frozen is not None:
+        # It would load a reference by name, from wherever the base model once came.
+        trainer.beta, trainer.ref_model = arguments.beta, trial.frozen
+        add_fused_lm_head(trial.frozen, temperature=arguments.temperature)
+    trainer.train()
+    return trainer.accelerator.unwrap_model(trainer.model), callback
+
+
+def _config(work: Workplace) -> Any:
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.rloo_config import RLOOConfig
+
+    arguments = work.recipe.trainer
+    own = own_arguments(arguments)
+    algorithm = own.pop("algorithm")
+    if work.recipe.peft is None:
+        own["beta"] = 0.0
+    settings = trainer_arguments(arguments, work.scratch) | own
+    settings |= {
+        "remove_unused_columns": False,  # a rule reads further columns
+        "include_num_input_tokens_seen": "no",  # they count prompts and answers by themselves
+        "shuffle_dataset": False,  # the stream is shuffled
+        "log_completions": False,
+    }
+    return (GRPOConfig if algorithm == "grpo" else RLOOConfig)(**settings)
+
+
+def _as_reward_function(rewards: Rewards) -> Any:
+    """The rewards as TRL calls them."""
+
+    def reward(
+        prompts: list[Any], completions: list[Any], answer: list[str] | None = None, **_: Any
+    ) -> list[float]:
+        return rewards(prompts, completions, answer)
+
+    return reward
+
+
+def _trainer_of(algorithm: str) -> Any:
+    from trl.trainer.grpo_trainer import GRPOTrainer
+    from trl.trainer.rloo_trainer import RLOOTrainer
+
+    base: Any = GRPOTrainer if algorithm == "grpo" else RLOOTrainer
+
+    class QuietTrainer(base):  # type: ignore[misc]  # chosen at run time
+        """Keeps no answers for tables, and logs no count that a resumed run would begin anew."""
+
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            for kept in self._logs.values():
+                kept.clear()
+            self._metrics["train"].pop("num_tokens", None)
+            super().log(logs, start_time)
+
+    return QuietTrainer

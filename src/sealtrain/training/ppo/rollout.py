@@ -1,0 +1,149 @@
+"""One round of answers: sampled, scored, with all that learning from them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training import quiet
+from sealtrain.training.ppo.advantages import estimate_advantages, token_rewards, whiten
+from sealtrain.training.sampling import Answer, Sampler, likelihood, padded, reference
+
+if TYPE_CHECKING:
+    import torch
+
+    from sealtrain.training.prompts import Prompt
+    from sealtrain.training.rewards import Rewards
+
+quiet.silence()
+
+__all__ = ["Experience", "Rollout", "roll_out"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Experience:
+    """One answer and what is known of its tokens, float32 (tokens,).
+
+    Attributes:
+        answer: The answer.
+        chances: Log probabilities under the policy that sampled it.
+        before: Under the reference.
+        values: Of the critic at that time.
+    """
+
+    answer: Answer
+    chances: torch.Tensor
+    before: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """All answers of a round; tensors are float32 (answers, longest answer).
+
+    Attributes:
+        answers: The answers.
+        mask: 1.0 where an answer has a token.
+        chances: Log probabilities under the policy that sampled.
+        values: Of the critic at that time.
+        advantages: Whitened.
+        returns: What the critic should have said.
+        scores: Rewards of the answers, penalties included, (answers,).
+        divergence: Mean over answers of their divergence from the reference, in nats.
+    """
+
+    answers: list[Answer]
+    mask: torch.Tensor
+    chances: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+    scores: torch.Tensor
+    divergence: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all prompts and answers."""
+        return sum(len(one.prompt) + len(one.tokens) for one in self.answers)
+
+
+def roll_out(
+    critic: Any,
+    frozen: Any | None,
+    sampler: Sampler,
+    rewards: Rewards,
+    prompts: Sequence[Prompt],
+    *,
+    coefficient: float,
+    arguments: Any,
+) -> Rollout:
+    """Sample one answer to each prompt, score it, and weigh its tokens.
+
+    Args:
+        critic: Policy with value head, in evaluation mode.
+        frozen: The reference, ``None`` where it is the policy without its adapter.
+        sampler: Samples.
+        rewards: Scores.
+        prompts: Checked records.
+        coefficient: Weight of the divergence from the reference.
+        arguments: The recipe's trainer settings.
+    """
+    import torch
+
+    size = arguments.per_device_train_batch_size
+    experiences: list[Experience] = []
+    for at in range(0, len(prompts), size):
+        chunk = [record["prompt"] for record in prompts[at : at + size]]
+        answers = sampler.sample(critic.policy, chunk)
+        experiences += _looked_at(critic, frozen, sampler, answers)
+    answers = [one.answer for one in experiences]
+    scores = torch.tensor(
+        rewards(
+            [record["prompt"] for record in prompts],
+            [one.text for one in answers],
+            [record["answer"] for record in prompts] if "answer" in prompts[0] else None,
+        )
+    )
+    if arguments.missing_eos_penalty is not None:
+        cut = torch.tensor([not one.ended for one in answers])
+        scores = scores - arguments.missing_eos_penalty * cut
+    mask = padded([torch.ones_like(one.chances) for one in experiences], 0)
+    chances = padded([one.chances for one in experiences], 0)
+    values = padded([one.values for one in experiences], 0)
+    log_ratio = chances - padded([one.before for one in experiences], 0)
+    given = token_rewards(scores.to(mask.device), log_ratio, mask, coefficient)
+    advantages, returns = estimate_advantages(
+        given, values, mask, gamma=arguments.gamma, lam=arguments.lam
+    )
+    return Rollout(
+        answers=answers,
+        mask=mask,
+        chances=chances,
+        values=values,
+        advantages=whiten(advantages, mask),
+        returns=returns,
+        scores=scores,
+        divergence=float((log_ratio * mask).sum(1).mean()),
+    )
+
+
+def _looked_at(
+    critic: Any, frozen: Any | None, sampler: Sampler, answers: list[Answer]
+) -> list[Experience]:
+    import torch
+
+    batch = sampler.batch(answers, critic.policy.device)
+    with torch.no_grad():
+        chances, _, values = critic(batch, sampler.temperature)
+        with reference(critic.policy, frozen) as model:
+            before, _, _ = likelihood(model, batch, sampler.temperature)
+    return [
+        Experience(
+            answer=answer,
+            chances=chances[row, : len(answer.tokens)],
+            before=before[row, : len(answer.tokens)],
+            values=values[row, : len(answer.tokens)],
+        )
+        for row, answer in enumerate(answers)
+    ]
