@@ -369,6 +369,7 @@ def facts_of(world: World) -> dict[str, Any]:
             "finished_at": to_rfc3339(FINISHED),
             "steps": 300,
             "tokens": 612_352,
+            "tokens_sha256": None,
             "resumes": [],
             "history": [{"step": step, "values": {"loss": value}} for step, value in loss],
             "metrics": {"loss": loss[-1][1], "accuracy": 0.9204},

@@ -88,6 +88,7 @@ def predicate() -> Json:
             "finished_at": "2026-01-02T03:14:05Z",
             "steps": 10,
             "tokens": None,
+            "tokens_sha256": None,
             "resumes": [],
             "history": [
                 {"step": 5, "values": {"loss": 1.5}},

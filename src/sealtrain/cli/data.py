@@ -39,10 +39,16 @@ def seal(
         str,
         typer.Option(
             "--format",
-            help="auto (by suffix), images (a folder, sub-folders are labels) or webdataset "
-            "(tar files).",
+            help="auto (by suffix), images (a folder, sub-folders are labels), webdataset "
+            "(tar files) or tokens (.bin shards).",
         ),
     ] = "auto",
+    dtype: Annotated[
+        str | None, typer.Option(help="uint16 or uint32: token shards without a header.")
+    ] = None,
+    row_tokens: Annotated[
+        int, typer.Option(help="Tokens of a record: a multiple of the recipe's block_size.")
+    ] = 4096,
     padding: Annotated[
         str, typer.Option(help="none, bucket or fixed:BYTES: what sizes may tell.")
     ] = "none",
@@ -66,6 +72,7 @@ def seal(
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
     from sealtrain.sealing.hpke import HpkePublicKey
     from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner, wrap_for_recipe
+    from sealtrain.sealing.tabular.tokens import TokenShards
 
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
@@ -104,6 +111,7 @@ def seal(
             sign=sign,
             layout=layout,
             form=form,
+            token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
             padding=padding,
             commitments=commitments,
             progress=advance,

@@ -135,6 +135,7 @@ class Run(StrictModel):
     finished_at: Timestamp
     steps: Count
     tokens: Count | None
+    tokens_sha256: Hex64 | None
     resumes: tuple[Resume, ...] = Field(max_length=1024)
     history: tuple[Point, ...] = Field(max_length=10_000)
     metrics: dict[MetricName, Value | None] = Field(max_length=64)

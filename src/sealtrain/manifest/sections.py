@@ -121,6 +121,8 @@ def what_ran(predicate: Predicate, facts: Facts) -> Html:
         ("Compose hash", tag("code", deployment.compose_hash)),
         ("App id", tag("code", deployment.app_id)),
     ]
+    if predicate.run.tokens_sha256 is not None:
+        pairs.append(("Tokens trained on, SHA-256", tag("code", predicate.run.tokens_sha256)))
     parts: list[Part] = [tag("h2", "What ran")]
     if lock is not None:
         pairs += [

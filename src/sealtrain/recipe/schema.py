@@ -26,10 +26,12 @@ __all__ = ["PHASES", "AnyRecipe", "Recipe", "json_schema", "load_recipe", "parse
 
 PHASES: Final = {
     "classify": "ClassifyRecipe",
+    "cpt": "CptRecipe",
     "dpo": "DpoRecipe",
     "reward": "RewardRecipe",
     "rlhf": "RlhfRecipe",
     "sft": "SftRecipe",
+    "vlm": "VlmRecipe",
 }
 """Phase → class of its recipes in ``recipe.phases.<phase>``. Sorted."""
 

@@ -139,6 +139,7 @@ def _predicate(
             "finished_at": to_rfc3339(run.now()),
             "steps": trained.steps,
             "tokens": trained.tokens,
+            "tokens_sha256": trained.tokens_sha256,
             "resumes": run.journal.resumes,
             "history": condensed_history(run.journal.history),
             "metrics": trained.metrics,

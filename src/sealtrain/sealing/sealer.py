@@ -35,11 +35,14 @@ from sealtrain.sealing.index import (
     schema_digest_of,
 )
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
+from sealtrain.sealing.tabular import tokens
 from sealtrain.sealing.tabular.batches import FORMS, evenly, is_tabular, open_records
 from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from sealtrain.sealing.tabular.tokens import TokenShards
 
 __all__ = ["Progress", "seal_dataset"]
 
@@ -61,6 +64,7 @@ def seal_dataset(
     sign: Callable[[DatasetDescription], bytes],
     layout: str = "auto",
     form: str = "auto",
+    token_shards: TokenShards | None = None,
     shard_bytes: int = 64 << 20,
     padding: str = "none",
     suite: Suite = Suite.BLAKE3,
@@ -82,8 +86,9 @@ def seal_dataset(
         stanzas: Wraps the fresh data key, given the key and the dataset id.
         sign: Signs the description; its bytes become ``dataset.json``.
         layout: ``arrow`` (record batches), ``raw`` (files as they are) or ``auto`` by file name.
-        form: ``images`` (a folder of them), ``webdataset`` (tar files, or a folder of them), or
-            ``auto`` by file name.
+        form: ``images`` (a folder of them), ``tokens`` (shards of them), ``webdataset`` (tar
+            files, or a folder of them), or ``auto`` by file name.
+        token_shards: How token shards are written; they are counted too.
         shard_bytes: Content after which a new Arrow shard begins, ≥ 1 MiB.
         padding: ``none``, ``bucket`` or ``fixed:<bytes>``.
         suite: Hash of the file roots.
@@ -99,6 +104,8 @@ def seal_dataset(
         DataInvalid: There is nothing to seal, or a file cannot be read.
     """
     files = _source_files(source)
+    if form == "tokens" and count_tokens is None:
+        count_tokens = tokens.count_tokens
     chosen = _layout(layout, form, source, files)
     if shard_bytes < 1 << 20:
         raise UsageError("shards are too small", got=shard_bytes, expected="at least 1 MiB")
@@ -136,6 +143,7 @@ def seal_dataset(
                 work.progress.add,
                 form=form,
                 folder=source if isinstance(source, Path) else None,
+                shards=token_shards,
             )
             work.seal_records(opened, commitments, count_tokens)
         description = work.finish(binding, stanzas)

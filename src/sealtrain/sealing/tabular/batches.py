@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.errors import FormatUnknown, SchemaMismatch
 from sealtrain.sealing.tabular import columnar, delimited, imagefolder, jsonl, webdataset
+from sealtrain.sealing.tabular.tokens import TokenShards, open_shards
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_BYTES", "FORMS", "evenly", "is_tabular", "open_records"]
 
 BATCH_BYTES = 1 << 20
-FORMS = ("auto", "images", "webdataset")
-"""What files hold: what their names say, a folder of images, or tar files of samples."""
+FORMS = ("auto", "images", "tokens", "webdataset")
+"""What files hold: what their names say, a folder of images, token shards, or tar files."""
 Progress = Callable[[int], None]
 _Infer = Callable[[Path], "pa.Schema"]
 _Read = Callable[[Path, "pa.Schema", Progress], "Iterator[pa.RecordBatch]"]
@@ -46,6 +47,7 @@ def open_records(
     *,
     form: str = "auto",
     folder: Path | None = None,
+    shards: TokenShards | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and records of files in order.
 
@@ -54,6 +56,7 @@ def open_records(
         progress: Called with source bytes as they are converted.
         form: One of ``FORMS``.
         folder: Where images lie.
+        shards: How token shards are written.
 
     Returns:
         The schema (no dictionaries, no metadata) and a stream of batches of any size.
@@ -65,6 +68,8 @@ def open_records(
     """
     if form == "images" and folder is not None:
         return imagefolder.open_folder(folder, sources, progress)
+    if form == "tokens":
+        return open_shards(sources, progress, shards or TokenShards())
     known = _ARCHIVES if form == "webdataset" else _FORMATS
     formats = [_format(path, known) for path in sources]
     schemas = [infer(path) for (infer, _), path in zip(formats, sources, strict=True)]

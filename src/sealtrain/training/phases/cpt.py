@@ -1,0 +1,181 @@
+"""``cpt``: continued pre-training of a causal language model on blocks full of tokens.
+
+Text is turned into tokens here, in the guest; token shards arrive as tokens. Documents follow one
+another with the end token between them, and attention sees all of a block, as in pre-training.
+
+On the sealed test split, read in order: ``eval_loss`` in nats a token, ``perplexity``, and for text
+``bits_per_byte``, which can be compared between tokenizers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import ModelInvalid
+from sealtrain.training import quiet
+from sealtrain.training.adapters import adapt, virtual_tokens
+from sealtrain.training.arguments import trainer_arguments
+from sealtrain.training.callback import SealedRun
+from sealtrain.training.loaders.packing import (
+    Blocks,
+    PackedStream,
+    text_encoder,
+    token_encoder,
+    windows,
+)
+from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.models import (
+    adopt_tokens,
+    build_model,
+    build_tokenizer,
+    check_vocabulary,
+)
+from sealtrain.training.randomness import undisturbed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.training.loaders.packing import Encoder
+    from sealtrain.training.workplace import Workplace
+
+quiet.silence()
+
+__all__ = ["train"]
+
+_COLUMN = "input"
+
+
+def train(
+    work: Workplace,
+) -> tuple[Any, PreTrainedTokenizerBase | None, dict[str, float], SealedRun]:
+    """Train and evaluate.
+
+    Args:
+        work: Recipe, streams, store and callbacks of the run.
+
+    Returns:
+        Trained model (a PEFT model with an adapter), tokenizer if there is one, final metrics, the
+        callback that ran.
+
+    Raises:
+        SchemaMismatch, RecordInvalid, DataInvalid: The records hold no such tokens.
+        ModelInvalid: Records shall end with a token that the tokenizer does not have.
+    """
+    from transformers import PrinterCallback, Trainer, TrainingArguments
+
+    recipe = work.recipe
+    tokenizer = None if recipe.model.tokenizer is None else build_tokenizer(recipe, work.base_dir)
+    model: Any = build_model(recipe, work.base_dir, "AutoModelForCausalLM")
+    if tokenizer is not None:
+        check_vocabulary(model, tokenizer)
+        adopt_tokens(model, tokenizer)
+    config = model.config
+    cached, config.use_cache = config.use_cache, False
+    (column,) = recipe.columns.names
+    stream = work.training_stream({column: _COLUMN}).stream
+    encode = _encoder(work, stream.schema, model, tokenizer)
+    if recipe.peft is not None:
+        model = adapt(
+            model,
+            recipe.peft,
+            "CAUSAL_LM",
+            activation_checkpointing=recipe.trainer.activation_checkpointing,
+        )
+    packed = PackedStream(
+        stream, _COLUMN, encode, recipe.trainer.block_size, digest=recipe.trainer.token_digest
+    )
+    work.context.streams.append(packed)
+    callback = SealedRun(work.context)
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            **trainer_arguments(recipe.trainer, work.scratch)
+            | {"include_num_input_tokens_seen": "all", "remove_unused_columns": False}
+        ),
+        train_dataset=Blocks(packed),
+        data_collator=_stacked,
+        callbacks=[callback],
+    )
+    trainer.remove_callback(PrinterCallback)
+    if work.test_sources:
+        work.evaluation = lambda model: _evaluate(work, model, encode)
+    trainer.train()
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with undisturbed(model):
+        metrics = {} if work.evaluation is None else work.evaluation(model)
+    config.use_cache = cached
+    return model, tokenizer, metrics, callback
+
+
+def _encoder(
+    work: Workplace, schema: pa.Schema, model: Any, tokenizer: PreTrainedTokenizerBase | None
+) -> Encoder:
+    recipe = work.recipe
+    end = None
+    if recipe.appends_eos and tokenizer is not None:
+        end = tokenizer.eos_token_id
+        if end is None:
+            raise ModelInvalid(
+                "the tokenizer has no end token to put between records",
+                check="tokenizer",
+                hint="set tokenizer.eos_token and save it, or trainer.append_eos: false",
+            )
+    if recipe.columns.kind == "text":
+        if tokenizer is None:
+            raise ModelInvalid("the recipe names no tokenizer", check="tokenizer")
+        return text_encoder(tokenizer, append_eos=recipe.appends_eos)
+    return token_encoder(
+        schema.field(_COLUMN).type,
+        vocabulary=int(model.get_input_embeddings().weight.shape[0]),
+        eos=end,
+    )
+
+
+def _stacked(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Ids and labels int64 (batch, block_size)."""
+    import numpy as np
+    import torch
+
+    ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]))
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+def _evaluate(work: Workplace, model: Any, encode: Encoder) -> dict[str, float]:
+    import numpy as np
+    import pyarrow.compute as pc
+    import torch
+
+    recipe = work.recipe
+    (column,) = recipe.columns.names
+    text = recipe.columns.kind == "text"
+    nats, tokens, size = 0.0, 0, 0
+
+    def documents() -> Iterator[Any]:
+        nonlocal size
+        for batch in read_all(work.test_sources, [column]):
+            values = batch.column(column)
+            size += int(pc.sum(pc.binary_length(values)).as_py() or 0) if text else 0
+            yield from encode(values)
+
+    with torch.no_grad():
+        # All windows but the last have one length.
+        for _, alike in groupby(windows(documents(), recipe.trainer.block_size), key=len):
+            while batch := list(islice(alike, recipe.trainer.per_device_eval_batch_size)):
+                ids = torch.from_numpy(np.stack(batch)).to(model.device)
+                outputs = model(input_ids=ids, use_cache=False)
+                logits = outputs.logits[:, virtual_tokens(model) : -1].float()
+                wanted = ids[:, 1:]
+                nats += float(
+                    torch.nn.functional.cross_entropy(
+                        logits.transpose(1, 2), wanted, reduction="sum"
+                    )
+                )
+                tokens += wanted.numel()
+    if not tokens:
+        return {}
+    metrics = {"eval_loss": nats / tokens, "perplexity": math.exp(min(nats / tokens, 700.0))}
+    return metrics | ({"bits_per_byte": nats / math.log(2) / size} if size else {})
