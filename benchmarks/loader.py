@@ -40,17 +40,14 @@ import datasets
 import numpy as np
 import pyarrow as pa
 
-from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import SealedDataset, seal_dataset
-from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.training.loaders.stream import AHEAD_ROUNDS, RecordStream
 from sealtrain.training.sources import Source
+from twosided import Sealed, seal
 
 OWNERS = 3
 ROWS_PER_BATCH = 640
 BATCH = 64
 EPOCHS = 3
-RECIPE = RecipeBinding("00" * 20, "00" * 32, "00" * 32)
 
 
 class PlainDataset:
@@ -73,8 +70,7 @@ class Data:
     def __init__(self, folder: Path, size: int) -> None:
         self.rows = 0
         self._folder = folder
-        self._keys: list[DataKey] = []
-        self._roots: list[str] = []
+        self._sealed: list[Sealed] = []
         with (
             pa.OSFile(str(folder / "all.arrow"), "wb") as everything,
             pa.ipc.new_stream(everything, _schema()) as whole,
@@ -90,32 +86,12 @@ class Data:
                 whole.write_batch(batch)
                 self.rows += batch.num_rows
 
-        def stanzas(data_key: DataKey, _: str) -> tuple[Stanza, ...]:
-            self._keys.append(data_key)
-            return ()
-
-        description = seal_dataset(
-            path,
-            self._folder / f"{owner}.sealed",
-            name="bench",
-            owner_id="00" * 32,
-            owner_name="bench",
-            binding=RECIPE,
-            stanzas=stanzas,
-            sign=lambda _: b"{}",
-        )
-        self._roots.append(description.root)
+        out = self._folder / f"{owner}.sealed"
+        self._sealed.append(seal(path, out, owner=f"owner-{owner}", name="bench"))
 
     def sealed(self, stack: ExitStack) -> RecordStream:
         """A stream over freshly opened sealed datasets."""
-        return _stream(
-            stack.enter_context(
-                SealedDataset.open(
-                    self._folder / f"{owner}.sealed", self._keys[owner], root=self._roots[owner]
-                )
-            )
-            for owner in range(OWNERS)
-        )
+        return _stream(stack.enter_context(one.open()) for one in self._sealed)
 
     def plain(self) -> RecordStream:
         """The same stream over plain Arrow files."""
@@ -156,7 +132,7 @@ def _batches(owner: int, size: int) -> Iterator[pa.RecordBatch]:
 def _stream(opened: Iterator[Any], *, ahead: int = AHEAD_ROUNDS) -> RecordStream:
     return RecordStream(
         [
-            Source(role="train", owner=f"o{number}", name="bench", weight=1.0, dataset=dataset)
+            Source(role="train", owner=f"owner-{number}", name="bench", weight=1.0, dataset=dataset)
             for number, dataset in enumerate(opened)
         ],
         seed=1,

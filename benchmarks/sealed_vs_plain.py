@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import platform
@@ -26,22 +25,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import loader
-from sealtrain.recipe.schema import Recipe, load_recipe
+from sealtrain.recipe.schema import load_recipe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import SealedDataset, seal_dataset
-from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.store import SealedStore
-from sealtrain.training.run import train
-from sealtrain.training.sources import Source
+from twosided import PlainRecords, PlainStore, run, seal
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DEMO = REPOSITORY / "examples" / "three_hospitals"
@@ -49,53 +42,25 @@ WORLDS = REPOSITORY / "tests" / "support"  # the parts of a whole run, made with
 BARS = {"rows": 0.85, "rows_map_style": 2.0, "training": 1.01, "help": 0.3, "verify": 1.0}
 
 
-class PlainStore:
-    """Checkpoints as plain files, on disk before training goes on."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir()
-
-    @contextmanager
-    def write(self, name: str, binding: Mapping[str, str | int]) -> Iterator[BinaryIO]:
-        """Open a new file."""
-        with (self._folder / name).open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-
-    def read(self, name: str, binding: Mapping[str, str | int]) -> Any:
-        """Open a file."""
-        return (self._folder / name).open("rb")
-
-    def digest(self, name: str) -> str:
-        """SHA-256 of a file."""
-        return hashlib.sha256((self._folder / name).read_bytes()).hexdigest()
-
-    def names(self) -> tuple[str, ...]:
-        """All files."""
-        return tuple(sorted(path.name for path in self._folder.iterdir()))
-
-    def remove(self, name: str) -> None:
-        """Delete a file."""
-        (self._folder / name).unlink()
-
-
 def training(folder: Path, steps: int, rounds: int) -> dict[str, float]:
     """Seconds of the same run over sealed and over plain records, and their ratio."""
     sys.path.insert(0, str(DEMO))
-    from plaintext import PlainRecords
     from records import write_records
 
     write_records(folder)
     recipe = load_recipe(DEMO / "recipe.yaml")
     shorter = recipe.trainer.model_copy(update={"max_steps": steps, "save_steps": steps // 3})
     recipe = recipe.model_copy(update={"trainer": shorter})
-    sealed = _sealed(recipe, folder)
-    plain = {
-        (one.owner, one.name): PlainRecords(folder / one.owner / f"{one.name}.jsonl")
+    sealed = {
+        f"{one.owner}.{one.name}": seal(
+            folder / one.owner / f"{one.name}.jsonl",
+            folder / f"{one.owner}.{one.name}.sealed",
+            owner=one.owner,
+            name=one.name,
+        ).open()
         for one in recipe.datasets
     }
+    plain = {key: PlainRecords(dataset) for key, dataset in sealed.items()}
     seconds: dict[str, list[float]] = {"plain": [], "sealed": []}
     for turn in range(rounds + 1):
         plain_store = PlainStore(folder / f"plain-{turn}")
@@ -103,61 +68,14 @@ def training(folder: Path, steps: int, rounds: int) -> dict[str, float]:
             folder / f"sealed-{turn}", DataKey.generate(), label="checkpoint"
         )
         took = {
-            "plain": loader.timed(lambda store=plain_store: _run(recipe, plain, store)),
-            "sealed": loader.timed(lambda store=sealed_store: _run(recipe, sealed, store)),
+            "plain": loader.timed(lambda store=plain_store: run(recipe, DEMO, plain, store)),
+            "sealed": loader.timed(lambda store=sealed_store: run(recipe, DEMO, sealed, store)),
         }
         if turn:  # the first turn warms both up
             for side, value in took.items():
                 seconds[side].append(value)
     before, after = (statistics.median(seconds[side]) for side in ("plain", "sealed"))
     return {"plain": before, "sealed": after, "ratio": after / before}
-
-
-def _sealed(recipe: Recipe, folder: Path) -> dict[tuple[str, str], Any]:
-    opened = {}
-    for one in recipe.datasets:
-        keys: list[DataKey] = []
-
-        def stanzas(key: DataKey, _: str, keys: list[DataKey] = keys) -> tuple[Stanza, ...]:
-            keys.append(key)
-            return ()
-
-        out = folder / f"{one.owner}.{one.name}.sealed"
-        description = seal_dataset(
-            folder / one.owner / f"{one.name}.jsonl",
-            out,
-            name=one.name,
-            owner_id="00" * 32,
-            owner_name=one.owner,
-            binding=loader.RECIPE,
-            stanzas=stanzas,
-            sign=lambda _: b"{}",
-        )
-        opened[one.owner, one.name] = SealedDataset.open(out, keys[0], root=description.root)
-    return opened
-
-
-def _run(recipe: Recipe, datasets: Mapping[tuple[str, str], Any], store: Any) -> None:
-    train(
-        recipe,
-        run_id="00" * 16,
-        base_dir=DEMO,
-        sources=[
-            Source(
-                role=one.role,
-                owner=one.owner,
-                name=one.name,
-                weight=one.weight,
-                dataset=datasets[one.owner, one.name],
-            )
-            for one in recipe.datasets
-        ],
-        store=store,
-        metrics=lambda step, values: None,
-        on_checkpoint=lambda ref: None,
-        resume=None,
-        progress=False,
-    )
 
 
 def help_seconds(rounds: int) -> float:
