@@ -35,6 +35,7 @@ def test_written_out_it_reads_the_same(wanted: Any) -> None:
     assert parse_recipe(wanted.to_dict()) == wanted
 
 
+PROMPT = {"method": "prompt_tuning", "num_virtual_tokens": 4}
 REFUSED = [
     ("dpo", {"trainer": {"loss_type": "dpo"}}, "loss_type"),
     ("dpo", {"trainer": {"loss_type": []}}, "loss_type"),
@@ -67,6 +68,12 @@ REFUSED = [
     ("dpo", {"model": {"config": {"model_type": "llama"}, "init_seed": 1}}, "tokenizer"),
     ("reward", {"model": {"config": {"model_type": "llama"}, "init_seed": 1}}, "tokenizer"),
     ("dpo", {"peft": LORA, "trainer": {"disable_dropout": True}}, "lora_dropout"),
+    ("dpo", {"peft": PROMPT, "trainer": {"loss_type": "orpo"}}, "by place"),
+    (
+        "reward",
+        {"peft": LORA | {"quantization": {}}, "model": {"path": "base"}},
+        "needs trainer.bf16",
+    ),
     ("reward", {"peft": LORA, "trainer": {"disable_dropout": True}}, "lora_dropout"),
 ]
 

@@ -49,6 +49,13 @@ class RewardRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
+    def _head_and_base_share_a_type(self) -> Self:
+        quantized = self.peft is not None and self.peft.quantization is not None
+        if quantized and not self.trainer.bf16:
+            raise ValueError("peft.quantization needs trainer.bf16: the score is in bfloat16 then")
+        return self
+
+    @model_validator(mode="after")
     def _text_needs_a_tokenizer(self) -> Self:
         if self.model.tokenizer is None:
             raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
