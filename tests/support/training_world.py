@@ -255,5 +255,14 @@ def numbered(sizes: Sequence[int], first: int = 0) -> PlainDataset:
     return PlainDataset(batches)
 
 
-def source_of(dataset: Any, *, weight: float = 1.0, owner: str = OWNERS[0]) -> Source:
-    return Source(role="train", owner=owner, name="records", weight=weight, dataset=dataset)
+def source_of(
+    dataset: Any, *, weight: float = 1.0, owner: str = OWNERS[0], max_records: int | None = None
+) -> Source:
+    return Source(
+        role="train",
+        owner=owner,
+        name="records",
+        weight=weight,
+        dataset=dataset,
+        max_records=max_records,
+    )

@@ -57,7 +57,16 @@ def lock(description: str, hardware: Json) -> Json:
             "description": description,
             "phase": "sft",
             "model": {**start, "tokenizer": {"kind": "bytes"}},
-            "datasets": [{"owner": "a", "name": "x", "role": "train", "weight": 1}],
+            "datasets": [
+                {
+                    "owner": "a",
+                    "name": "x",
+                    "role": "train",
+                    "weight": 1,
+                    "max_records": None,
+                    "columns": {},
+                }
+            ],
             "columns": {"text": "text"},
             "trainer": {
                 "max_steps": 3,
@@ -103,6 +112,7 @@ def lock(description: str, hardware: Json) -> Json:
             },
             "peft": None,
             "script": None,
+            "validation": None,
             "privacy": {"dp": "none"},
             "release_policy": {
                 "metrics": ["loss"],

@@ -48,6 +48,7 @@ _AREA_OF: tuple[tuple[str, Area], ...] = (
     ("consortium_id", "consortium"),
     ("recipe.datasets", "datasets"),
     ("recipe.columns", "datasets"),
+    ("recipe.validation", "datasets"),
     ("recipe.release_policy", "release policy"),
     ("recipe.monitoring", "release policy"),
     ("recipe.privacy", "privacy"),

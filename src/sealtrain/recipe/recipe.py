@@ -15,6 +15,7 @@ from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, broken_promise
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import TrainerArguments
+from sealtrain.recipe.validation import Validation
 
 __all__ = ["Recipe"]
 
@@ -33,6 +34,9 @@ class Recipe(StrictModel):
     peft: Adapter | None = None
     script: RecipePath | None = Field(
         default=None, description="Your own training script, run in the guest instead of ours."
+    )
+    validation: Validation | None = Field(
+        default=None, description="What the records must keep before training begins."
     )
     privacy: Privacy
     release_policy: ReleasePolicy

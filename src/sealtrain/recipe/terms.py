@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
-from sealtrain.recipe.fields import ImageName
+from sealtrain.recipe.fields import ColumnName, ImageName
 
 __all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy"]
 
@@ -28,11 +28,28 @@ class Dataset(StrictModel):
         le=1_000_000,
         description="How often a record comes up, relative to those of other datasets.",
     )
+    max_records: int | None = Field(
+        default=None,
+        ge=1,
+        le=(1 << 53) - 1,
+        description="Most records of this dataset in an epoch, chosen by the seed.",
+    )
+    columns: dict[ColumnName, ColumnName] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Name of a column in this dataset → its name in this recipe.",
+    )
 
     @model_validator(mode="after")
     def _only_training_data_has_a_share(self) -> Self:
-        if self.role == "test" and self.weight != 1:
-            raise ValueError("weight belongs to role train; test data is read whole")
+        if self.role == "test" and (self.weight != 1 or self.max_records is not None):
+            raise ValueError("weight and max_records belong to role train; test data is read whole")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_stay_apart(self) -> Self:
+        if len(set(self.columns.values())) != len(self.columns):
+            raise ValueError("columns give two columns one name")
         return self
 
 

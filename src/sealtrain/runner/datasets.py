@@ -35,6 +35,8 @@ class FoundDataset:
     folder: Path
     role: str
     weight: float
+    max_records: int | None
+    columns: dict[str, str]
     manifest: DatasetManifest
     envelope: dict[str, JsonValue]
     stanza: Stanza
@@ -95,6 +97,8 @@ def find_datasets(
                 folder=folder,
                 role=wanted.role,
                 weight=wanted.weight,
+                max_records=wanted.max_records,
+                columns=wanted.columns,
                 manifest=manifest,
                 envelope=read_dataset_envelope(folder).to_dict(),
                 stanza=_recipe_stanza(folder, binding),

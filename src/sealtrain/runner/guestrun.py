@@ -23,6 +23,7 @@ from sealtrain.errors import AlreadyExists, CheckpointRefused, LeaseStale
 from sealtrain.records.runlog import RunLog
 from sealtrain.runner.admission import Admitted, admit
 from sealtrain.runner.datasets import FoundDataset, find_datasets
+from sealtrain.runner.hush import Tally
 from sealtrain.runner.journal import Journal, JournalStore
 from sealtrain.runner.settings import RunSettings, load_run, save_run
 
@@ -126,6 +127,7 @@ class GuestRun:
         self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
         self.journal = Journal(log=RunLog(run_id), started_at=to_rfc3339(clock()))
         self._counter = 0
+        self.tally = Tally()
 
     @classmethod
     def begin(cls, settings: RunSettings, *, clock: Clock = system_clock) -> GuestRun:
@@ -199,6 +201,7 @@ class GuestRun:
     @property
     def sources(self) -> list[Source]:
         """The opened datasets as training takes them."""
+        from sealtrain.training.loaders.renamed import renamed
         from sealtrain.training.sources import Source
 
         return [
@@ -207,7 +210,10 @@ class GuestRun:
                 owner=one.manifest.owner,
                 name=one.manifest.name,
                 weight=one.weight,
-                dataset=dataset,
+                dataset=renamed(
+                    dataset, one.columns, owner=one.manifest.owner, name=one.manifest.name
+                ),
+                max_records=one.max_records,
             )
             for one, dataset in zip(self.found, self.sealed, strict=True)
         ]

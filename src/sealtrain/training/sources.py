@@ -76,6 +76,7 @@ class Source:
         name: Dataset's name.
         weight: Relative share of the training stream, > 0.
         dataset: The records.
+        max_records: Most rows of it in an epoch; ``None`` for what its weight gives it.
     """
 
     role: str
@@ -83,3 +84,4 @@ class Source:
     name: str
     weight: float
     dataset: BatchedRecords
+    max_records: int | None = None

@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import itertools
 
+import pyarrow as pa
 import pytest
-from training_world import numbered, source_of
+from hypothesis import given
+from hypothesis import strategies as st
+from training_world import PlainDataset, numbered, source_of
 
-from sealtrain.errors import DataInvalid
+from sealtrain.errors import DataInvalid, SchemaMismatch
 from sealtrain.training.loaders.order import MAX_LANES, Order
+from sealtrain.training.loaders.quota import divided
+from sealtrain.training.loaders.renamed import renamed
 from sealtrain.training.loaders.stream import RecordStream
 
 SHAPES = [
@@ -142,3 +147,76 @@ def test_a_fraction_of_a_weight_is_spread_over_all_rows() -> None:
 def test_no_row_at_all_is_refused() -> None:
     with pytest.raises(DataInvalid):
         Order([[], [0]], [1.0, 1.0], seed=1)
+
+
+def test_a_capped_source_gives_exactly_its_cap_to_every_epoch() -> None:
+    sources = [
+        source_of(numbered([40] * 5 + [7]), max_records=30),
+        source_of(numbered([50], 1000)),
+    ]
+    stream = RecordStream(sources, seed=1)
+    epochs = []
+    for epoch in range(14):
+        rows = ids(stream, stream.order.before(epoch), stream.order.before(epoch + 1))
+        capped = [row for row in rows if row < 1000]
+        assert len(capped) == 30
+        assert len(set(capped)) > 25  # a row may come twice where two passes meet
+        assert sorted(set(rows) - set(capped)) == list(range(1000, 1050))
+        epochs.append(capped)
+    # 14 epochs of 30 are two passes over 207 rows and a few more: all come up, equally often.
+    counts = [sum(epoch.count(row) for epoch in epochs) for row in range(207)]
+    assert min(counts) >= 1
+    assert max(counts) <= 3
+    assert epochs[0] != ids(RecordStream(sources, seed=2), 0, 30)
+
+
+def test_a_cap_above_what_the_weight_gives_changes_nothing() -> None:
+    plain = RecordStream([source_of(numbered([40])), source_of(numbered([9], 100))], seed=5)
+    capped = RecordStream(
+        [source_of(numbered([40]), max_records=40), source_of(numbered([9], 100), max_records=99)],
+        seed=5,
+    )
+    assert ids(plain, 0, 200) == ids(capped, 0, 200)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_ranks_read_a_capped_stream_in_the_same_order(world: int) -> None:
+    sources = [source_of(numbered([30] * 40), max_records=100), source_of(numbered([60], 5000))]
+    stream = RecordStream(sources, seed=1)
+    alone = ids(stream, 10, 900)
+    parts = [
+        [row["id"] for batch in stream.rounds(10, 900, rank=rank, world=world)
+         for row in batch.to_pylist()]
+        for rank in range(world)
+    ]  # fmt: skip
+    assert [parts[position % world].pop(0) for position in range(10, 900)] == alone
+    assert ids(stream, 777, 900) == alone[767:]
+
+
+@given(
+    st.lists(st.integers(1, 400), min_size=1, max_size=9), st.integers(0, 3000), st.integers(1, 50)
+)
+def test_parts_sum_up_and_never_shrink(sizes: list[int], amount: int, more: int) -> None:
+    before, after = divided(amount, sizes), divided(amount + more, sizes)
+    assert sum(before) == amount
+    assert sum(after) == amount + more
+    assert all(low <= high for low, high in zip(before, after, strict=True))
+    total = sum(sizes)
+    assert divided(total, sizes) == sizes
+    assert all(
+        abs(part - amount * size / total) < 2 for part, size in zip(before, sizes, strict=True)
+    )
+
+
+def test_an_owner_may_call_columns_otherwise() -> None:
+    theirs = renamed(numbered([5]), {"id": "number"}, owner="b", name="records")
+    ours = PlainDataset(
+        [batch.rename_columns(["number"]) for batch in [numbered([3], 100).batch(0)]]
+    )
+    stream = RecordStream([source_of(theirs), source_of(ours)], seed=1)
+    assert sorted(row["number"] for row in stream.rows(0, 8)) == [0, 1, 2, 3, 4, 100, 101, 102]
+    with pytest.raises(SchemaMismatch, match="no column key"):
+        renamed(numbered([5]), {"key": "number"}, owner="b", name="records")
+    both = PlainDataset([pa.RecordBatch.from_pydict({"id": [1], "number": [2]})])
+    with pytest.raises(SchemaMismatch, match="twice"):
+        renamed(both, {"id": "number"}, owner="b", name="records")

@@ -9,7 +9,8 @@ Promises:
 
 1. With equal weights every epoch holds every row exactly once; nothing is dropped at its end.
 2. A row of a source with weight 2w comes up twice as often as one of weight w, and all rows of a
-   source equally often, give or take one.
+   source equally often, give or take one. A capped source gives no epoch more rows than its cap;
+   the next epoch goes on where this one stopped, so that in time every row comes up.
 3. Any position is found in time that does not grow with it: the state of a run is one integer.
 4. The order does not depend on how many processes read it.
 """
@@ -22,6 +23,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import DataInvalid
+from sealtrain.training.loaders.quota import divided
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,13 +103,13 @@ class _Lane:
         self.number, self.source = number, source
         self._batches, self._rows, self._seed = batches, rows, seed
         self._share = share
-        self._total = int(rows.sum())
+        self.total = int(rows.sum())
         self._pass: tuple[int, Indices, Indices] | None = None
 
     @property
     def epoch_rows(self) -> Fraction:
         """Rows it gives to an epoch, on average."""
-        return self._share * self._total
+        return self._share * self.total
 
     def before(self, epoch: int) -> int:
         """Rows of the lane's endless walk that lie before ``epoch``."""
@@ -119,7 +121,7 @@ class _Lane:
 
         found = []
         while start < stop:
-            turn, offset = divmod(start, self._total)
+            turn, offset = divmod(start, self.total)
             walk, ends = self._walk(turn)
             at = int(np.searchsorted(ends, offset, side="right"))
             place = int(walk[at])
@@ -160,6 +162,7 @@ class Order:
         *,
         seed: int,
         lanes: int = MAX_LANES,
+        caps: Sequence[int | None] | None = None,
     ) -> None:
         """Deal the batches to lanes.
 
@@ -168,6 +171,7 @@ class Order:
             weights: Relative frequency of each source's rows; above 0.
             seed: 0 … 2**64 - 1.
             lanes: Lanes over all sources; every source has at least one.
+            caps: Most rows of each source in an epoch; ``None`` where its weight decides alone.
 
         Raises:
             DataInvalid: There is no row at all.
@@ -182,6 +186,7 @@ class Order:
         exact = [Fraction(repr(float(weight))) for weight in weights]
         least = min(exact[source] for source in filled)
         self._lanes: list[_Lane] = []
+        self._groups: list[tuple[list[_Lane], int | None]] = []
         for source in filled:
             rows = np.asarray(batch_rows[source], dtype=np.int64)
             generator = np.random.default_rng([seed, _LANES, source])
@@ -191,14 +196,26 @@ class Order:
                 mine = dealt[first::count]
                 share = exact[source] / least
                 self._lanes.append(_Lane(len(self._lanes), source, mine, rows[mine], share, seed))
+            own = self._lanes[-count:]
+            cap = caps[source] if caps else None
+            wanted = sum((lane.epoch_rows for lane in own), Fraction(0))
+            self._groups.append((own, cap if cap is not None and cap < wanted else None))
         self._laid_out: tuple[int, list[int], list[int]] | None = None
-        self._epoch_rows = sum((lane.epoch_rows for lane in self._lanes), Fraction(0))
+        self._epoch_rows = sum(
+            (
+                sum((lane.epoch_rows for lane in own), Fraction(0))
+                if cap is None
+                else Fraction(cap)
+                for own, cap in self._groups
+            ),
+            Fraction(0),
+        )
         largest = max(max(rows, default=0) for rows in batch_rows)
         self.round_rows = min(MAX_ROUND_ROWS, max(MIN_ROUND_ROWS, 4 * largest))
 
     def before(self, epoch: int) -> int:
         """Rows of the stream that lie before ``epoch``."""
-        return sum(lane.before(epoch) for lane in self._lanes)
+        return sum(self._starts(epoch))
 
     def epoch_rows(self, epoch: int = 0) -> int:
         """Rows of one epoch; with fractional weights epochs differ by a row or two."""
@@ -250,11 +267,20 @@ class Order:
     def _epoch(self, epoch: int) -> tuple[list[int], list[int]]:
         """Where every lane's walk is at the beginning of an epoch, and its rows in it."""
         if self._laid_out is None or self._laid_out[0] != epoch:
-            starts = [lane.before(epoch) for lane in self._lanes]
-            ends = [lane.before(epoch + 1) for lane in self._lanes]
+            starts, ends = self._starts(epoch), self._starts(epoch + 1)
             counts = [end - start for start, end in zip(starts, ends, strict=True)]
             self._laid_out = epoch, starts, counts
         return self._laid_out[1], self._laid_out[2]
+
+    def _starts(self, epoch: int) -> list[int]:
+        """Rows of every lane's walk that lie before an epoch."""
+        starts: list[int] = []
+        for own, cap in self._groups:
+            if cap is None:
+                starts.extend(lane.before(epoch) for lane in own)
+            else:
+                starts.extend(divided(epoch * cap, [lane.total for lane in own]))
+        return starts
 
     def _given(self, counts: list[int], rounds: int) -> list[int]:
         """Rows of each lane in the first ``rounds`` rounds of an epoch.

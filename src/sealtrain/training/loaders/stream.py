@@ -72,6 +72,7 @@ class RecordStream:
             [source.weight for source in sources],
             seed=seed,
             lanes=lanes,
+            caps=[source.max_records for source in sources],
         )
 
     def rounds(
