@@ -1,4 +1,4 @@
-"""A dataset's privacy is spent once: not again, not twice at a time, not after the clock is set back."""
+"""A dataset's privacy is spent once: not again, not by two at a time, not after a setback."""
 
 from __future__ import annotations
 

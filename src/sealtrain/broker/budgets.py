@@ -17,9 +17,7 @@ from sealtrain.errors import LedgerInconsistent
 __all__ = ["spent_so_far"]
 
 
-def spent_so_far(
-    ledger: Ledger, reserved: Mapping[int, str]
-) -> dict[tuple[str, str], float]:
+def spent_so_far(ledger: Ledger, reserved: Mapping[int, str]) -> dict[tuple[str, str], float]:
     """Epsilon reserved by all runs.
 
     Args:

@@ -127,9 +127,7 @@ def limits_for(
     *, simulated: bool, dp: str = "none", accelerators: bool, accountant: str | None = None
 ) -> tuple[Limit, ...]:
     """``limits`` of a new manifest. Arguments as for ``required``."""
-    names = required(
-        simulated=simulated, dp=dp, accelerators=accelerators, accountant=accountant
-    )
+    names = required(simulated=simulated, dp=dp, accelerators=accelerators, accountant=accountant)
     return tuple(Limit(id=name, text=TEXTS[name]) for name in names)
 
 

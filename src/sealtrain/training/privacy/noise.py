@@ -68,7 +68,7 @@ class NoiseSource:
         key = self._secret.derive("noise-stream", *map(str, place))
         stream = Cipher(algorithms.AES(key.reveal()), modes.CTR(bytes(16))).encryptor()
         drawn = np.empty(count, dtype="<u8")
-        view = memoryview(drawn).cast("B") if count else memoryview(bytearray())
+        view = memoryview(drawn.view(np.uint8).data)
         zeros = bytes(min(_BLOCK, max(1, len(view))))
         for at in range(0, len(view), _BLOCK):
             size = min(_BLOCK, len(view) - at)
@@ -125,8 +125,9 @@ class NoiseSource:
 
         words = self.words(2 * count, "geometric", *place)
         uniform = ((words >> 11) + np.uint64(1)) * 2.0**-53
-        waits = np.floor(np.log(uniform) / -epsilon).astype(np.int64)
-        return waits[:count] - waits[count:]
+        waits: NDArray[np.int64] = np.floor(np.log(uniform) / -epsilon).astype(np.int64)
+        difference: NDArray[np.int64] = waits[:count] - waits[count:]
+        return difference
 
 
 def rounded(values: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:

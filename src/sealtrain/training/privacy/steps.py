@@ -12,9 +12,9 @@
    differ from what it was. Adapters whose gradients never reached the optimizer have been handed
    out as private models before (opacus#820).
 
-The trainer's running loss stays 0: nothing about training records is computed that epsilon does not
-cover. Sampling and noise depend on the secret of the run and the step alone, so a resumed run equals
-the uninterrupted one.
+The trainer's running loss stays 0: nothing about training records is computed that epsilon does
+not cover. Sampling and noise depend on the secret of the run and the step alone, so a resumed run
+equals the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from sealtrain.errors import ModelInvalid, PrivacyBroken, UsageError
 from sealtrain.training import quiet
 from sealtrain.training.loaders.columns import Projection
 from sealtrain.training.loaders.hugging import as_iterable_dataset
-from sealtrain.training.loaders.stream import read_all
 from sealtrain.training.privacy.accounting import make_plan
 from sealtrain.training.privacy.noise import rounded
 
@@ -53,7 +52,8 @@ def training_rows(work: Workplace, names: Mapping[str, str]) -> Any:
     """
     if work.recipe.privacy.dp != "sgd":
         return as_iterable_dataset(work.training_stream(names))
-    return as_iterable_dataset(_EachOnce(work.train_sources, names))
+    rows: Any = _EachOnce(work.train_sources, names)
+    return as_iterable_dataset(rows)
 
 
 def private_arguments(recipe: Any) -> dict[str, Any]:
@@ -141,6 +141,7 @@ def made_private(trainer: type[Any], work: Workplace) -> type[Any]:
         def train(self, *args: Any, **settings: Any) -> Any:
             before = _digests(self.model)
             done = super().train(*args, **settings)
+            self._gradients.detach()
             unchanged = [name for name, digest in _digests(self.model).items()
                          if before[name] == digest]  # fmt: skip
             if unchanged and self.state.global_step:
@@ -179,6 +180,10 @@ class RecordGradients:
         self._model, self._plan, self._noise = model, plan, noise
         self._hooks = GradSampleHooks(model, loss_reduction="sum", strict=False)
         self._sums: dict[str, Any] = {}
+
+    def detach(self) -> None:
+        """Take the hooks off the model."""
+        self._hooks.remove_hooks()
 
     def take(self, records: int) -> None:
         """Clip and add what ``backward`` has just left for ``records`` records.
