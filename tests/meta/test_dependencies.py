@@ -17,6 +17,7 @@ PACKAGE = REPOSITORY / "src/sealtrain"
 
 # Import name → distribution, where they differ.
 DISTRIBUTIONS = {
+    "PIL": "pillow",
     "dcap_qvl": "dcap-qvl",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",

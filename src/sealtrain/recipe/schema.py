@@ -28,6 +28,7 @@ PHASES: Final = {
     "classify": "ClassifyRecipe",
     "cpt": "CptRecipe",
     "dpo": "DpoRecipe",
+    "embed": "EmbedRecipe",
     "reward": "RewardRecipe",
     "rlhf": "RlhfRecipe",
     "sft": "SftRecipe",

@@ -1,0 +1,119 @@
+"""``vlm``: a language model that reads images, from pairs of image and text."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from sealtrain.recipe.columns import Columns
+from sealtrain.recipe.fields import ColumnName, by_key
+from sealtrain.recipe.images import ImageAugmentation, Preparation
+from sealtrain.recipe.modelspec import ModelFromConfig
+from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.trainers import Length, TrainerArguments
+
+__all__ = [
+    "ARCHITECTURES",
+    "ImagePromptColumns",
+    "ImageTextColumns",
+    "Part",
+    "VlmArguments",
+    "VlmRecipe",
+]
+
+ARCHITECTURES = ("idefics3", "llava")
+"""Values of ``model_type`` that train here."""
+
+Part = Literal["vision", "projector", "language"]
+
+
+class ImagePromptColumns(Columns):
+    """An encoded image, a prompt about it and the answer; only the answer is learned."""
+
+    kind: ClassVar[Literal["prompt-completion"]] = "prompt-completion"
+    image: ColumnName
+    prompt: ColumnName
+    completion: ColumnName
+
+
+class ImageTextColumns(Columns):
+    """An encoded image and the text that belongs to it."""
+
+    kind: ClassVar[Literal["text"]] = "text"
+    image: ColumnName
+    text: ColumnName
+
+
+VlmColumns = Annotated[
+    Annotated[ImagePromptColumns, Tag("prompt-completion")]
+    | Annotated[ImageTextColumns, Tag("text")],
+    Discriminator(by_key("prompt-completion", text="text")),
+]
+
+
+class VlmArguments(TrainerArguments):
+    """``transformers.TrainingArguments`` of a model that reads images."""
+
+    max_length: Length = Field(
+        default=1024, description="Tokens of a record, those of its image included; text is cut."
+    )
+
+    @model_validator(mode="after")
+    def _every_setting_counts(self) -> Self:
+        if self.neftune_noise_alpha is not None:
+            raise ValueError("neftune_noise_alpha would disturb images; leave it out")
+        return self
+
+
+class VlmRecipe(Recipe):
+    """Training of a projector between a vision tower and a language model, and of these two."""
+
+    phase: Literal["vlm"]
+    columns: VlmColumns
+    trainer: VlmArguments
+    preparation: Preparation | None = Field(
+        default=None, description="Of images; the model folder's own when null."
+    )
+    augmentation: ImageAugmentation | None = None
+    parts: tuple[Part, ...] = Field(
+        default=("projector", "language"),
+        min_length=1,
+        description="What trains. With peft the language model and the vision tower train by "
+        "adapters, the projector whole.",
+    )
+
+    @model_validator(mode="after")
+    def _parts_once(self) -> Self:
+        if len(set(self.parts)) != len(self.parts):
+            raise ValueError("parts name one twice")
+        return self
+
+    @model_validator(mode="after")
+    def _adapter_has_a_part(self) -> Self:
+        if self.peft is None:
+            return self
+        if self.peft.method != "lora" or self.peft.quantization is not None:
+            raise ValueError("vlm trains whole, or with peft.method lora in full precision")
+        if not {"language", "vision"} & set(self.parts):
+            raise ValueError("peft needs language or vision among the parts")
+        if self.peft.modules_to_save is not None:
+            raise ValueError("parts say what trains whole: leave modules_to_save out")
+        return self
+
+    @model_validator(mode="after")
+    def _model_reads_images_and_text(self) -> Self:
+        if self.model.tokenizer is None:
+            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
+        if isinstance(self.model, ModelFromConfig):
+            if self.model.config["model_type"] not in ARCHITECTURES:
+                raise ValueError(f"model_type is one of {', '.join(ARCHITECTURES)}")
+            if self.preparation is None:
+                raise ValueError("model.config needs preparation: {size: …}")
+        return self
+
+    @model_validator(mode="after")
+    def _private_training_has_no_changes(self) -> Self:
+        if self.privacy.dp != "none":
+            raise ValueError("vlm has no differential privacy: write privacy: {dp: none}")
+        return self

@@ -1,0 +1,142 @@
+"""Scikit-learn's handwritten digits as sealed images, and tiny recipes that learn from them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from sealing_world import sealed_folder
+from sklearn.datasets import load_digits
+from training_world import OWNERS, TRAINER, _document
+
+from sealtrain.recipe.schema import Recipe, parse_recipe
+
+LABELS = [str(number) for number in range(10)]
+PROMPTS = ("Which digit?\n", "Read it: ")
+RESNET = {
+    "model_type": "resnet",
+    "num_channels": 3,
+    "embedding_size": 16,
+    "hidden_sizes": [16, 32],
+    "depths": [1, 1],
+    "layer_type": "basic",
+    "downsample_in_first_stage": False,
+}
+TEXT = {
+    "model_type": "llama",
+    "vocab_size": 264,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 4,
+}
+LLAVA = {
+    "model_type": "llava",
+    "vision_config": VISION | {"model_type": "clip_vision_model", "projection_dim": 32},
+    "text_config": TEXT,
+    "vision_feature_select_strategy": "default",
+    "vision_feature_layer": -2,
+    "tie_word_embeddings": True,
+}
+IDEFICS = {
+    "model_type": "idefics3",
+    "vision_config": VISION,
+    "text_config": TEXT,
+    "scale_factor": 2,
+    "tie_word_embeddings": True,
+}
+LORA = {"method": "lora", "r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj"]}
+
+
+def digit(number: int) -> bytes:
+    """One of 1797 handwritten digits as an 8 by 8 PNG."""
+    values = (load_digits().images[number] * 16).clip(0, 255).astype(np.uint8)
+    target = io.BytesIO()
+    Image.fromarray(values).save(target, "PNG")
+    return target.getvalue()
+
+
+def write_digits(folder: Path, first: int, count: int) -> Path:
+    """A folder of images with metadata: label, prompt, completion and a caption."""
+    digits = load_digits()
+    folder.mkdir(parents=True)
+    rows = []
+    for number in range(first, first + count):
+        name = f"{number:04}.png"
+        values = (digits.images[number] * 16).clip(0, 255).astype(np.uint8)
+        Image.fromarray(values).save(folder / name)
+        label = str(digits.target[number])
+        prompt = PROMPTS[number % 2]
+        rows.append(
+            {"file_name": name, "label": label, "prompt": prompt, "completion": label}
+            | {"caption": f"A handwritten {label}."}
+        )
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metadata.jsonl").write_text(lines, "utf-8")
+    return folder
+
+
+def seal_digits(folder: Path, count: int = 60) -> dict[str, Any]:
+    """Two owners' training images and one's test images, sealed and opened, by ``owner.name``."""
+    opened, first = {}, 0
+    for owner, name, size in (
+        (OWNERS[0], "records", count),
+        (OWNERS[1], "records", count),
+        (OWNERS[0], "held-out", max(20, count // 2)),
+    ):
+        key = f"{owner}.{name}"
+        source = write_digits(folder / key, first, size)
+        opened[key] = sealed_folder(
+            source, folder / f"{key}.sealed", form="images", salt=key
+        ).open()
+        first += size
+    return opened
+
+
+def image_classifier(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+    """A tiny ResNet on the digits, with changes."""
+    settings = {
+        "phase": "classify",
+        "model": {"config": RESNET, "init_seed": 1},
+        "columns": {"image": "image", "label": "label"},
+        "labels": LABELS,
+        "preparation": {"size": 16},
+        "release_policy": _policy("f1", "auroc", "ece", "brier", "temperature"),
+    }
+    return parse_recipe(_document(trainer=TRAINER | (trainer or {}), **(settings | changed)))
+
+
+def image_reader(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+    """A tiny LLaVA on the digits, with changes."""
+    settings = {
+        "phase": "vlm",
+        "model": {"config": LLAVA, "init_seed": 1, "tokenizer": {"kind": "bytes"}},
+        "columns": {"image": "image", "prompt": "prompt", "completion": "completion"},
+        "preparation": {"size": 16},
+        "release_policy": _policy("eval_loss"),
+    }
+    own = TRAINER | {"max_length": 64} | (trainer or {})
+    return parse_recipe(_document(trainer=own, **(settings | changed)))
+
+
+def _policy(*names: str) -> dict[str, Any]:
+    return {
+        "metrics": ["loss", "accuracy", "majority", *names],
+        "round_to": 8,
+        "model": {"recipients": [OWNERS[0]]},
+    }
