@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sealtrain.training.loaders.hugging import Positioned
     from sealtrain.training.sources import BlobStore
 
-__all__ = ["Evaluation", "RunContext", "SealedRun"]
+__all__ = ["Evaluation", "RunContext", "SealedRun", "load_weights", "trainable_state"]
 
 Evaluation = Callable[[Any], dict[str, float]]
 """Measures a model on the sealed test split: metrics by name."""
@@ -216,7 +216,7 @@ class SealedRun(TrainerCallback):
             kept = checkpoint.load(
                 self._context.store, self._context.run_id, saver.best, wanted=["model"]
             )
-            _load_weights(objects["model"], kept["model"])
+            load_weights(objects["model"], kept["model"])
 
     def on_log(
         self,
@@ -302,7 +302,7 @@ class SealedRun(TrainerCallback):
 
     def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
         kept = checkpoint.load(self._context.store, self._context.run_id, ref)
-        _load_weights(objects["model"], kept["model"])
+        load_weights(objects["model"], kept["model"])
         objects["optimizer"].load_state_dict(kept["optimizer"])
         objects["lr_scheduler"].load_state_dict(kept["scheduler"])
         trainer = kept["trainer"]
@@ -339,7 +339,12 @@ def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
     return model.named_parameters(remove_duplicate=False)  # type: ignore[no-any-return]
 
 
-def _load_weights(model: Any, kept: dict[str, Any]) -> None:
+def load_weights(model: Any, kept: dict[str, Any]) -> None:
+    """Put the weights of a checkpoint into the model they were taken from.
+
+    Raises:
+        CheckpointRefused: They are another model's.
+    """
     wanted = trainable_state(model)
     unknown, missing = set(kept) - set(wanted), set(wanted) - set(kept)
     reshaped = [name for name in set(kept) & set(wanted) if kept[name].shape != wanted[name].shape]

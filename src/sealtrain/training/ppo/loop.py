@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training import checkpoint, quiet
+from sealtrain.training.account import Account
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.best import BestSoFar
-from sealtrain.training.callback import trainable_state
+from sealtrain.training.callback import load_weights, trainable_state
 from sealtrain.training.checkpoint import CheckpointRef
-from sealtrain.training.ppo.account import Account
 from sealtrain.training.ppo.divergence import DivergenceWeight
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.ppo.update import learn
@@ -109,7 +109,7 @@ class PpoLoop:
             kept = checkpoint.load(
                 self._context.store, self._context.run_id, saver.best, wanted=["model"]
             )
-            self._load(kept["model"])
+            load_weights(self._critic, kept["model"])
 
     @property
     def _round_size(self) -> int:
@@ -120,7 +120,7 @@ class PpoLoop:
     def _round(self, prompts: list[Prompt]) -> None:
         arguments = self._arguments
         self._critic.eval()
-        with self._trainer.autocast_smart_context_manager():
+        with self._trainer.accelerator.autocast():
             rollout = roll_out(
                 self._critic,
                 self._frozen,
@@ -201,7 +201,7 @@ class PpoLoop:
                 check="checkpoint",
                 hint="resume with the recipe the run began with",
             )
-        self._load(kept["model"])
+        load_weights(self._critic, kept["model"])
         self._trainer.optimizer.load_state_dict(kept["optimizer"])
         self._trainer.lr_scheduler.load_state_dict(kept["scheduler"])
         self._weight.coefficient = kept["kl_coef"]
@@ -214,15 +214,3 @@ class PpoLoop:
         elif saver is not None and kept["best_kept"] is not None:
             saver.best = CheckpointRef(**kept["best_kept"])
         restore_random_states(kept["random"])
-
-    def _load(self, weights: dict[str, Any]) -> None:
-        wanted = trainable_state(self._critic)
-        if {name: one.shape for name, one in wanted.items()} != {
-            name: one.shape for name, one in weights.items()
-        }:
-            raise CheckpointRefused(
-                "the checkpoint is of another model",
-                check="weights",
-                hint="resume with the recipe the run began with",
-            )
-        self._critic.load_state_dict(weights, strict=False)

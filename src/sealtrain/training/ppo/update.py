@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training import quiet
-from sealtrain.training.ppo.account import Account
+from sealtrain.training.account import Account
 from sealtrain.training.ppo.loss import moved, policy_losses, value_losses
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _gradients(
         width = batch.answered.shape[1]
         mask = rollout.mask[part, :width]
         old, values = rollout.chances[part, :width], rollout.values[part, :width]
-        with trainer.autocast_smart_context_manager():
+        with trainer.accelerator.autocast():
             new, entropies, guesses = trainer.model(batch, sampler.temperature)
         # What stands in padding must stay finite: it is multiplied by 0.
         new = torch.where(mask.bool(), new, old)
