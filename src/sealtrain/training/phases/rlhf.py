@@ -35,6 +35,7 @@ from sealtrain.training.sampling import Sampler, likelihood, reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from sealtrain.training.loaders.hugging import Positioned
     from sealtrain.training.ppo.loop import PpoLoop
     from sealtrain.training.workplace import Workplace
 
@@ -56,12 +57,13 @@ def train(
         that ran.
     """
     tokenizer = build_tokenizer(work.recipe, work.base_dir)
+    prompts = training_prompts(work, tokenizer)
     frozen = None
     if work.recipe.peft is None:
         frozen = _base(work, tokenizer).train(False).requires_grad_(False)
     trial = _Trial(work, tokenizer, frozen)
     by = _ppo if work.recipe.trainer.algorithm == "ppo" else _groups
-    model, ran = by(work, tokenizer, trial)
+    model, ran = by(work, tokenizer, trial, prompts)
     with undisturbed(model):
         metrics = trial.final(model)
     return model, tokenizer, metrics, ran
@@ -141,7 +143,9 @@ def _base(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMode
     return model
 
 
-def _ppo(work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial) -> tuple[Any, PpoLoop]:
+def _ppo(
+    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
+) -> tuple[Any, PpoLoop]:
     from transformers import set_seed
     from trl.trainer.utils import disable_dropout_in_model
 
@@ -149,7 +153,6 @@ def _ppo(work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial) -> 
     from sealtrain.training.ppo.loop import PpoLoop
 
     recipe = work.recipe
-    prompts = training_prompts(work, tokenizer)
     policy: Any = trial.policy
     set_seed(recipe.trainer.seed)
     if recipe.peft is not None:
@@ -166,7 +169,7 @@ def _ppo(work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial) -> 
 
 
 def _groups(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial
+    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
 ) -> tuple[Any, SealedRun]:
     from transformers import PrinterCallback
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
@@ -177,7 +180,7 @@ def _groups(
         model=trial.policy,
         reward_funcs=_as_reward_function(trial.rewards),
         args=_config(work),
-        train_dataset=as_iterable_dataset(training_prompts(work, tokenizer)).map(check_prompt),
+        train_dataset=as_iterable_dataset(prompts).map(check_prompt),
         processing_class=tokenizer,
         peft_config=None if recipe.peft is None else lora_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
