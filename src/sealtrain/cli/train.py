@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, help="Serve what may leave to Prometheus on this port of 127.0.0.1."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add this noun's commands to the root."""
@@ -32,6 +39,7 @@ def train(
     base: Annotated[
         Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
     ] = None,
+    metrics_port: MetricsPort = None,
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
@@ -48,17 +56,18 @@ def train(
         base=base or lock.parent,
         out=out,
     )
-    _show(start(settings, progress=True), as_json)
+    _show(start(settings, progress=True, metrics_port=metrics_port, alone=True), as_json)
 
 
 def resume(
     out: Annotated[Path, typer.Argument(help="Folder of the interrupted run.")],
+    metrics_port: MetricsPort = None,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     from sealtrain.runner.run import resume as resume_run
 
-    _show(resume_run(out, progress=True), as_json)
+    _show(resume_run(out, progress=True, metrics_port=metrics_port, alone=True), as_json)
 
 
 def _show(outcome: Outcome, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write
 from sealtrain.base.models import load_model
@@ -79,10 +79,12 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         Where everything is.
     """
     out = run.settings.out
+    if run.recipe.release_policy.logs == "structured":
+        run.record("output.withheld", dict(run.tally.counts))
     run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
     recipients = run.recipe.release_policy.model.recipients
     subjects = seal_model(
-        trained.files,
+        trained.files | _event_file(run),
         out,
         run_id=run.run_id,
         owner_id=run.consortium.consortium_id,
@@ -107,6 +109,15 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         model=out / "model",
         manifest=out / MANIFEST,
     )
+
+
+def _event_file(run: GuestRun) -> dict[str, bytes]:
+    monitoring = run.recipe.monitoring
+    if monitoring is None or not monitoring.tensorboard:
+        return {}
+    from sealtrain.training.eventfile import event_file
+
+    return dict([event_file(run.journal.history, from_rfc3339(run.journal.started_at))])
 
 
 def _predicate(

@@ -8,6 +8,7 @@ keeps the hook. Native code does not pass an audit hook; ``runner.lockdown`` bin
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -21,7 +22,9 @@ from urllib.parse import urlsplit
 
 from sealtrain.errors import EgressRefused
 
-__all__ = ["Borders", "address_of", "confined_to"]
+__all__ = ["WRITE_REFUSED", "Borders", "address_of", "confined_to"]
+
+WRITE_REFUSED = "a run writes to its own folder only"
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Devices, shared memory and names of threads: nothing that outlives the guest.
@@ -37,14 +40,12 @@ class Borders:
     Attributes:
         reachable: Hosts (by name and by number) and ports.
         unix: Paths of unix sockets that may be connected to; ``None`` for any.
-        listen: Ports on the loopback address that may be listened on.
         writable: Folders whose files may be written; ``None`` for any.
         compilers: Programs that build kernels for an accelerator may be started.
     """
 
     reachable: frozenset[tuple[str, int]]
     unix: frozenset[str] | None = None
-    listen: frozenset[int] = frozenset()
     writable: tuple[Path, ...] | None = None
     compilers: bool = False
 
@@ -58,7 +59,6 @@ _hooked = False
 def confined_to(
     *urls: str,
     unix: Iterable[Path] | None = None,
-    listen: Iterable[int] = (),
     writable: Iterable[Path] | None = None,
     compilers: bool = False,
     noted: Callable[[str], None] | None = None,
@@ -68,7 +68,6 @@ def confined_to(
     Args:
         urls: Broker first; then whatever else the recipe names.
         unix: Unix sockets that may be connected to, any when ``None``.
-        listen: Loopback ports that may be listened on.
         writable: Folders to write in, anywhere when ``None``.
         compilers: See ``Borders``.
         noted: Told the name of each refusal, for counting.
@@ -82,7 +81,6 @@ def confined_to(
     borders = Borders(
         reachable=frozenset(pair for url in urls for pair in _numbers(url)),
         unix=None if unix is None else frozenset(str(path) for path in unix),
-        listen=frozenset(listen),
         writable=None if writable is None else tuple(path.resolve() for path in writable),
         compilers=compilers,
     )
@@ -175,10 +173,7 @@ def _asking_for_a_name(borders: Borders, event: str, arguments: tuple[Any, ...])
 
 def _listening(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
     place = arguments[-1]
-    if isinstance(place, tuple):
-        if place[0] == "127.0.0.1" and place[1] in borders.listen:
-            return
-    elif isinstance(place, int) or borders.unix is None:  # netlink and other local kinds
+    if not isinstance(place, tuple) and borders.unix is None:
         return
     raise _refused("network.refused", "a library tried to open a port inside the run", "a port")
 
@@ -227,7 +222,7 @@ def _check_place(borders: Borders, name: str) -> None:
         return
     if _noted is not None:
         _noted("file.refused")
-    raise PermissionError(13, "a run writes to its own folder only")
+    raise PermissionError(errno.EACCES, WRITE_REFUSED)
 
 
 def _never(_borders: Borders, event: str, _arguments: tuple[Any, ...]) -> None:

@@ -40,15 +40,12 @@ def leave_no_memory() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def restrict(
-    writable: Iterable[Path], *, connect: Iterable[int], listen: Iterable[int], programs: bool
-) -> int:
+def restrict(writable: Iterable[Path], *, connect: Iterable[int], programs: bool) -> int:
     """Put this thread, and whatever it starts from now on, under Landlock.
 
     Args:
         writable: Existing folders whose files may be written.
         connect: TCP ports that may be connected to.
-        listen: TCP ports that may be listened on.
         programs: Whether programs may be executed, as compilers of kernels need.
 
     Returns:
@@ -74,10 +71,9 @@ def restrict(
         for folder in (*writable, Path("/dev"), Path("/proc/self")):
             _allow_below(libc, rules, folder, writing)
         if version >= 4:
-            for right, ports in ((_CONNECT_TCP, connect), (_BIND_TCP, listen)):
-                for port in ports:
-                    rule = struct.pack("=QQ", right, port)
-                    _checked(libc.syscall(_ADD_RULE, rules, _NET_PORT, rule, 0))
+            for port in connect:  # and none to listen on
+                rule = struct.pack("=QQ", _CONNECT_TCP, port)
+                _checked(libc.syscall(_ADD_RULE, rules, _NET_PORT, rule, 0))
         _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _checked(libc.syscall(_RESTRICT_SELF, rules, 0))
     finally:

@@ -10,56 +10,112 @@ Steps in this order and no other:
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.runner.closing import Outcome, close_run
-from sealtrain.runner.egress import confined_to
+from sealtrain.runner.egress import address_of, confined_to
 from sealtrain.runner.guestrun import GuestRun
-from sealtrain.runner.hush import Tally, hushed
+from sealtrain.runner.hush import hushed
+from sealtrain.runner.lockdown import leave_no_memory, restrict
 from sealtrain.runner.settings import RunSettings
 from sealtrain.runner.telling import told
 
+if TYPE_CHECKING:
+    from sealtrain.training.monitor import Monitor
+
 __all__ = ["Outcome", "resume", "start"]
 
+_DRIVER = Path("/dev/nvidiactl")
 
-def start(settings: RunSettings, *, progress: bool, clock: Clock = system_clock) -> Outcome:
+
+def start(
+    settings: RunSettings,
+    *,
+    progress: bool,
+    metrics_port: int | None = None,
+    alone: bool = False,
+    clock: Clock = system_clock,
+) -> Outcome:
     """Run a locked recipe from the beginning.
 
     Args:
         settings: Where everything is.
         progress: Show a bar on stderr.
+        metrics_port: Loopback port of the page for Prometheus; none without.
+        alone: This process is for the run only: lock it down for good (``runner.lockdown``).
         clock: Source of the time.
 
     Raises:
         SealtrainError: Whatever step fails; no plaintext is left anywhere.
     """
-    return _train(GuestRun.begin(settings, clock=clock), resuming=False, progress=progress)
+    run = GuestRun.begin(settings, clock=clock)
+    return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
 
-def resume(out: Path, *, progress: bool, clock: Clock = system_clock) -> Outcome:
-    """Continue an interrupted run from its newest sealed checkpoint. Raises as ``start``."""
-    return _train(GuestRun.again(out, clock=clock), resuming=True, progress=progress)
+def resume(
+    out: Path,
+    *,
+    progress: bool,
+    metrics_port: int | None = None,
+    alone: bool = False,
+    clock: Clock = system_clock,
+) -> Outcome:
+    """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
+    run = GuestRun.again(out, clock=clock)
+    return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
 
 
-def _train(run: GuestRun, *, resuming: bool, progress: bool) -> Outcome:
-    from sealtrain.training.run import train
+class _Work:
+    """What is done while the process holds keys."""
 
-    tally = Tally()
-    policy = run.recipe.release_policy
-    script = None
-    if run.recipe.script is not None:
-        script = run.settings.base / run.recipe.script
-    with (
-        confined_to(run.broker.url, noted=tally.note),
-        hushed(tally) as terminal,
-        told(policy.logs, lambda: tally.counts, script=script),
-    ):
-        checkpoint = run.newest_checkpoint() if resuming else None
-        if script is not None:
+    def __init__(self, run: GuestRun, *, resuming: bool, progress: bool) -> None:
+        self._run = run
+        self._resuming = resuming
+        self._progress = progress
+        named = run.recipe.script
+        self._script = None if named is None else run.settings.base / named
+
+    def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
+        run = self._run
+        logs = run.recipe.release_policy.logs
+        accelerated = _DRIVER.exists()
+        writable = [run.settings.out, *([_kernels()] if accelerated else [])]
+        urls = [run.broker.url, *([hook] if (hook := _webhook(run)) else [])]
+        with (
+            hushed(run.tally, for_good=alone) as terminal,
+            _monitor(run, metrics_port) as monitor,
+            confined_to(
+                *urls,
+                unix=[run.settings.guest],
+                writable=writable,
+                compilers=accelerated,
+                noted=run.tally.note,
+            ),
+        ):
+            if alone:
+                ports = [address_of(url)[1] for url in urls]
+                leave_no_memory()
+                restrict(writable, connect=ports, programs=accelerated)
+            return told(
+                lambda: self._trained(monitor, terminal),
+                logs,
+                lambda: run.tally.counts,
+                script=self._script,
+            )
+
+    def _trained(self, monitor: Monitor, terminal: TextIO) -> Outcome:
+        from sealtrain.training.run import train
+
+        run = self._run
+        checkpoint = run.newest_checkpoint() if self._resuming else None
+        if self._script is not None:
             from sealtrain.runner.script import run_script
 
-            return run_script(run, script, checkpoint)
+            return run_script(run, self._script, checkpoint, monitor)
         trained = train(
             run.recipe,
             run_id=run.run_id,
@@ -69,7 +125,35 @@ def _train(run: GuestRun, *, resuming: bool, progress: bool) -> Outcome:
             metrics=run.released_metrics,
             on_checkpoint=run.checkpointed,
             resume=checkpoint,
-            progress=terminal if progress else None,
+            progress=terminal if self._progress else None,
             secret=run.secret,
+            monitor=monitor,
         )
         return close_run(run, trained)
+
+
+def _webhook(run: GuestRun) -> str | None:
+    monitoring = run.recipe.monitoring
+    return None if monitoring is None else monitoring.webhook
+
+
+def _monitor(run: GuestRun, port: int | None) -> Monitor:
+    from sealtrain.training.monitor import Monitor
+
+    trainer = run.recipe.trainer
+    return Monitor(
+        run.recipe.monitoring,
+        folder=run.settings.out,
+        rows_per_step=trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps,
+        port=port,
+        lease_left=lambda: float(run.grant.lease_ends - run.now()),
+    )
+
+
+def _kernels() -> Path:
+    """Where compilers of kernels keep what they built: code, never data."""
+    folder = Path(tempfile.gettempdir()) / "sealtrain-kernels"
+    folder.mkdir(exist_ok=True)
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"):
+        os.environ[name] = str(folder)
+    return folder

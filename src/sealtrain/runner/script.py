@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.runner.closing import Outcome, close_run
 from sealtrain.training import callback as sealed_callback
 from sealtrain.training.egress import MetricGate
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sealtrain.runner.guestrun import GuestRun
     from sealtrain.training.callback import Evaluation
     from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.monitor import Monitor
     from sealtrain.training.sources import Source
 
 __all__ = ["SealedRun", "run_script", "sign_manifest", "unwrap_dataset"]
@@ -39,9 +40,10 @@ __all__ = ["SealedRun", "run_script", "sign_manifest", "unwrap_dataset"]
 class _ScriptRun:
     """The run a script acts on."""
 
-    def __init__(self, run: GuestRun, resume: CheckpointRef | None) -> None:
+    def __init__(self, run: GuestRun, resume: CheckpointRef | None, monitor: Monitor) -> None:
         self.run = run
-        self.gate = MetricGate(run.recipe.release_policy, run.released_metrics)
+        self.gate = MetricGate(run.recipe.release_policy, run.released_metrics, monitor.released)
+        self.gate.besides = monitor.measured
         self.context = sealed_callback.RunContext(
             run_id=run.run_id,
             store=run.store,
@@ -49,6 +51,7 @@ class _ScriptRun:
             on_checkpoint=run.checkpointed,
             resume=resume,
             arguments=run.recipe.trainer,
+            on_step=(monitor.step,),
         )
         self.callback: SealedRun | None = None
         self.outcome: Outcome | None = None
@@ -57,35 +60,28 @@ class _ScriptRun:
 _current: _ScriptRun | None = None
 
 
-def run_script(run: GuestRun, script: Path, resume: CheckpointRef | None) -> Outcome:
+def run_script(
+    run: GuestRun, script: Path, resume: CheckpointRef | None, monitor: Monitor
+) -> Outcome:
     """Run the locked script on a run that holds its keys.
 
     Args:
         run: Admitted and granted.
         script: Path of the script whose digest the lock pins.
         resume: Checkpoint ``SealedRun`` continues from.
+        monitor: Watches.
 
     Raises:
-        UsageError: The script failed, or ended without ``sign_manifest``.
-        SealtrainError: As raised inside the script.
+        UsageError: The script ended without ``sign_manifest``.
+        Exception: As raised inside the script; ``runner.telling`` keeps its text.
     """
     global _current
-    _current = _ScriptRun(run, resume)
+    _current = _ScriptRun(run, resume, monitor)
     arguments = sys.argv
     sys.argv = [str(script)]
     try:
         runpy.run_path(str(script), run_name="__main__")
         outcome = _current.outcome
-    except SealtrainError:
-        raise
-    except Exception as error:
-        # Kind and line only: the message may quote a record.
-        raise UsageError(
-            f"the training script failed: {type(error).__name__}",
-            check="script",
-            got=_line_in(script, error),
-            hint="run it on data you may see first",
-        ) from None
     finally:
         sys.argv = arguments
         _current.context.close()
@@ -203,12 +199,3 @@ def _sources_at(run: GuestRun, path: str | Path | None) -> list[Source]:
         got=str(path),
         expected=", ".join(found.folder.name for found in run.found),
     )
-
-
-def _line_in(script: Path, error: BaseException) -> str:
-    place, line = error.__traceback__, 0
-    while place is not None:
-        if Path(place.tb_frame.f_code.co_filename).resolve() == script.resolve():
-            line = place.tb_lineno
-        place = place.tb_next
-    return f"{script.name}:{line}"

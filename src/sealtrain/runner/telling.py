@@ -6,7 +6,7 @@ the text that the reference has for it; of what is no error of ours, that it hap
 
 | `logs` | leaves |
 |---|---|
-| `none` | code of what the world outside the data refused; `data-invalid` for any fault of the data |
+| `none` | code of what stood in the way outside the data; `data-invalid` for faults of the data |
 | `error-summary` | code of any error |
 | `structured` | also the kind of exception, the script's line, and counts of what was not said |
 """
@@ -14,10 +14,9 @@ the text that the reference has for it; of what is no error of ours, that it hap
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from sealtrain.errors import (
     DataInvalid,
@@ -26,37 +25,42 @@ from sealtrain.errors import (
     TrainingFailed,
     UsageError,
 )
+from sealtrain.runner.egress import WRITE_REFUSED
 
 __all__ = ["Logs", "told"]
 
 Logs = Literal["none", "error-summary", "structured"]
+Done = TypeVar("Done")
 _PAGE = "docs/reference/errors.md says what it means; the release policy lets no more out"
 
 
-@contextmanager
 def told(
-    logs: Logs, counts: Callable[[], dict[str, int]], *, script: Path | None = None
-) -> Iterator[None]:
-    """Let errors out of the block as typed events only.
+    work: Callable[[], Done],
+    logs: Logs,
+    counts: Callable[[], dict[str, int]],
+    *,
+    script: Path | None = None,
+) -> Done:
+    """Do ``work``; what goes wrong leaves as a typed event only.
 
     Args:
+        work: Holds plaintext.
         logs: The recipe's ``release_policy.logs``.
         counts: What was printed, logged or refused so far, by event.
         script: The user's own script, if the run has one.
 
     Raises:
         SealtrainError: In place of whatever was raised, without its text, cause or context.
-        KeyboardInterrupt, SystemExit: As they are, without text.
+        KeyboardInterrupt: Without text.
     """
-    event: BaseException | None = None
+    event: BaseException
     try:
-        yield
-    except (KeyboardInterrupt, GeneratorExit) as stop:
-        event = type(stop)()
+        return work()
+    except KeyboardInterrupt:
+        event = KeyboardInterrupt()
     except BaseException as error:
         event = _event(error, logs, counts(), script)
-    if event is not None:  # outside the handler: nothing refers to the original any more
-        raise event
+    raise event  # outside the handlers, so that nothing refers to the original any more
 
 
 def _event(
@@ -73,8 +77,10 @@ def _event(
 
 def _kind(error: BaseException, script: Path | None) -> type[SealtrainError]:
     if isinstance(error, SealtrainError):
-        return type(error) if type(error).__module__ == SealtrainError.__module__ else SealtrainError
-    if isinstance(error, PermissionError) and error.strerror == "a run writes to its own folder only":
+        return next(
+            kind for kind in type(error).__mro__ if kind.__module__ == SealtrainError.__module__
+        )
+    if isinstance(error, PermissionError) and error.strerror == WRITE_REFUSED:
         return EgressRefused
     return TrainingFailed if script is None else UsageError
 

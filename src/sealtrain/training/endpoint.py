@@ -81,5 +81,5 @@ def served(shown: Shown, port: int) -> Iterator[Callable[[], int]]:
 
 def _labelled(family: Metric, values: Mapping[str, float]) -> Metric:
     for name, value in sorted(values.items()):
-        family.add_metric([name], value)  # type: ignore[attr-defined]
+        family.add_metric([name], value)
     return family
