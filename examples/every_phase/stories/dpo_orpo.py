@@ -1,0 +1,78 @@
+"""569 real biopsies: the diagnosis that was right, against the other one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sklearn.datasets import load_breast_cancer
+
+TRAINER = {
+    "max_steps": 100,
+    "save_steps": 50,
+    "logging_steps": 20,
+    "per_device_eval_batch_size": 64,
+    "learning_rate": 0.006,
+    "beta": 1.0,
+    "warmup_steps": 10,
+    "max_length": 96,
+}
+MEASURES = ("radius", "texture", "concave points", "smoothness")
+
+
+def prepare(folder: Path) -> dict[str, Path]:
+    """Write opinions on biopsies, and a model that starts from nothing."""
+    _base(folder / "models" / "base")
+    rows = _opinions()
+    shares = {
+        "hospital-a.opinions": rows[0:450:2],
+        "hospital-b.opinions": rows[1:450:2],
+        "hospital-a.opinions-test": rows[450::2],
+        "hospital-b.opinions-test": rows[451::2],
+    }
+    paths = {}
+    for key, share in shares.items():
+        paths[key] = folder / f"{key}.jsonl"
+        paths[key].write_text("".join(json.dumps(row) + "\n" for row in share), "utf-8")
+    return paths
+
+
+def _opinions() -> list[dict[str, str]]:
+    """Each measurement as a digit between the smallest and the largest of all patients."""
+    records = load_breast_cancer()
+    columns = [list(records.feature_names).index(f"worst {name}") for name in MEASURES]
+    values = records.data[:, columns]
+    low, high = values.min(axis=0), values.max(axis=0)
+    digits = ((values - low) / (high - low) * 9.99).astype(int)
+    rows = []
+    for row, target in zip(digits, records.target, strict=True):
+        found = ", ".join(f"{name} {digit}" for name, digit in zip(MEASURES, row, strict=True))
+        names = [f" {name}" for name in records.target_names]
+        rows.append(
+            {"findings": f"{found}:", "confirmed": names[target], "refused": names[1 - target]}
+        )
+    return rows
+
+
+def _base(folder: Path) -> None:
+    """A small Llama with random weights that reads bytes."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sealtrain.training.models import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=128,
+            tie_word_embeddings=True,
+        )
+    ).save_pretrained(folder)
