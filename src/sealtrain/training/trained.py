@@ -54,13 +54,14 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
 
 
 def weight_files(model: Any) -> dict[str, bytes]:
-    """All weights of a model, and its config."""
+    """All weights of a model, and its config if it has one."""
     from safetensors.torch import save
 
-    return {
-        "model.safetensors": save(_without_aliases(model.state_dict()), metadata={"format": "pt"}),
-        "config.json": model.config.to_json_string(use_diff=True).encode(),
-    }
+    weights = save(_without_aliases(model.state_dict()), metadata={"format": "pt"})
+    files = {"model.safetensors": weights}
+    if hasattr(model, "config"):
+        files["config.json"] = model.config.to_json_string(use_diff=True).encode()
+    return files
 
 
 def adapter_files(model: Any) -> dict[str, bytes]:
