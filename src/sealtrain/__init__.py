@@ -4,6 +4,7 @@ Inside a run (``sealtrain train``), a training script uses
 
 - ``unwrap_dataset``: records of a sealed dataset, decrypted in memory;
 - ``SealedRun``: a trainer callback with sealed checkpoints, exact resume and released metrics;
+- ``SealedLoop``: the same for a PyTorch loop without a trainer;
 - ``sign_manifest``: seal the model to its recipients and sign what happened.
 """
 
@@ -12,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sealtrain.runner.script import SealedRun, sign_manifest, unwrap_dataset
+    from sealtrain.runner.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
 
-__all__ = ["SealedRun", "sign_manifest", "unwrap_dataset"]
+__all__ = ["SealedLoop", "SealedRun", "sign_manifest", "unwrap_dataset"]
 __version__ = "0.1.0"
 
 

@@ -226,6 +226,40 @@ def test_a_users_own_script_trains_inside_the_run(world: Stage, finished: Path) 
     assert report["accepted"]
 
 
+LOOP = """
+import torch
+import sealtrain
+
+torch.manual_seed(1)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loop = sealtrain.SealedLoop(model, optimizer)
+for batch in loop.batches():
+    lengths = torch.tensor([[float(len(text))] for text in batch["prompt"]])
+    loss = (model(lengths / 100) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loop.log(loss=loss)
+sealtrain.sign_manifest(loop, accuracy=0.5, secret_score=1.0)
+"""
+
+
+def test_a_loop_without_a_trainer_runs_too(world: Stage, finished: Path) -> None:
+    trainer = RECIPE["trainer"] | {"max_steps": 6, "save_steps": 3}
+    recipe = {**RECIPE, "name": "own-loop", "script": "loop.py", "trainer": trainer}
+    folder = world.propose("loop", recipe, {"loop.py": LOOP})
+    world.approve(folder, "clinic-b", "clinic-c")
+    outcome = world.run(*world.train_words(folder, "loop-run"))
+    assert outcome["steps"] == 6
+    assert outcome["metrics"]["accuracy"] == 0.5
+    assert "secret_score" not in outcome["metrics"]
+    verified = world.run(
+        "verify", world.folder / "loop-run" / "manifest.json", "--trust", _trust(world, folder)
+    )  # fmt: skip
+    assert verified["simulated"] is True
+
+
 def test_a_changed_script_does_not_run(world: Stage) -> None:
     folder = world.folder / "script"
     (folder / "train.py").write_text(SCRIPT + "print('more')\n")

@@ -1,8 +1,9 @@
-"""A user's own training script inside a run: ``unwrap_dataset``, ``SealedRun``, ``sign_manifest``.
+"""A user's own training script inside a run.
 
 The script is named by the recipe and pinned by the lock. ``sealtrain train`` attests and obtains
-the keys as for any recipe, then runs the script in this process; the three names above act on that
-run. Outside a run they refuse: there are no keys.
+the keys as for any recipe, then runs the script in this process; ``unwrap_dataset``, ``SealedRun``
+(or ``SealedLoop``) and ``sign_manifest`` act on that run. Outside a run they refuse: there are no
+keys.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import UsageError
 from sealtrain.runner.closing import Outcome, close_run
 from sealtrain.training import callback as sealed_callback
+from sealtrain.training import loop as sealed_loop
 from sealtrain.training.egress import MetricGate
 from sealtrain.training.facts import accelerators, environment
 from sealtrain.training.loaders.hugging import (
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from sealtrain.training.monitor import Monitor
     from sealtrain.training.sources import Source
 
-__all__ = ["SealedRun", "run_script", "sign_manifest", "unwrap_dataset"]
+__all__ = ["SealedLoop", "SealedRun", "run_script", "sign_manifest", "unwrap_dataset"]
 
 
 class _ScriptRun:
@@ -113,9 +115,7 @@ def unwrap_dataset(
     sources = _sources_at(script.run, path)
     if map_style:
         return as_map_style_dataset(sources)
-    trainer = script.run.recipe.trainer
-    seed = trainer.seed if trainer.data_seed is None else trainer.data_seed
-    positioned = Positioned(RecordStream(sources, seed=seed))
+    positioned = Positioned(RecordStream(sources, seed=_seed(script.run)))
     script.context.streams.append(positioned)
     return as_iterable_dataset(positioned)
 
@@ -140,11 +140,48 @@ class SealedRun(sealed_callback.SealedRun):
         script.callback = self
 
 
+class SealedLoop(sealed_loop.SealedLoop):
+    """A PyTorch loop of this run: batches, sealed checkpoints, exact resume, released metrics."""
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        scheduler: Any = None,
+        *,
+        processing_class: Any = None,
+        path: str | Path | None = None,
+    ) -> None:
+        """Attach to the run, and continue from its checkpoint if it has one.
+
+        Args:
+            model: ``torch.nn.Module`` that learns.
+            optimizer: Of its parameters.
+            scheduler: Of the optimizer, ``None`` without one.
+            processing_class: Tokenizer to seal with the model.
+            path: As in ``unwrap_dataset``.
+
+        Raises:
+            UsageError: Not inside a run, or no dataset of this run.
+            CheckpointRefused: The run's checkpoint is of another model.
+        """
+        script = _running()
+        super().__init__(
+            script.context,
+            RecordStream(_sources_at(script.run, path), seed=_seed(script.run)),
+            script.run.recipe.trainer,
+            model=model,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            processing_class=processing_class,
+        )
+
+
 def sign_manifest(trainer: Any, **metrics: float) -> Path:
     """Seal the trained model to the recipe's recipients and sign the manifest.
 
     Args:
-        trainer: The trainer that ran with ``SealedRun``.
+        trainer: The trainer that ran with ``SealedRun``, or the ``SealedLoop``.
         metrics: Final measurements; those the release policy names go into the manifest.
 
     Returns:
@@ -154,20 +191,22 @@ def sign_manifest(trainer: Any, **metrics: float) -> Path:
         UsageError: Not inside a run, or no ``SealedRun`` took part.
     """
     script = _running()
-    callback = script.callback
-    if callback is None or callback not in trainer.callback_handler.callbacks:
+    ran = trainer if isinstance(trainer, SealedLoop) else script.callback
+    if ran is None or (ran is not trainer and ran not in trainer.callback_handler.callbacks):
         raise UsageError(
             "this trainer ran without SealedRun",
             check="script",
             hint="pass callbacks=[sealtrain.SealedRun()] to the trainer",
         )
-    model = trainer.accelerator.unwrap_model(trainer.model)
+    model = trainer.model
+    if ran is not trainer:
+        model = trainer.accelerator.unwrap_model(model)
     trained = Trained(
         files=model_files(model, getattr(trainer, "processing_class", None)),
-        steps=callback.steps,
-        samples_seen=callback.rows,
-        tokens=callback.tokens,
-        metrics=script.gate.filtered({**callback.last, **metrics}),
+        steps=ran.steps,
+        samples_seen=ran.rows,
+        tokens=ran.tokens,
+        metrics=script.gate.filtered({**ran.last, **metrics}),
         environment=environment(),
         accelerators=accelerators(),
         withheld=dict(script.gate.withheld),
@@ -184,6 +223,11 @@ def _running() -> _ScriptRun:
             hint="name this file as script in the recipe and start it with: sealtrain train",
         )
     return _current
+
+
+def _seed(run: GuestRun) -> int:
+    trainer = run.recipe.trainer
+    return trainer.seed if trainer.data_seed is None else trainer.data_seed
 
 
 def _sources_at(run: GuestRun, path: str | Path | None) -> list[Source]:

@@ -39,6 +39,7 @@ class SealedLoop:
         last: Averages reported last.
         steps: Batches used, those of resumed runs included.
         rows: Records in them.
+        tokens: ``None``: what a token is, the loop does not know.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class SealedLoop:
         self.last: dict[str, float] = {}
         self.steps = 0
         self.rows = 0
+        self.tokens: int | None = None
         if context.resume is not None:
             self._restore()
 
