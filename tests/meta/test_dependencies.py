@@ -19,6 +19,7 @@ PACKAGE = REPOSITORY / "src/sealtrain"
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "dcap_qvl": "dcap-qvl",
+    "pynvml": "nvidia-ml-py",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
@@ -27,6 +28,7 @@ EXTRAS = {"training": ["train"], "broker": ["broker"], "attest/simulator": ["sim
 # Declared although no module names it.
 NEEDED_UNSEEN = {
     "accelerate": "transformers' Trainer refuses to start without it",
+    "bitsandbytes": "transformers loads it to hold a base in four bits",
 }
 
 

@@ -284,7 +284,7 @@ def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
     from sealtrain.sealing.file import open_file, read_header
     from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
 
-    files = sorted(sealed.glob("*.sealed")) if sealed.is_dir() else [sealed]
+    files = sorted(sealed.rglob("*.sealed")) if sealed.is_dir() else [sealed]
     if not files or not all(file.is_file() for file in files):
         raise NotSealed(f"nothing sealed at {sealed}", hint="name what training or sealing wrote")
     if len(files) > _MAX_FILES:
@@ -298,7 +298,9 @@ def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
             key = unwrap_for_owner(
                 stanza, dataset_id=header.dataset_id, owner_id=owner_id, private=me.sealing
             )
-            name = file.name.removesuffix(".sealed")
+            place = file.relative_to(sealed) if sealed.is_dir() else Path(file.name)
+            name = place.as_posix().removesuffix(".sealed")
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with open_file(file, key) as plain, (folder / name).open("wb") as target:
                 shutil.copyfileobj(plain, target, 1 << 20)
             names.append(name)

@@ -56,6 +56,7 @@ def seal_model(
     names = sorted(files)
     with atomic_folder(out / MODEL_FOLDER, overwrite=True) as folder:
         for position, name in enumerate(names):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             seal_file(
                 io.BytesIO(files[name]),
                 folder / f"{name}.sealed",

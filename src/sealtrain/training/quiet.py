@@ -36,7 +36,16 @@ _SETTINGS = {
     "WANDB_DISABLED": "true",
     "WANDB_MODE": "disabled",
 }
-_CHATTY = ("accelerate", "datasets", "peft", "torch", "transformers", "trl")
+_CHATTY = (
+    "accelerate",
+    "bitsandbytes",
+    "datasets",
+    "peft",
+    "sentence_transformers",
+    "torch",
+    "transformers",
+    "trl",
+)
 
 
 def silence() -> None:
