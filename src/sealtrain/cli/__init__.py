@@ -21,6 +21,7 @@ from sealtrain.cli import (
     data,
     keys,
     manifest,
+    merge,
     recipe,
     rehearse,
     simulator,
@@ -41,7 +42,7 @@ typer.core.HAS_RICH = False
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _nouns = typer.Typer()
-for noun in (keys, consortium, recipe, data, approvals, train, rehearse, manifest):
+for noun in (keys, consortium, recipe, data, approvals, train, merge, rehearse, manifest):
     noun.register(_nouns)
 _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")

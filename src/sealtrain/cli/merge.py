@@ -1,0 +1,38 @@
+"""``merge``: an opened adapter and its base become one model, at a recipient's home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's command to the root."""
+    app.command()(merge)
+
+
+def merge(
+    adapter: Annotated[Path, typer.Argument(help="Opened adapter (made by: sealtrain open).")],
+    base: Annotated[Path, typer.Option(help="Folder of the base model, in full precision.")],
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    as_json: Json = False,
+) -> None:
+    """Merge an opened adapter into its base model. Learned prompts cannot be merged.
+
+    A run does this itself, before it seals the model, if the recipe has peft.merge.
+    """
+    from sealtrain.base.files import atomic_folder
+    from sealtrain.training.merging import merge_folder
+
+    files = merge_folder(adapter, base)
+    with atomic_folder(out) as folder:
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+    emit(as_json, {"out": str(out), "files": sorted(files)}, [f"merged   {out}", *sorted(files)])
