@@ -122,10 +122,11 @@ def _cropped(image: Image, wanted: ImageAugmentation, draws: tuple[float, ...]) 
 
     area, shape, across, down = draws
     least = 1.0 if wanted.crop is None else wanted.crop
-    share = least + (1 - least) * area
-    stretch = math.exp((2 * shape - 1) * math.log(wanted.crop_ratio) / 2)
-    width = min(image.width, max(1, round(image.width * math.sqrt(share) * stretch)))
-    height = min(image.height, max(1, round(image.height * math.sqrt(share) / stretch)))
+    side = math.sqrt(least + (1 - least) * area)
+    # No side grows beyond the image, or the crop would lose area.
+    stretch = min(math.sqrt(wanted.crop_ratio), 1 / side) ** (2 * shape - 1)
+    width = max(1, round(image.width * side * stretch))
+    height = max(1, round(image.height * side / stretch))
     left, top = int(across * (image.width - width + 1)), int(down * (image.height - height + 1))
     return image.crop((left, top, left + width, top + height))
 

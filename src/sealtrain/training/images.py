@@ -98,7 +98,7 @@ def preparation_of(recipe: Any, base_dir: Path) -> Preparation:
     path = base_dir / recipe.model.path / CONFIG_NAME
     try:
         return _from_config(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ModelInvalid(
             f"the model's folder has no {CONFIG_NAME} that is understood",
             check="preparation",
