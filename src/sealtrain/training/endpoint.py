@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 __all__ = ["Shown", "served"]
 
@@ -69,7 +69,7 @@ def served(shown: Shown, port: int) -> Iterator[Callable[[], int]]:
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(shown)  # type: ignore[arg-type]  # it collects, which is all that is asked
+    registry.register(shown)  # it collects, which is all that is asked
     server, thread = start_http_server(port, addr=_LOOPBACK, registry=registry)
     try:
         yield lambda: int(server.server_port)
@@ -79,7 +79,9 @@ def served(shown: Shown, port: int) -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-def _labelled(family: Metric, values: Mapping[str, float]) -> Metric:
+def _labelled(
+    family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]
+) -> Metric:
     for name, value in sorted(values.items()):
         family.add_metric([name], value)
     return family
