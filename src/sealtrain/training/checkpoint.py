@@ -154,7 +154,11 @@ def newest(
             if ref.counter > known:
                 continue
             break
-        if anchor is not None and found.counter <= known and (found.counter, found.digest) != anchor:
+        if (
+            anchor is not None
+            and found.counter <= known
+            and (found.counter, found.digest) != anchor
+        ):
             raise _rolled_back(f"counter {found.counter}, digest {found.digest[:16]}…", anchor)
         _require_chain(store, found, anchor)
         return found
