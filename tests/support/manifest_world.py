@@ -45,6 +45,7 @@ from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
+from sealtrain.recipe.privacy import spendings
 from sealtrain.records.dsse import Ed25519Signer, Envelope
 from sealtrain.records.runlog import RunLog
 from sealtrain.records.statement import Subject
@@ -253,6 +254,12 @@ class World:
         } | changed
         return ReleaseReceipt(**fields)
 
+    def reserved(self, receipt: ReleaseReceipt) -> dict[str, Any]:
+        """What the entry of a release says of privacy; nothing without differential privacy."""
+        first = receipt.kind == "release" and not receipt.resume
+        found = [one.to_dict() for one in spendings(self.locked.lock.recipe)] if first else []
+        return {"privacy": found} if found else {}
+
     def record(self, *receipts: ReleaseReceipt, key: Ed25519Signer | None = None) -> list[Any]:
         """Receipts signed by the broker and written into its ledger, with their proofs."""
         broker = key or self.broker
@@ -263,7 +270,10 @@ class World:
             with Ledger.open(path, origin=origin, signer=broker, clock=lambda: RELEASED) as ledger:
                 ledger.append("approval", {"note": "an earlier entry"})
                 indices = [
-                    ledger.append(receipt.kind, {"receipt_digest": receipt_digest(envelope)})
+                    ledger.append(
+                        receipt.kind,
+                        {"receipt_digest": receipt_digest(envelope), **self.reserved(receipt)},
+                    )
                     for receipt, envelope in zip(receipts, envelopes, strict=True)
                 ]
                 ledger.append("manifest", {"note": "a later entry"})

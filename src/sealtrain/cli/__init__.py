@@ -19,6 +19,7 @@ from sealtrain.cli import (
     broker,
     consortium,
     data,
+    exports,
     keys,
     manifest,
     merge,
@@ -42,7 +43,7 @@ typer.core.HAS_RICH = False
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _nouns = typer.Typer()
-for noun in (keys, consortium, recipe, data, approvals, train, merge, rehearse, manifest):
+for noun in (keys, consortium, recipe, data, approvals, train, merge, rehearse, manifest, exports):
     noun.register(_nouns)
 _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")

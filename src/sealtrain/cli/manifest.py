@@ -12,7 +12,7 @@ from sealtrain.cli.output import Json, emit, say
 if TYPE_CHECKING:
     from sealtrain.manifest.verify import Report
 
-__all__ = ["register"]
+__all__ = ["Artefacts", "ManifestFile", "TrustFile", "WithoutArtefacts", "examined", "register"]
 
 ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]
 TrustFile = Annotated[Path, typer.Option(help="What you trust (YAML).")]
@@ -40,20 +40,20 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Verify a run manifest offline. Exits 3 when anything in it does not hold."""
-    examined = _examine(manifest, trust, artefacts, without_artefacts)
+    found = examined(manifest, trust, artefacts, without_artefacts)
     marks = {"passed": "✓", "failed": "✗", "not-done": "·"}
     lines = []
-    for check in examined.checks:
+    for check in found.checks:
         lines.append(f"{marks[check.outcome]} {check.title}: {check.detail}")
     lines.append("")
-    lines.extend(f"limit: {limit}" for limit in examined.limits)
-    if examined.simulated:
+    lines.extend(f"limit: {limit}" for limit in found.limits)
+    if found.simulated:
         lines.append("SIMULATED — NOT ATTESTED")
-    if examined.refusal is not None and not as_json:
+    if found.refusal is not None and not as_json:
         emit(False, {}, lines)
-    if examined.refusal is not None:
-        raise examined.refusal
-    emit(as_json, examined.to_dict(), [*lines, "verified"])
+    if found.refusal is not None:
+        raise found.refusal
+    emit(as_json, found.to_dict(), [*lines, "verified"])
 
 
 def report(
@@ -68,19 +68,20 @@ def report(
     from sealtrain.base.files import atomic_write
     from sealtrain.manifest.report import render
 
-    examined = _examine(manifest, trust, artefacts, without_artefacts)
-    atomic_write(out, render(examined).encode(), overwrite=True)
+    found = examined(manifest, trust, artefacts, without_artefacts)
+    atomic_write(out, render(found).encode(), overwrite=True)
     say("open it in a browser; it loads nothing from anywhere")
     emit(
         as_json,
-        {"report": str(out), "verified": examined.refusal is None},
+        {"report": str(out), "verified": found.refusal is None},
         [f"report   {out}"],
     )
-    if examined.refusal is not None:
-        raise examined.refusal
+    if found.refusal is not None:
+        raise found.refusal
 
 
-def _examine(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
+def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
+    """The report on a manifest file."""
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import read_bounded
     from sealtrain.manifest.trust import load_trust

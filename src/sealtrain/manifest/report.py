@@ -18,6 +18,7 @@ from sealtrain.manifest.sections import (
     datasets,
     evidence,
     outputs,
+    privacy,
     summary,
     timeline,
     training,
@@ -47,6 +48,7 @@ def render(report: Report) -> str:
         body += [
             summary(predicate, facts),
             training(predicate, facts),
+            privacy(predicate),
             approvals(predicate, facts),
             datasets(facts),
             what_ran(predicate, facts),

@@ -8,7 +8,7 @@ from sealtrain.consortium.approvals import Decision
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.markup import Html, Part, join, tag
-from sealtrain.manifest.predicate import Predicate
+from sealtrain.manifest.predicate import Predicate, PrivateCounting, PrivateTraining
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig
@@ -18,6 +18,7 @@ __all__ = [
     "datasets",
     "evidence",
     "outputs",
+    "privacy",
     "summary",
     "timeline",
     "training",
@@ -65,6 +66,37 @@ def training(predicate: Predicate, facts: Facts) -> Html | None:
                 caption += "; dashed: continued from a sealed checkpoint"
             figures.append(tag("figure", curve, tag("figcaption", caption)))
     return tag("section", tag("h2", "Training"), *figures) if figures else None
+
+
+def privacy(predicate: Predicate) -> Html | None:
+    """What was spent of the owners' privacy, dataset by dataset."""
+    claimed = predicate.privacy
+    if isinstance(claimed, PrivateTraining):
+        lead = (
+            f"epsilon {claimed.epsilon:.4g} at delta {claimed.delta:g} for one record, by the "
+            f"{claimed.accountant} accountant: {claimed.steps:,} noised steps, noise multiplier "
+            f"{claimed.noise_multiplier:.4g}, gradients cut to {claimed.max_grad_norm:g}, "
+            f"{claimed.batch:,} records a step on average"
+        )
+        rows = [
+            (
+                one.owner,
+                one.name,
+                f"{one.records:,}",
+                f"{one.sample_rate:.4g}",
+                f"{one.epsilon:.4g}",
+            )
+            for one in claimed.datasets
+        ]
+        columns = ("Owner", "Dataset", "Records", "Chance of a record a step", "Epsilon spent")
+        table = _table(columns, rows, numbers=(2, 3, 4))
+        return tag("section", tag("h2", "Differential privacy"), tag("p", lead), table)
+    if isinstance(claimed, PrivateCounting):
+        lead = (
+            f"Metrics come from one histogram with noise: epsilon {claimed.epsilon:g} for a record."
+        )
+        return tag("section", tag("h2", "Differential privacy"), tag("p", lead))
+    return None
 
 
 def approvals(predicate: Predicate, facts: Facts) -> Html:
@@ -246,7 +278,9 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
         ("Trained", method),
         (
             "Privacy",
-            "no differential privacy" if recipe.privacy.dp == "none" else recipe.privacy.dp,
+            "no differential privacy"
+            if recipe.privacy.dp == "none"
+            else f"at most epsilon {recipe.privacy.target_epsilon:g}",
         ),
         ("May leave the guest", ", ".join(recipe.release_policy.metrics) or "no metric"),
         ("Model goes to", ", ".join(recipe.release_policy.model.recipients)),

@@ -8,15 +8,12 @@ refused with the recipe.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AllowInfNan, Field, model_validator
 
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.fields import ColumnName
-
-if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
 
 __all__ = [
     "NoPrivacy",
@@ -117,8 +114,8 @@ class Spending(StrictModel):
     budget: Epsilon | None
 
 
-def spendings(recipe: Recipe) -> tuple[Spending, ...]:
-    """What a run of ``recipe`` reserves of each dataset it protects, in the recipe's order."""
+def spendings(recipe: Any) -> tuple[Spending, ...]:
+    """What a run of a ``Recipe`` reserves of each dataset it protects, in the recipe's order."""
     privacy = recipe.privacy
     if isinstance(privacy, NoPrivacy):
         return ()
@@ -137,11 +134,11 @@ def spendings(recipe: Recipe) -> tuple[Spending, ...]:
     )
 
 
-def broken_promise(recipe: Recipe) -> str | None:
+def broken_promise(recipe: Any) -> str | None:
     """Why the recipe's other settings would break its promise of privacy; ``None`` if they keep it.
 
     Args:
-        recipe: Fields of one phase, each valid by itself.
+        recipe: A ``Recipe`` whose fields are valid, each by itself.
     """
     privacy = recipe.privacy
     if isinstance(privacy, NoPrivacy):
@@ -156,7 +153,7 @@ def broken_promise(recipe: Recipe) -> str | None:
     return _training_breaks(recipe, privacy)
 
 
-def _training_breaks(recipe: Recipe, privacy: PrivateSgd) -> str | None:
+def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
     trainer = recipe.trainer
     if recipe.phase not in _SGD_PHASES:
         return f"privacy dp: sgd is for phases {' and '.join(_SGD_PHASES)}"

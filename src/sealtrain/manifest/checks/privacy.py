@@ -1,4 +1,4 @@
-"""Within checks 13 and 15: the privacy a run claims is what its recipe asked and its ledger holds."""
+"""Within checks 13 and 15: the privacy claimed is what the recipe asked and the ledger holds."""
 
 from __future__ import annotations
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sealtrain.errors import PrivacyBroken
-
-if TYPE_CHECKING:
-    from sealtrain.training.workplace import Workplace
 
 __all__ = ["privacy_record"]
 
 
-def privacy_record(work: Workplace, steps: int) -> dict[str, Any]:
+def privacy_record(work: Any, steps: int) -> dict[str, Any]:
     """The ``privacy`` section of the manifest (spec/run-manifest.md §2).
 
     Args:
-        work: Recipe, sources and, after private training, its plan.
+        work: ``Workplace``; recipe, sources and, after private training, its plan.
         steps: Optimizer steps done.
 
     Raises:

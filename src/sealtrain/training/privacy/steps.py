@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from sealtrain.training.privacy.accounting import Plan
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.sources import Source
-    from sealtrain.training.workplace import Workplace
 
 quiet.silence()
 
@@ -43,11 +42,11 @@ __all__ = ["RecordGradients", "made_private", "private_arguments", "record_losse
 _SOURCE = "sealtrain_source"
 
 
-def training_rows(work: Workplace, names: Mapping[str, str]) -> Any:
+def training_rows(work: Any, names: Mapping[str, str]) -> Any:
     """Training rows as a ``datasets.IterableDataset``: endless and shuffled, or for DP each once.
 
     Args:
-        work: Recipe and sources.
+        work: ``Workplace``; recipe and sources.
         names: Column of the data → name it gets in the rows.
     """
     if work.recipe.privacy.dp != "sgd":
@@ -71,12 +70,12 @@ def private_arguments(recipe: Any) -> dict[str, Any]:
     }
 
 
-def made_private(trainer: type[Any], work: Workplace) -> type[Any]:
+def made_private(trainer: type[Any], work: Any) -> type[Any]:
     """``trainer`` itself, or its private subclass where the recipe asks for DP-SGD.
 
     Args:
         trainer: ``transformers.Trainer`` or a subclass.
-        work: Recipe, sources and the run's source of noise; its ``plan`` is set here.
+        work: ``Workplace``; recipe, sources and the run's source of noise; its ``plan`` is set here.
 
     Raises:
         UsageError: The run has no secret to draw noise from.

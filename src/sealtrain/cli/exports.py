@@ -1,0 +1,113 @@
+"""``export``: a verified manifest in the words of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli.manifest import Artefacts, ManifestFile, TrustFile, WithoutArtefacts, examined
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.manifest.exports.account import Account
+
+__all__ = ["register"]
+
+_NAMES = {
+    "model-signing": "model.sig",
+    "cyclonedx": "bom.json",
+    "model-card": "README.md",
+    "eu-training-summary": "training-summary.md",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(export)
+
+
+def export(
+    manifest: ManifestFile,
+    trust: TrustFile,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format", help="model-signing, cyclonedx, model-card or eu-training-summary."
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="File to write [named for the format].")] = None,
+    artefacts: Artefacts = None,
+    without_artefacts: WithoutArtefacts = False,
+    spec: Annotated[str, typer.Option(help="Version of CycloneDX: 1.6 or 1.7.")] = "1.7",
+    model: Annotated[
+        Path | None, typer.Option(help="model-signing: folder the model was opened to.")
+    ] = None,
+    identity: Annotated[
+        Path | None, typer.Option(help="model-signing: private identity of a recipient.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="model-signing: your PEM key (P-256, P-384, P-521).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write what other tools read about a model; only of a manifest that verifies."""
+    from sealtrain.base.files import atomic_write
+    from sealtrain.errors import UsageError
+    from sealtrain.manifest.exports.account import account_of
+
+    if format_ not in _NAMES:
+        raise UsageError("unknown export", got=format_, expected=", ".join(_NAMES))
+    account = account_of(examined(manifest, trust, artefacts, without_artefacts))
+    if format_ == "model-signing":
+        data = _signature(account, artefacts or manifest.parent, model, identity, key)
+    else:
+        data = _document(account, format_, spec)
+    target = out or Path(_NAMES[format_])
+    atomic_write(target, data)
+    if account.marker is not None:
+        say(account.marker)
+    emit(as_json, {"export": str(target), "format": format_}, [f"export   {target}"])
+
+
+def _document(account: Account, format_: str, spec: str) -> bytes:
+    from sealtrain.errors import UsageError
+
+    if format_ == "cyclonedx":
+        from sealtrain.manifest.exports.cyclonedx import cyclonedx
+
+        if spec not in ("1.6", "1.7"):
+            raise UsageError("unknown version of CycloneDX", got=spec, expected="1.6 or 1.7")
+        return cyclonedx(account, version="1.6" if spec == "1.6" else "1.7")
+    if format_ == "model-card":
+        from sealtrain.manifest.exports.model_card import model_card
+
+        return model_card(account)
+    from sealtrain.manifest.exports.training_summary import training_summary
+
+    return training_summary(account)
+
+
+def _signature(
+    account: Account, artefacts: Path, model: Path | None, identity: Path | None, key: Path | None
+) -> bytes:
+    from sealtrain.errors import UsageError
+    from sealtrain.keys.identity import Identity
+    from sealtrain.manifest.exports.model_signing import (
+        load_signing_key,
+        model_signature,
+        opened_files,
+    )
+    from sealtrain.manifest.exports.opened import opened_digests
+
+    if model is None or identity is None or key is None:
+        raise UsageError(
+            "signing a model needs --model, --identity and --key",
+            hint="open the outputs first: sealtrain open model --identity … --out opened",
+        )
+    signing = load_signing_key(key)
+    sealed = opened_digests(artefacts, account.subjects, Identity.load(identity))
+    # A marker has no place in this format but the model's name.
+    name = account.name if account.marker is None else f"{account.name} ({account.marker})"
+    return model_signature(name, opened_files(model, sealed), signing)

@@ -1,0 +1,122 @@
+"""What the exports tell of a run, gathered once from an accepted report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sealtrain.errors import ManifestMalformed
+from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate, PrivateTraining
+from sealtrain.manifest.verify import Report
+from sealtrain.recipe.lockfile import Lock
+from sealtrain.recipe.modelspec import ModelFromConfig
+from sealtrain.records.statement import Subject
+
+__all__ = ["Account", "Data", "account_of", "plain"]
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&@-])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """One dataset. ``records`` and ``tokens`` are ``None`` where its owner withheld them."""
+
+    owner: str
+    name: str
+    role: str
+    records: int | None
+    tokens: int | None
+    root: str
+    sealed_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A run, established by verification.
+
+    Attributes:
+        digest: SHA-256 of the manifest file.
+        marker: What must be shown of a simulated run; ``None`` for hardware.
+        base: The model it started from, in words.
+        privacy: Formal privacy in one sentence.
+        limits: What is not proven.
+    """
+
+    digest: str
+    marker: str | None
+    lock: Lock
+    predicate: Predicate
+    subjects: tuple[Subject, ...]
+    datasets: tuple[Data, ...]
+    base: str
+    privacy: str
+    approved_by: tuple[str, ...]
+    limits: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The recipe's name."""
+        return self.lock.recipe.name
+
+
+def account_of(report: Report) -> Account:
+    """Gather.
+
+    Args:
+        report: From ``manifest.verify.examine``.
+
+    Raises:
+        Refused: The report's refusal; nothing is exported of a manifest that does not hold.
+    """
+    if report.refusal is not None:
+        raise report.refusal
+    manifest, facts = report.manifest, report.facts
+    if manifest is None or facts.lock is None or facts.datasets is None or facts.tally is None:
+        raise ManifestMalformed("run manifest was not examined", check="form")
+    recipe = facts.lock.recipe
+    roles = {(one.owner, one.name): one.role for one in recipe.datasets}
+    model = recipe.model
+    if isinstance(model, ModelFromConfig):
+        base = f"{model.config['model_type']} with random weights, seed {model.init_seed}"
+    else:
+        base = f"{model.path}, SHA-256 {facts.lock.model.sha256}"
+    return Account(
+        digest=report.digest,
+        marker=SIMULATED_MARKER if report.simulated else None,
+        lock=facts.lock,
+        predicate=manifest.predicate,
+        subjects=manifest.subjects,
+        datasets=tuple(
+            Data(
+                owner=one.owner,
+                name=one.name,
+                role=roles[one.owner, one.name],
+                records=one.records,
+                tokens=one.tokens,
+                root=one.root,
+                sealed_at=one.sealed_at,
+            )
+            for one in facts.datasets
+        ),
+        base=base,
+        privacy=_privacy(manifest.predicate),
+        approved_by=facts.tally.approved_by,
+        limits=report.limits,
+    )
+
+
+def plain(text: str) -> str:
+    """``text`` for Markdown, every character that could be markup escaped."""
+    return _MARKUP.sub(r"\\\1", text)
+
+
+def _privacy(predicate: Predicate) -> str:
+    privacy = predicate.privacy
+    if isinstance(privacy, PrivateTraining):
+        return (
+            f"Differentially private training (DP-SGD): epsilon {privacy.epsilon:.4g} at delta "
+            f"{privacy.delta:g} for one record, by the {privacy.accountant} accountant."
+        )
+    if privacy.dp == "counts":
+        return f"Metrics come from counts with noise, epsilon {privacy.epsilon:g} for one record."
+    return "No differential privacy."

@@ -1,0 +1,155 @@
+"""A CycloneDX bill of materials of the model: what it was made of, by name and digest.
+
+Plain JSON by the published schema, 1.6 or 1.7; the same manifest gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Literal
+
+from sealtrain import __version__
+from sealtrain.base.canonical import canonical_json
+from sealtrain.manifest.exports.account import Account, Data
+
+__all__ = ["cyclonedx"]
+
+_SPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
+"""Namespace of URLs in RFC 9562."""
+
+_TASKS = {"classify": "classification", "embed": "embedding"}
+
+
+def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> bytes:
+    """The bill of materials as canonical JSON.
+
+    Args:
+        account: Of a verified manifest.
+        version: Of the specification.
+    """
+    lock, run = account.lock, account.predicate.run
+    data = [_dataset(one) for one in account.datasets]
+    parts = [
+        _base_model(account),
+        *data,
+        *(
+            {
+                "type": "library",
+                "bom-ref": f"pkg:pypi/{name}@{pin.version}",
+                "name": name,
+                "version": pin.version,
+                "purl": f"pkg:pypi/{name}@{pin.version}",
+                "properties": [_property("record-sha256", pin.record_sha256)],
+            }
+            for name, pin in sorted(lock.environment.packages.items())
+        ),
+        *(
+            {
+                "type": "file",
+                "bom-ref": f"output:{one.name}",
+                "name": one.name,
+                "hashes": [{"alg": "SHA-256", "content": one.sha256}],
+            }
+            for one in account.subjects
+        ),
+    ]
+    document = {
+        "$schema": f"http://cyclonedx.org/schema/bom-{version}.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": version,
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_SPACE, account.digest)}",
+        "version": 1,
+        "metadata": {
+            "timestamp": run.finished_at,
+            "tools": {
+                "components": [{"type": "application", "name": "sealtrain", "version": __version__}]
+            },
+            "component": _model(account, [one["bom-ref"] for one in data]),
+            "properties": _properties(account),
+        },
+        "components": parts,
+        "dependencies": [
+            {
+                "ref": "model",
+                "dependsOn": sorted(one["bom-ref"] for one in parts if one["type"] != "file"),
+            }
+        ],
+    }
+    return canonical_json(document)
+
+
+def _model(account: Account, data: list[str]) -> dict[str, Any]:
+    recipe, run = account.lock.recipe, account.predicate.run
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": "model",
+        "name": account.name,
+        "version": run.run_id,
+        "description": recipe.description,
+        "modelCard": {
+            "modelParameters": {
+                "approach": {"type": "supervised"},
+                "task": _TASKS.get(recipe.phase, "text-generation"),
+                "modelArchitecture": account.base,
+                "datasets": [{"ref": one} for one in data],
+            },
+            "quantitativeAnalysis": {
+                "performanceMetrics": [
+                    {"type": name, "value": str(value)}
+                    for name, value in sorted(run.metrics.items())
+                    if value is not None
+                ]
+            },
+            "considerations": {"technicalLimitations": list(account.limits)},
+        },
+    }
+
+
+def _base_model(account: Account) -> dict[str, Any]:
+    pin = account.lock.model
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": "base-model",
+        "name": account.base[:200],
+        "hashes": [{"alg": "SHA-256", "content": pin.sha256}],
+        "properties": [_property("kind", pin.kind)],
+    }
+
+
+def _dataset(one: Data) -> dict[str, Any]:
+    records = "withheld" if one.records is None else str(one.records)
+    return {
+        "type": "data",
+        "bom-ref": f"dataset:{one.owner}/{one.name}",
+        "name": f"{one.owner}/{one.name}",
+        "data": [
+            {
+                "type": "dataset",
+                "name": one.name,
+                "classification": "sealed",
+                "governance": {"owners": [{"organization": {"name": one.owner}}]},
+            }
+        ],
+        "properties": [
+            _property("role", one.role),
+            _property("records", records),
+            _property("ciphertext-root", one.root),
+        ],
+    }
+
+
+def _properties(account: Account) -> list[dict[str, str]]:
+    predicate = account.predicate
+    told = {
+        "manifest-sha256": account.digest,
+        "recipe-hash": predicate.recipe.recipe_hash,
+        "compose-hash": predicate.deployment.compose_hash,
+        "privacy": account.privacy,
+    }
+    if account.marker is not None:
+        told = {"marker": account.marker, **told}
+    return [_property(name, value) for name, value in told.items()]
+
+
+def _property(name: str, value: str) -> dict[str, str]:
+    return {"name": f"sealtrain:{name}", "value": value}

@@ -1,0 +1,94 @@
+"""A model card: Markdown under the YAML header that model hubs read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from sealtrain.manifest.exports.account import Account, plain
+
+__all__ = ["model_card"]
+
+_PIPELINES = {
+    "classify": "text-classification",
+    "cpt": "text-generation",
+    "dpo": "text-generation",
+    "embed": "sentence-similarity",
+    "rlhf": "text-generation",
+    "sft": "text-generation",
+    "vlm": "image-text-to-text",
+}
+
+
+def model_card(account: Account) -> bytes:
+    """``README.md`` of the trained model, UTF-8."""
+    recipe, run = account.lock.recipe, account.predicate.run
+    lines = [
+        *_header(account),
+        f"# {plain(account.name)}",
+        "",
+        *([f"> **{account.marker}**", ""] if account.marker else []),
+        plain(recipe.description) or "No description.",
+        "",
+        "## How it was trained",
+        "",
+        f"- Phase: {plain(recipe.phase)}, {run.steps} steps",
+        f"- Started from: {plain(account.base)}",
+        f"- Trained part: {plain(recipe.peft.method) if recipe.peft else 'all weights'}",
+        f"- Privacy: {plain(account.privacy)}",
+        f"- Approved by: {plain(', '.join(account.approved_by))}",
+        f"- Finished: {run.finished_at}",
+        "",
+        "## Training data",
+        "",
+        "The data stayed sealed; its owners are named, its contents are not public.",
+        "",
+        "| owner | dataset | role | records |",
+        "|---|---|---|---|",
+        *(
+            f"| {plain(one.owner)} | {plain(one.name)} | {one.role} | "
+            f"{'withheld' if one.records is None else one.records} |"
+            for one in account.datasets
+        ),
+        "",
+        "## Evaluation",
+        "",
+        "As the release policy lets it out, rounded.",
+        "",
+        "| metric | value |",
+        "|---|---|",
+        *(
+            f"| {plain(name)} | {'not finite' if value is None else value} |"
+            for name, value in sorted(run.metrics.items())
+        ),
+        "",
+        "## Limits",
+        "",
+        *(f"- {plain(limit)}" for limit in account.limits),
+        "",
+        "## Provenance",
+        "",
+        f"Run `{run.run_id}`, recipe `{account.predicate.recipe.recipe_hash}`, manifest SHA-256",
+        f"`{account.digest}`. This card is a rendering; what counts is the manifest: verify it with",
+        "`sealtrain verify`.",
+        "",
+    ]
+    return "\n".join(lines).encode()
+
+
+def _header(account: Account) -> list[str]:
+    recipe = account.lock.recipe
+    fields: dict[str, Any] = {
+        "library_name": "peft" if recipe.peft is not None else "transformers",
+        "tags": ["sealtrain", f"phase-{recipe.phase}"],
+    }
+    if account.marker:
+        fields["tags"].append("simulated-not-attested")
+    tabular = recipe.columns.kind == "tabular"
+    pipeline = "tabular-classification" if tabular else _PIPELINES.get(recipe.phase)
+    if pipeline is not None:
+        fields["pipeline_tag"] = pipeline
+    if account.predicate.privacy.dp != "none":
+        fields["tags"].append("differential-privacy")
+    return ["---", yaml.safe_dump(fields, sort_keys=False).rstrip(), "---", ""]

@@ -1,0 +1,114 @@
+"""Draft of the public summary of training content that the EU AI Act asks of model providers.
+
+Under the headings of the Commission's template (Article 53(1)(d) of Regulation (EU) 2024/1689).
+What the manifest establishes is filled in; everything else is marked for the provider, who alone
+can answer for it. It is a draft and says so.
+"""
+
+from __future__ import annotations
+
+from sealtrain.manifest.exports.account import Account, plain
+
+__all__ = ["training_summary"]
+
+_ASK = "**To be completed by the provider.**"
+_NOT_HERE = "None by this run. The base model's own training is not known to the manifest: "
+_MODALITIES = {"image": "Image", "tabular": "Tabular (numbers)", "vlm": "Image, Text"}
+
+
+def training_summary(account: Account) -> bytes:
+    """The draft, Markdown in UTF-8."""
+    recipe, run = account.lock.recipe, account.predicate.run
+    trained = [one for one in account.datasets if one.role == "train"]
+    records = [one.records for one in trained]
+    size = (
+        "withheld by owners" if None in records else f"{sum(one or 0 for one in records)} records"
+    )
+    tokens = "not counted" if run.tokens is None else f"{run.tokens} tokens processed"
+    lines = [
+        "# Public summary of training content (DRAFT)",
+        "",
+        *([f"> **{account.marker}**", ""] if account.marker else []),
+        "> Draft made from a run manifest. It is not legal advice and not a finished summary: parts",
+        "> marked for the provider are missing, and the provider answers for all of it.",
+        "",
+        "## 1. General information",
+        "",
+        "### 1.1 Provider identification",
+        "",
+        f"{_ASK} Name, contact details, authorised representative.",
+        "",
+        "### 1.2 Model identification",
+        "",
+        f"- Model: {plain(account.name)}, run `{run.run_id}`",
+        f"- Model dependencies: modified from {plain(account.base)}",
+        f"- Date of the run's end: {run.finished_at}",
+        f"- Date of placement on the Union market: {_ASK}",
+        "",
+        "### 1.3 Modalities, overall training data size and other characteristics",
+        "",
+        f"- Modality: {_MODALITIES.get(recipe.columns.kind, 'Text')}",
+        f"- Size of this run's data: {size}; {tokens}",
+        f"- Types of content, languages, latest date of acquisition: {_ASK}",
+        "",
+        "## 2. List of data sources",
+        "",
+        "### 2.1 Publicly available datasets",
+        "",
+        f"{_NOT_HERE}{_ASK}",
+        "",
+        "### 2.2 Private non-publicly available datasets obtained from third parties",
+        "",
+        "#### 2.2.1 Datasets commercially licensed by rightsholders or their representatives",
+        "",
+        f"{_ASK} The manifest does not know under which terms owners gave their data.",
+        "",
+        "#### 2.2.2 Private datasets obtained from other third parties",
+        "",
+        "Sealed by their owners, who approved this recipe; the provider never held them in clear.",
+        "",
+        "| owner | dataset | records | sealed |",
+        "|---|---|---|---|",
+        *(
+            f"| {plain(one.owner)} | {plain(one.name)} | "
+            f"{'withheld' if one.records is None else one.records} | {one.sealed_at} |"
+            for one in trained
+        ),
+        "",
+        "### 2.3 Data crawled and scraped from online sources",
+        "",
+        f"{_NOT_HERE}{_ASK}",
+        "",
+        "### 2.4 User data",
+        "",
+        f"{_ASK} Whether owners' records come from users of a service.",
+        "",
+        "### 2.5 Synthetic data",
+        "",
+        f"{_ASK} Whether owners' records were made by other models.",
+        "",
+        "### 2.6 Other sources of data",
+        "",
+        f"{_ASK}",
+        "",
+        "## 3. Relevant data processing aspects",
+        "",
+        "### 3.1 Respect of reservation of rights from text and data mining exception or limitation",
+        "",
+        f"{_ASK}",
+        "",
+        "### 3.2 Removal of illegal content",
+        "",
+        f"{_ASK}",
+        "",
+        "### 3.3 Other information",
+        "",
+        f"- {plain(account.privacy)}",
+        f"- Approved by {plain(', '.join(account.approved_by))}.",
+        "- The measured code decrypts records in the guest's memory only.",
+        *(f"- Limit: {plain(limit)}" for limit in account.limits),
+        "",
+        f"Manifest SHA-256 `{account.digest}`; recipe `{account.predicate.recipe.recipe_hash}`.",
+        "",
+    ]
+    return "\n".join(lines).encode()
