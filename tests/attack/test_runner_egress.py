@@ -1,15 +1,23 @@
-"""Library code inside a run reaches the broker and nothing else, and prints into the void."""
+"""Library code inside a run reaches the broker and nothing else, writes nowhere, starts nothing."""
 
 from __future__ import annotations
 
+import os
 import socket
+import sqlite3
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sealtrain.errors import EgressRefused
-from sealtrain.runner.egress import confined_to, muted
+from sealtrain.runner.egress import confined_to
+
+pytestmark = pytest.mark.claim("C36")
+NOBODY = "http://127.0.0.1:1"
 
 
 @pytest.fixture
@@ -40,36 +48,159 @@ def test_the_broker_is_reached(listener: int) -> None:
 
 def test_another_port_is_refused(listener: int) -> None:
     with (
-        confined_to("http://127.0.0.1:1"),
+        confined_to(NOBODY),
         socket.socket() as stream,
         pytest.raises(EgressRefused, match="network"),
     ):
         stream.connect(("127.0.0.1", listener))
 
 
-def test_a_name_look_up_is_refused() -> None:
+def test_a_connection_that_only_reports_a_code_is_refused_too(listener: int) -> None:
+    with confined_to(NOBODY), socket.socket() as stream, pytest.raises(EgressRefused):
+        stream.connect_ex(("127.0.0.1", listener))
+
+
+def test_the_broker_written_as_an_ipv6_address_is_the_broker(listener: int) -> None:
+    mapped = ("::ffff:127.0.0.1", listener, 0, 0)
+    with socket.socket(socket.AF_INET6) as stream:
+        with confined_to(NOBODY), pytest.raises(EgressRefused):
+            stream.connect(mapped)
+        with confined_to(f"http://127.0.0.1:{listener}"):
+            stream.connect(mapped)
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda name: socket.getaddrinfo(name, 443),
+        socket.gethostbyname,
+        socket.gethostbyname_ex,
+        socket.gethostbyaddr,
+        lambda _name: socket.getnameinfo(("192.0.2.1", 80), 0),
+        lambda _name: socket.gethostbyaddr("192.0.2.1"),
+    ],
+    ids=["getaddrinfo", "byname", "byname_ex", "byaddr", "nameinfo", "reverse"],
+)
+def test_a_name_look_up_is_refused(look_up: Callable[[str], Any]) -> None:
     # Look-ups alone carry data out: records can be spelled as host names.
-    with confined_to("http://127.0.0.1:1"), pytest.raises(EgressRefused, match="look up"):
-        socket.getaddrinfo("secret-record.tracker.invalid", 443)
+    with confined_to(NOBODY), pytest.raises(EgressRefused, match="look up"):
+        look_up("secret-record.tracker.invalid")
 
 
-def test_a_datagram_is_refused(listener: int) -> None:
-    with (
-        confined_to("http://127.0.0.1:1"),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
-        pytest.raises(EgressRefused),
-    ):
-        datagrams.sendto(b"record", ("127.0.0.1", listener))
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_datagram_is_refused(family: socket.AddressFamily, listener: int) -> None:
+    place = ("127.0.0.1", listener) if family == socket.AF_INET else ("::1", listener, 0, 0)
+    with confined_to(NOBODY), socket.socket(family, socket.SOCK_DGRAM) as datagrams:
+        with pytest.raises(EgressRefused):
+            datagrams.sendto(b"record", place)
+        with pytest.raises(EgressRefused):
+            datagrams.sendmsg([b"record"], [], 0, place)
+        with pytest.raises(EgressRefused):
+            datagrams.connect(place)
+
+
+def test_a_raw_socket_is_refused() -> None:
+    with confined_to(NOBODY), pytest.raises(EgressRefused, match="raw"):
+        socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+
+
+def test_no_port_is_opened() -> None:
+    with confined_to(NOBODY, unix=()):
+        for family, place in ((socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0))):
+            with socket.socket(family) as server, pytest.raises(EgressRefused, match="port"):
+                server.bind(place)
+        with socket.socket(socket.AF_UNIX) as server, pytest.raises(EgressRefused, match="port"):
+            server.bind(b"\0abstract")
+
+
+def test_another_service_behind_a_unix_socket_is_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / "guest.sock", tmp_path / "other.sock"]
+    servers = [socket.socket(socket.AF_UNIX) for _ in paths]
+    for server, path in zip(servers, paths, strict=True):
+        server.bind(str(path))
+        server.listen()
+    with confined_to(NOBODY, unix=[paths[0]]):
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.connect(str(paths[0]))
+        with socket.socket(socket.AF_UNIX) as stream, pytest.raises(EgressRefused):
+            stream.connect(str(paths[1]))
+        with socket.socket(socket.AF_UNIX) as stream, pytest.raises(EgressRefused):
+            stream.connect(b"\0abstract")
+    for server in servers:
+        server.close()
+
+
+def test_syslog_is_refused() -> None:
+    import syslog
+
+    with confined_to(NOBODY), pytest.raises(EgressRefused):
+        syslog.syslog("a record")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: subprocess.run(["true"], check=False),
+        lambda: os.system("true"),  # noqa: S605
+        lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        lambda: os.execv("/bin/true", ["true"]),  # noqa: S606
+        lambda: os.popen("true"),  # noqa: S605
+    ],
+    ids=["subprocess", "system", "posix_spawn", "exec", "popen"],
+)
+def test_another_program_is_not_started(start: Callable[[], Any]) -> None:
+    # It would not carry the hook.
+    with confined_to(NOBODY), pytest.raises(EgressRefused):
+        start()
+
+
+def test_a_compiler_is_started_only_where_kernels_are_built() -> None:
+    with confined_to(NOBODY), pytest.raises(EgressRefused):
+        subprocess.run(["gcc", "--version"], check=False, stdout=subprocess.DEVNULL)
+    with confined_to(NOBODY, compilers=True):
+        with pytest.raises(EgressRefused):
+            subprocess.run(["curl", "--version"], check=False)
+        try:
+            subprocess.run(["ldconfig", "-V"], check=False, stdout=subprocess.DEVNULL)
+        except FileNotFoundError:
+            pytest.skip("no ldconfig here")
+
+
+def test_a_forked_child_is_confined_as_its_parent(listener: int) -> None:
+    with confined_to(NOBODY):
+        child = os.fork()
+        if child == 0:
+            try:
+                socket.socket().connect(("127.0.0.1", listener))
+            except EgressRefused:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_files_are_written_below_the_named_folder_only(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "run", tmp_path / "cache"
+    for folder in (inside, outside):
+        folder.mkdir()
+    (inside / "way-out").symlink_to(outside)
+    noted: list[str] = []
+    with confined_to(NOBODY, writable=[inside], noted=noted.append):
+        (inside / "checkpoint").write_bytes(b"sealed")
+        Path(os.devnull).write_bytes(b"x")
+        for place in (outside / "a", inside / ".." / "cache" / "b", inside / "way-out" / "c"):
+            with pytest.raises(PermissionError):
+                place.write_bytes(b"record")
+        with pytest.raises(PermissionError):
+            os.open(outside / "d", os.O_RDWR | os.O_CREAT)
+        with pytest.raises(PermissionError):
+            sqlite3.connect(outside / "tracker.db")
+        sqlite3.connect(":memory:").close()
+    assert list(outside.iterdir()) == []
+    assert noted == ["file.refused"] * 5
+    (outside / "afterwards").write_bytes(b"free again")
 
 
 def test_the_gate_opens_again_after_the_run(listener: int) -> None:
-    with confined_to("http://127.0.0.1:1"):
+    with confined_to(NOBODY):
         pass
     socket.create_connection(("127.0.0.1", listener), timeout=5).close()
-
-
-def test_what_a_library_prints_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
-    with muted():
-        print("a record")
-    print("after")
-    assert capfd.readouterr().out == "after\n"

@@ -23,6 +23,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DatasetMismatch, DatasetUnknown, NoStanza, UsageError
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.dataset import read_stanzas
+from sealtrain.sealing.places import Folder
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 
 __all__ = ["FoundDataset", "find_datasets"]
@@ -32,7 +33,7 @@ __all__ = ["FoundDataset", "find_datasets"]
 class FoundDataset:
     """A sealed dataset that fits the recipe; its records are still sealed."""
 
-    folder: Path
+    folder: Folder
     role: str
     weight: float
     max_records: int | None
@@ -43,7 +44,7 @@ class FoundDataset:
 
 
 def find_datasets(
-    paths: Iterable[Path],
+    paths: Iterable[Path | str],
     recipe: Recipe,
     consortium: Consortium,
     *,
@@ -53,7 +54,7 @@ def find_datasets(
     """The recipe's datasets, in its order.
 
     Args:
-        paths: Sealed datasets, or folders that hold them.
+        paths: Sealed datasets, or folders that hold them; a URL names one dataset.
         recipe: Names them by owner and name.
         consortium: Whose signatures count.
         app_id: The guest's.
@@ -65,7 +66,7 @@ def find_datasets(
         NoStanza: One was never wrapped for any recipe.
         SignatureInvalid: A manifest is not signed by its owner.
     """
-    present: dict[tuple[str, str], tuple[Path, DatasetManifest]] = {}
+    present: dict[tuple[str, str], tuple[Folder, DatasetManifest]] = {}
     for folder in _folders(paths):
         manifest = load_dataset_manifest(folder, consortium)
         key = (manifest.owner, manifest.name)
@@ -107,7 +108,7 @@ def find_datasets(
     return tuple(found)
 
 
-def _recipe_stanza(folder: Path, binding: RecipeBinding) -> Stanza:
+def _recipe_stanza(folder: Folder, binding: RecipeBinding) -> Stanza:
     _dataset_id, stanzas = read_stanzas(folder)
     wrapped = [stanza for stanza in stanzas if stanza.kind == "recipe"]
     for stanza in wrapped:
@@ -124,9 +125,13 @@ def _recipe_stanza(folder: Path, binding: RecipeBinding) -> Stanza:
     return wrapped[0]
 
 
-def _folders(paths: Iterable[Path]) -> Iterator[Path]:
+def _folders(paths: Iterable[Path | str]) -> Iterator[Folder]:
     for path in paths:
-        if (path / "dataset.json").is_file():
+        if isinstance(path, str):
+            from sealtrain.storage.connect import open_folder
+
+            yield open_folder(path)
+        elif (path / "dataset.json").is_file():
             yield path
         elif path.is_dir():
             yield from sorted(inner.parent for inner in path.glob("*/dataset.json"))

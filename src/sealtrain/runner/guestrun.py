@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.dstack.collect import collect
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.consortium.decisions import Target
 from sealtrain.errors import AlreadyExists, CheckpointRefused, LeaseStale
@@ -219,6 +220,11 @@ class GuestRun:
         ]
 
     @property
+    def stores(self) -> tuple[str, ...]:
+        """URLs of the servers that hold sealed data of this run, beside this machine."""
+        return tuple(host for one in self.found for host in getattr(one.folder, "hosts", ()))
+
+    @property
     def secret(self) -> DataKey:
         """What only this run on this data has, the same after a resume: noise comes from it.
 
@@ -283,7 +289,11 @@ class GuestRun:
             self.grant,
             checkpoint=(ref.counter, ref.digest),
         )
-        self.journal.releases.append(self.grant.receipts[-1].to_dict())
+        receipt = self.grant.receipts[-1].to_dict()
+        self.journal.releases.append(receipt)
+        # For people who look into the folder; what counts lies with the broker.
+        with contextlib.suppress(OSError):
+            atomic_write(self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True)
 
     def collect(self, data: bytes) -> Evidence:
         """Evidence of this guest over 64 bytes of report data."""

@@ -235,7 +235,8 @@ def _sources_at(run: GuestRun, path: str | Path | None) -> list[Source]:
         return [source for source in run.sources if source.role == "train"]
     wanted = Path(path).resolve()
     for found, source in zip(run.found, run.sources, strict=True):
-        if found.folder.resolve() == wanted or found.folder.name == str(path):
+        here = isinstance(found.folder, Path) and found.folder.resolve() == wanted
+        if here or str(path) in (found.folder.name, str(found.folder)):
             return [source]
     raise UsageError(
         "no such dataset in this run",

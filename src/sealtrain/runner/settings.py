@@ -10,8 +10,9 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.errors import LockInvalid, UsageError
+from sealtrain.storage.address import is_url
 
-__all__ = ["Platform", "RunSettings", "load_run", "platform_of", "save_run"]
+__all__ = ["Platform", "RunSettings", "load_run", "place_of", "platform_of", "save_run"]
 
 Platform = Literal["dstack", "simulator"]
 FILE_NAME = "run.json"
@@ -28,7 +29,7 @@ class RunSettings:
         guest: Unix socket of the guest API.
         collateral: Source of the collateral for the guest's quotes (``file:…``).
         broker: Broker file (spec/key-release.md §2).
-        data: Sealed datasets, or folders that hold them.
+        data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.
         base: Folder that relative paths of the recipe start from.
         out: The run's folder: sealed checkpoints, sealed model, manifest.
     """
@@ -38,7 +39,7 @@ class RunSettings:
     guest: Path
     collateral: str
     broker: Path
-    data: tuple[Path, ...]
+    data: tuple[Path | str, ...]
     base: Path
     out: Path
 
@@ -68,6 +69,11 @@ def platform_of(name: str) -> Platform:
     raise UsageError("unknown platform", got=name, expected="dstack or simulator")
 
 
+def place_of(text: str) -> Path | str:
+    """A path, or the URL that the text is."""
+    return text if is_url(text) else Path(text)
+
+
 def save_run(settings: RunSettings, run_id: str) -> None:
     """Write ``run.json`` into the run's folder."""
     document = {
@@ -78,7 +84,7 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "guest": str(settings.guest.resolve()),
         "collateral": settings.collateral,
         "broker": str(settings.broker.resolve()),
-        "data": [str(path.resolve()) for path in settings.data],
+        "data": [one if isinstance(one, str) else str(one.resolve()) for one in settings.data],
         "base": str(settings.base.resolve()),
     }
     atomic_write(settings.out / FILE_NAME, canonical_json(document))
@@ -102,7 +108,7 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
         guest=Path(run.guest),
         collateral=run.collateral,
         broker=Path(run.broker),
-        data=tuple(Path(path) for path in run.data),
+        data=tuple(place_of(text) for text in run.data),
         base=Path(run.base),
         out=out,
     )

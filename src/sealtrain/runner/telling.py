@@ -72,7 +72,7 @@ def _event(
     if logs != "structured":
         return kind(_meaning(kind), hint=_PAGE)
     said = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return kind(_meaning(kind), check=_where(error, script), got=said or None, hint=_PAGE)
+    return kind(_meaning(kind), check=_where(error, kind, script), got=said or None, hint=_PAGE)
 
 
 def _kind(error: BaseException, script: Path | None) -> type[SealtrainError]:
@@ -89,15 +89,21 @@ def _meaning(kind: type[SealtrainError]) -> str:
     return (kind.__doc__ or "").splitlines()[0]
 
 
-def _where(error: BaseException, script: Path | None) -> str:
-    """Kind of exception, and its last line in the script."""
-    known = getattr(builtins, type(error).__name__, None) is type(error)
-    kind = type(error).__name__ if known or isinstance(error, SealtrainError) else "exception"
-    if script is None:
-        return kind
+def _where(error: BaseException, kind: type[SealtrainError], script: Path | None) -> str:
+    """Kind of exception, and its last line in the script. A class of unknown make has no name."""
+    name = type(error).__name__
+    if isinstance(error, SealtrainError):
+        name = kind.__name__
+    elif getattr(builtins, name, None) is not type(error):
+        name = "exception"
+    line = 0 if script is None else _line_in(script, error)
+    return f"{name}, script line {line}" if line else name
+
+
+def _line_in(script: Path, error: BaseException) -> int:
     line, place = 0, error.__traceback__
     while place is not None:
         if Path(place.tb_frame.f_code.co_filename).resolve() == script.resolve():
             line = place.tb_lineno
         place = place.tb_next
-    return f"{kind}, script line {line}" if line else kind
+    return line
