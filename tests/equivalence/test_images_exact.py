@@ -1,0 +1,132 @@
+"""Phases that read images: sealed equals plain, resumed equals uninterrupted, to the last bit."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_world import (
+    PlainDataset,
+    Ran,
+    checkpoint_store,
+    classify,
+    run,
+    sft,
+    sources_of,
+)
+from vision_world import (
+    IDEFICS,
+    LORA,
+    image_classifier,
+    image_reader,
+    seal_digits,
+)
+
+from sealtrain.training.checkpoint import newest
+
+VARIED = {
+    "horizontal_flip": 0.5,
+    "crop": 0.6,
+    "brightness": 0.3,
+    "contrast": 0.3,
+    "saturation": 0.3,
+}
+CONVOLUTIONS = LORA | {"target_modules": ["convolution"]}
+TEXT_MODEL = sft().to_dict()["model"]
+RECIPES = {
+    "classify-image": functools.partial(image_classifier, augmentation=VARIED),
+    "classify-image-lora": functools.partial(image_classifier, peft=CONVOLUTIONS),
+    "classify-image-accumulated": functools.partial(
+        image_classifier,
+        augmentation=VARIED,
+        calibration_share=0.3,
+        trainer={"gradient_accumulation_steps": 2, "eval_steps": 2},
+    ),
+    "classify-text-varied": functools.partial(
+        classify,
+        model=TEXT_MODEL,
+        columns={"text": "caption", "label": "label"},
+        labels=[str(number) for number in range(10)],
+        augmentation={"token_dropout": 0.3},
+    ),
+    "vlm-llava": functools.partial(image_reader, augmentation=VARIED),
+    "vlm-llava-lora": functools.partial(image_reader, peft=LORA),
+    "vlm-idefics3": functools.partial(
+        image_reader,
+        model={"config": IDEFICS, "init_seed": 1, "tokenizer": {"kind": "bytes"}},
+        parts=["vision", "projector", "language"],
+        columns={"image": "image", "text": "caption"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return seal_digits(tmp_path_factory.mktemp("digits"))
+
+
+def measured(ran: Ran) -> tuple[Any, ...]:
+    done = ran.trained
+    return ran.weights, done.metrics, done.steps, done.samples_seen, done.tokens
+
+
+@pytest.fixture(scope="module")
+def whole(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Uninterrupted sealed runs, each made once."""
+
+    @functools.cache
+    def made(name: str) -> Ran:
+        recipe = RECIPES[name]()
+        store = checkpoint_store(tmp_path_factory.mktemp(name))
+        return run(recipe, sources_of(recipe, sealed), store)
+
+    return made
+
+
+@pytest.mark.claim("C23")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_resumed_run_is_the_uninterrupted_one(
+    name: str, sealed: dict[str, Any], whole: Any, tmp_path: Path
+) -> None:
+    recipe = RECIPES[name]()
+    sources = sources_of(recipe, sealed)
+    store = checkpoint_store(tmp_path)
+    first = run(recipe, sources, store, stop_at=3)
+    assert first.trained is None
+    second = run(recipe, sources, store, resume=newest(store, None))
+    assert measured(second) == measured(whole(name))
+    assert first.history + second.history == whole(name).history
+
+
+@pytest.mark.claim("C24")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["classify-image", "vlm-llava"])
+def test_sealed_training_is_training_in_the_clear(
+    name: str, sealed: dict[str, Any], whole: Any, tmp_path: Path
+) -> None:
+    recipe = RECIPES[name]()
+    clear = {
+        key: PlainDataset([one.batch(number) for number in range(len(one.batch_rows))])
+        for key, one in sealed.items()
+    }
+    over_clear = run(recipe, sources_of(recipe, clear), checkpoint_store(tmp_path))
+    assert measured(over_clear) == measured(whole(name))
+    assert over_clear.history == whole(name).history
+    assert len(over_clear.history) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "unvaried"),
+    [("classify-image", image_classifier), ("vlm-llava", image_reader)],
+)
+def test_augmentation_changes_training(
+    name: str, unvaried: Any, sealed: dict[str, Any], whole: Any, tmp_path: Path
+) -> None:
+    recipe = unvaried(trainer={"max_steps": 2, "save_steps": 2})
+    ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path))
+    losses = [values["loss"] for _, values in ran.history]
+    assert losses[0] != whole(name).history[0][1]["loss"]
