@@ -17,6 +17,7 @@ import typer.core
 from sealtrain.cli import (
     approvals,
     broker,
+    checkpoints,
     consortium,
     data,
     exports,
@@ -43,7 +44,19 @@ typer.core.HAS_RICH = False
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 _nouns = typer.Typer()
-for noun in (keys, consortium, recipe, data, approvals, train, merge, rehearse, manifest, exports):
+for noun in (
+    keys,
+    consortium,
+    recipe,
+    data,
+    approvals,
+    train,
+    checkpoints,
+    merge,
+    rehearse,
+    manifest,
+    exports,
+):
     noun.register(_nouns)
 _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")

@@ -10,6 +10,7 @@ Made by ``GuestRun.begin`` or ``GuestRun.again``, which take the steps
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.attest.dstack.collect import collect
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write
 from sealtrain.consortium.decisions import Target
 from sealtrain.errors import AlreadyExists, CheckpointRefused, LeaseStale
 from sealtrain.records.runlog import RunLog
 from sealtrain.runner.admission import Admitted, admit
 from sealtrain.runner.datasets import FoundDataset, find_datasets
 from sealtrain.runner.hush import Tally
+from sealtrain.runner.inventory import ANCHOR_FILE
 from sealtrain.runner.journal import Journal, JournalStore
 from sealtrain.runner.settings import RunSettings, load_run, save_run
 
