@@ -198,6 +198,7 @@ def run(
     base_dir: Path = Path(),
     on_checkpoint: Callable[[Any], None] | None = None,
     secret: DataKey | None = None,
+    monitor: Any = None,
 ) -> Ran:
     """Train; with ``stop_at``, until the first checkpoint at or after that step."""
     from sealtrain.training.run import train
@@ -221,8 +222,9 @@ def run(
             metrics=lambda step, values: ran.history.append((step, values)),
             on_checkpoint=checkpointed,
             resume=resume,
-            progress=False,
+            progress=None,
             secret=secret,
+            monitor=monitor,
         )
     except Interrupted:
         # Training had gone on while the checkpoint was sealed; a journal does not keep that.

@@ -17,7 +17,7 @@ __all__ = ["Shown", "served"]
 _LOOPBACK = "127.0.0.1"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Shown:
     """What the page shows; written by the monitor, read on every visit.
 
