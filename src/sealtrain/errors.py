@@ -72,13 +72,15 @@
     │   ├── BrokerUnreachable      broker-unreachable
     │   ├── DecryptionLost         decryption-lost
     │   ├── GuestApiUnreachable    guest-api-unreachable
-    │   └── StorageFailed          storage-failed
+    │   ├── StorageFailed          storage-failed
+    │   └── StorageUnreachable     storage-unreachable
     ├── DataInvalid                exit 5   the data is not what it must be
     │   ├── NotSealed              not-sealed
     │   ├── FormatUnknown          format-unknown
     │   ├── SchemaMismatch         schema-mismatch
     │   ├── RecordInvalid          record-invalid
     │   ├── ModelInvalid           model-invalid
+    │   ├── ValidationFailed       validation-failed
     │   └── LimitExceeded          limit-exceeded
     └── TrainingFailed             training-failed
 
@@ -160,6 +162,7 @@ __all__ = [
     "SimulatedEvidence",
     "StatementInvalid",
     "StorageFailed",
+    "StorageUnreachable",
     "SubjectMismatch",
     "TcbStatusRefused",
     "TrainingFailed",
@@ -167,6 +170,7 @@ __all__ = [
     "TrustMismatch",
     "Unreachable",
     "UsageError",
+    "ValidationFailed",
     "WrongContext",
     "WrongKey",
     "error_by_code",
@@ -649,6 +653,12 @@ class StorageFailed(Unreachable):
     code = "storage-failed"
 
 
+class StorageUnreachable(Unreachable):
+    """A store elsewhere does not deliver or take a file, however often it is asked."""
+
+    code = "storage-unreachable"
+
+
 class DataInvalid(SealtrainError):
     """The data is not what it must be."""
 
@@ -684,6 +694,12 @@ class ModelInvalid(DataInvalid):
     """A base model or tokenizer cannot be loaded."""
 
     code = "model-invalid"
+
+
+class ValidationFailed(DataInvalid):
+    """The records break a rule that the recipe sets for them; rules are named, never records."""
+
+    code = "validation-failed"
 
 
 class LimitExceeded(DataInvalid):

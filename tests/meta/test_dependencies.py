@@ -24,7 +24,13 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 # Folder → extras its modules may rely on besides the core.
-EXTRAS = {"training": ["train"], "broker": ["broker"], "attest/simulator": ["simulator"]}
+EXTRAS = {
+    "training": ["train"],
+    "broker": ["broker"],
+    "attest/simulator": ["simulator"],
+    "storage": ["remote"],
+    "training/validation": ["validation"],
+}
 # Declared although no module names it.
 NEEDED_UNSEEN = {
     "accelerate": "transformers' Trainer refuses to start without it",

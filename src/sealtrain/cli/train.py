@@ -34,7 +34,10 @@ def train(
     guest: Annotated[Path, typer.Option(help="Socket of the guest API.")],
     collateral: Annotated[str, typer.Option(help="Collateral of the guest's quotes: file:…")],
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
-    data: Annotated[list[Path], typer.Option(help="Sealed dataset, or a folder of them; repeat.")],
+    data: Annotated[
+        list[str],
+        typer.Option(help="Sealed dataset, a folder of them, or a URL of one (https, s3); repeat."),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, model and manifest.")],
     base: Annotated[
         Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
@@ -44,7 +47,7 @@ def train(
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
     from sealtrain.runner.run import start
-    from sealtrain.runner.settings import RunSettings, platform_of
+    from sealtrain.runner.settings import RunSettings, place_of, platform_of
 
     settings = RunSettings(
         lock=lock,
@@ -52,7 +55,7 @@ def train(
         guest=guest,
         collateral=collateral,
         broker=broker,
-        data=tuple(data),
+        data=tuple(place_of(one) for one in data),
         base=base or lock.parent,
         out=out,
     )

@@ -14,19 +14,18 @@ Record and token counts are ``None`` when their owner keeps them private.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
+from sealtrain.sealing.places import Folder, read_small
 
 if TYPE_CHECKING:
     from sealtrain.sealing.description import DatasetDescription
@@ -189,16 +188,16 @@ def verify_dataset(
     return manifest
 
 
-def read_dataset_envelope(folder: Path) -> dsse.Envelope:
+def read_dataset_envelope(folder: Folder) -> dsse.Envelope:
     """Read ``dataset.json`` of a sealed dataset; nothing is verified yet.
 
     Raises:
         DataInvalid: There is no such file, or it is too long.
         SignatureInvalid: It is no envelope.
     """
-    return dsse.Envelope.from_bytes(read_bounded(folder / FILE_NAME, 2 * MAX_MANIFEST_BYTES))
+    return dsse.Envelope.from_bytes(read_small(folder, FILE_NAME, 2 * MAX_MANIFEST_BYTES))
 
 
-def load_dataset_manifest(folder: Path, trusted: Consortium | PublicIdentity) -> DatasetManifest:
+def load_dataset_manifest(folder: Folder, trusted: Consortium | PublicIdentity) -> DatasetManifest:
     """Read and verify the manifest of a sealed dataset. Raises as its two steps."""
     return verify_dataset(read_dataset_envelope(folder), trusted)

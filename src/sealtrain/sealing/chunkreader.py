@@ -24,18 +24,20 @@ from sealtrain.sealing.chunked import (
     PayloadShape,
 )
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
+from sealtrain.sealing.places import Ranges
 
 __all__ = ["ChunkReader", "Ciphertext"]
 
 
 class Ciphertext:
-    """Positional, thread-safe reads from a path or from a seekable binary file."""
+    """Positional, thread-safe reads from a path, a seekable binary file or a file elsewhere."""
 
-    def __init__(self, source: Path | BinaryIO, *, keep_open: bool = True) -> None:
+    def __init__(self, source: Path | BinaryIO | Ranges, *, keep_open: bool = True) -> None:
         """Open the source.
 
         Args:
-            source: Path, or a seekable file object, which stays the caller's to close.
+            source: Path, or a seekable file object, which stays the caller's to close, or
+                something read by ranges.
             keep_open: Hold a path's descriptor; otherwise open it for each read, so that a dataset
                 of very many shards does not exhaust descriptors.
 
@@ -46,7 +48,11 @@ class Ciphertext:
         self._descriptor: int | None = None
         self._path: Path | None = None
         self._file: BinaryIO | None = None
-        if isinstance(source, Path):
+        self._ranges: Ranges | None = None
+        if isinstance(source, Ranges):
+            self._ranges = source
+            self.size = source.size
+        elif isinstance(source, Path):
             self._path = source
             descriptor = _open(source)
             self.size = os.fstat(descriptor).st_size
@@ -66,6 +72,9 @@ class Ciphertext:
 
     def read_into(self, offset: int, view: memoryview[Any]) -> int:
         """Fill ``view`` from ``offset``; returns how much there was."""
+        ranges = self._ranges
+        if ranges is not None:
+            return _fill(view, lambda rest, done: ranges.read_into(offset + done, rest))
         if self._file is not None:
             with self._lock:
                 self._file.seek(offset)
@@ -86,7 +95,9 @@ class Ciphertext:
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
-            self._descriptor = self._path = self._file = None
+            if self._ranges is not None:
+                self._ranges.close()
+            self._descriptor = self._path = self._file = self._ranges = None
 
 
 class ChunkReader:

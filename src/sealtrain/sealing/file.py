@@ -20,6 +20,7 @@ from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey, Randomness
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
 from sealtrain.sealing.header import FileContext, Header, read_header_from
+from sealtrain.sealing.places import Ranges
 from sealtrain.sealing.reader import SealedFile, open_sealed
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.trailer import read_trailer
@@ -96,7 +97,7 @@ def seal_file(
 
 
 def open_file(
-    source: Path | BinaryIO,
+    source: Path | BinaryIO | Ranges,
     data_key: DataKey,
     *,
     context: FileContext | None = None,
@@ -106,7 +107,7 @@ def open_file(
     """Open a sealed file.
 
     Args:
-        source: Path or seekable binary file.
+        source: Path, seekable binary file, or a file elsewhere.
         data_key: Key of its dataset or store.
         context: What the file must be; ``None`` takes what it says.
         root: Signed file root (64 hex digits), checked group by group on first touch; ``None``
@@ -125,7 +126,7 @@ def open_file(
         raise
 
 
-def read_header(source: Path | BinaryIO) -> Header:
+def read_header(source: Path | BinaryIO | Ranges) -> Header:
     """Read context and stanzas without a key: an unverified claim, bounded in size.
 
     Raises:
@@ -138,7 +139,7 @@ def read_header(source: Path | BinaryIO) -> Header:
         ciphertext.close()
 
 
-def root_of(source: Path | BinaryIO) -> str:
+def root_of(source: Path | BinaryIO | Ranges) -> str:
     """File root as the trailer's hashes give it, without a key and without reading the payload.
 
     Raises:
@@ -153,11 +154,11 @@ def root_of(source: Path | BinaryIO) -> str:
         ciphertext.close()
 
 
-def audit_file(source: Path | BinaryIO, *, root: str | None = None) -> str:
+def audit_file(source: Path | BinaryIO | Ranges, *, root: str | None = None) -> str:
     """Hash the whole ciphertext without a key and return the file root.
 
     Args:
-        source: Path or seekable binary file.
+        source: Path, seekable binary file, or a file elsewhere.
         root: Root it must have, or ``None``.
 
     Raises:

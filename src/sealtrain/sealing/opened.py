@@ -36,6 +36,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME, dataset_root
 from sealtrain.sealing.file import open_file as open_sealed_file
 from sealtrain.sealing.index import MAX_INDEX_BYTES, Index, schema_digest_of
+from sealtrain.sealing.places import Folder, file_in
 from sealtrain.sealing.reader import SealedFile
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class SealedDataset:
         batch_rows: Rows of each record batch over all shards.
     """
 
-    def __init__(self, folder: Path, data_key: DataKey, index: Index, root: str) -> None:
+    def __init__(self, folder: Folder, data_key: DataKey, index: Index, root: str) -> None:
         """Use ``open``, which makes the checks this class relies on."""
         self._folder = folder
         self._data_key = data_key
@@ -85,17 +86,18 @@ class SealedDataset:
         self.schema = _schema(index)
 
     @classmethod
-    def open(cls, folder: Path, data_key: DataKey, *, root: str) -> Self:
+    def open(cls, folder: Folder, data_key: DataKey, *, root: str) -> Self:
         """Open a dataset under the root its owner signed.
 
         Args:
-            folder: ``X.sealed``.
+            folder: ``X.sealed``, here or elsewhere.
             data_key: Key of the dataset.
             root: From the verified dataset manifest, 64 hex digits.
 
         Raises:
             NotSealed, LimitExceeded, SealRefused: The index does not open.
             RootMismatch: The folder holds another version of the dataset.
+            StorageUnreachable: It lies elsewhere and does not answer.
         """
         return cls(folder, data_key, read_index(folder, data_key, root=root), root)
 
@@ -229,6 +231,8 @@ class SealedDataset:
             for file in self._files.values():
                 file.close()
             self._files.clear()
+            if not isinstance(self._folder, Path):
+                self._folder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -255,8 +259,11 @@ class SealedDataset:
 
     def _open_shard(self, number: int, *, keep_open: bool) -> SealedFile:
         shard = self._index.shards[number]
-        path = self._folder / shard.info.name
-        size = path.stat().st_size if path.is_file() else None
+        # A file elsewhere is not asked for its size: at another one its trailer is not found.
+        path = file_in(self._folder, shard.info.name, size=shard.info.size)
+        size: int | None = shard.info.size
+        if isinstance(path, Path):
+            size = path.stat().st_size if path.is_file() else None
         if size != shard.info.size:
             raise FileTruncated(
                 f"{shard.info.name} is missing or has another size",
@@ -275,14 +282,14 @@ class SealedDataset:
         )
 
 
-def read_index(folder: Path, data_key: DataKey, *, root: str) -> Index:
+def read_index(folder: Folder, data_key: DataKey, *, root: str) -> Index:
     """Open and parse the index, checked against the signed root.
 
     Raises:
         NotSealed, LimitExceeded, SealRefused: It does not open.
         RootMismatch: The folder holds another version of the dataset.
     """
-    path = folder / INDEX_NAME
+    path = file_in(folder, INDEX_NAME)
     with open_sealed_file(path, data_key) as claimed:
         claimed_root = claimed.root
     with open_sealed_file(path, data_key, root=claimed_root) as file:

@@ -18,19 +18,20 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.header import encode_header, read_header_from
+from sealtrain.sealing.places import Folder, file_in
 from sealtrain.sealing.stanza import Stanza
 
 __all__ = ["read_stanzas", "rewrap"]
 
 
-def read_stanzas(folder: Path) -> tuple[str, tuple[Stanza, ...]]:
+def read_stanzas(folder: Folder) -> tuple[str, tuple[Stanza, ...]]:
     """Dataset id and stanzas of a sealed dataset, read without a key: an unverified claim.
 
     Raises:
         NotSealed, FileTruncated, LimitExceeded, HeaderDamaged: There is no well-formed index.
         DataInvalid: There is no index.
     """
-    header = read_header(folder / INDEX_NAME)
+    header = read_header(file_in(folder, INDEX_NAME))
     return header.dataset_id, header.stanzas
 
 

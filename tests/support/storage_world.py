@@ -1,0 +1,131 @@
+"""Real servers on this machine that serve sealed folders, well or badly."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from sealtrain.storage.address import parse_address
+from sealtrain.storage.folder import RemoteFolder
+from sealtrain.storage.http import HttpFileSystem
+from sealtrain.storage.patience import Patience
+
+HASTY = Patience(sleep=lambda _: None)
+
+
+class Server:
+    """An HTTP server over a folder. Its habits are attributes that tests set.
+
+    Attributes:
+        failures: Answers 503 so many more times.
+        cuts: Cuts so many more answers in their middle.
+        ranges: Whether it honours ranges.
+        grows: Bytes it sends beyond what it announces in ``Content-Range``.
+        claims: Size it claims of every file, where not the true one.
+        redirects: Where it sends everyone, if anywhere.
+        denies: Answers 403.
+        status: Counter of what it answered.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.failures = self.cuts = self.grows = 0
+        self.ranges, self.denies = True, False
+        self.claims: int | None = None
+        self.redirects = ""
+        self.status: Counter[int] = Counter()
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+        handler = type("Handler", (_Handler,), {"server_state": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def folder(self, name: str, *, token: str | None = None, **options: Any) -> RemoteFolder:
+        filesystem = HttpFileSystem(token=token)
+        settings: dict[str, Any] = {"hosts": (self.url,), "patience": HASTY}
+        return RemoteFolder(filesystem, parse_address(f"{self.url}/{name}"), **settings | options)
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[Server]:
+    server = Server(root)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_state: Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        state = self.server_state
+        state.seen.append(("GET", self.path, dict(self.headers)))
+        if state.failures:
+            state.failures -= 1
+            return self._answer(503, b"later")
+        if state.redirects:
+            return self._answer(302, b"", Location=state.redirects)
+        if state.denies:
+            return self._answer(403, b"no")
+        path = state.root / self.path.lstrip("/")
+        if not path.is_file():
+            return self._answer(404, b"nothing here")
+        data = path.read_bytes()
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if asked is None or not state.ranges:
+            return self._answer(200, data)
+        size = len(data) if state.claims is None else state.claims
+        first, last = int(asked[1]), min(int(asked[2]), size - 1)
+        if first >= size:
+            return self._answer(416, b"", **{"Content-Range": f"bytes */{size}"})
+        part = data[first : last + 1]
+        part += bytes(last + 1 - first - len(part)) + bytes(state.grows)
+        return self._answer(206, part, **{"Content-Range": f"bytes {first}-{last}/{size}"})
+
+    def do_PUT(self) -> None:
+        state = self.server_state
+        state.seen.append(("PUT", self.path, dict(self.headers)))
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        if state.failures:
+            state.failures -= 1
+            return self._answer(503, b"later")
+        if state.denies:
+            return self._answer(403, b"no")
+        path = state.root / self.path.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return self._answer(201, b"")
+
+    def _answer(self, status: int, body: bytes, **headers: str) -> None:
+        state = self.server_state
+        state.status[status] += 1
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if state.cuts and status in (200, 206) and len(body) > 1:
+            state.cuts -= 1
+            self.wfile.write(body[: len(body) // 2])
+            self.close_connection = True
+            self.connection.shutdown(2)
+            return
+        self.wfile.write(body)
