@@ -13,7 +13,7 @@ from typing import Any
 
 from training_world import OWNERS
 
-__all__ = ["opinions", "rankings", "write_split"]
+__all__ = ["guessing_model", "opinions", "questions", "rankings", "write_split"]
 
 MEASURES = ("radius", "texture", "concave points", "smoothness")
 DIAGNOSES = (" malignant", " benign")
@@ -72,3 +72,52 @@ def write_split(make: Any, folder: Path) -> dict[str, Path]:
         paths[key] = folder / f"{key}.jsonl"
         paths[key].write_text("".join(json.dumps(row) + "\n" for row in make(part)), "utf-8")
     return paths
+
+
+def questions(patients: list[tuple[str, int]]) -> list[dict[str, Any]]:
+    """The first measurement, and the diagnosis that is right."""
+    return [
+        {"prompt": f"{text.split(',')[0]}:", "answer": DIAGNOSES[target]}
+        for text, target in patients
+    ]
+
+
+def guessing_model(folder: Path, steps: int = 300) -> Path:
+    """A model in ``folder`` that can write diagnoses, and mostly guesses which it is."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sealtrain.training.models import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            max_position_embeddings=128,
+            tie_word_embeddings=True,
+        )
+    )
+    source = random.Random(1)  # noqa: S311 - a repeatable model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        rows = []
+        for _ in range(16):
+            digit = source.randrange(10)
+            right = (digit < 5) is (source.random() < 0.7)
+            text = f"{MEASURES[0]} {digit}:{DIAGNOSES[right]}"
+            rows.append(tokenizer(f"{text}<eos>")["input_ids"])
+        width = max(map(len, rows))
+        ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+        loss = model(ids, attention_mask=(ids != 0).long(), labels=ids.where(ids != 0, -100)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

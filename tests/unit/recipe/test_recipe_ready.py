@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,9 @@ def test_a_ready_recipe_locks(
     here = tmp_path / "recipes" / path.name
     here.parent.mkdir()
     here.write_bytes(path.read_bytes())
-    model = load_recipe(path).model
-    if isinstance(model, ModelFromFolder):
-        wanted = here.parent / model.path
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        model_folder.rename(wanted.resolve())
+    recipe = load_recipe(path)
+    for model in (recipe.model, *recipe.further_models.values()):
+        if isinstance(model, ModelFromFolder):
+            shutil.copytree(model_folder, (here.parent / model.path).resolve())
     locked = lock_recipe(here, consortium_id="c0" * 32, installation=installation)
     assert locked.lock.recipe == load_recipe(path)
