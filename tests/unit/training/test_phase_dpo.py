@@ -153,6 +153,26 @@ def test_evaluating_in_between_changes_no_weight(
     assert all("reward_accuracy" in values for _, values in watched.history)
 
 
+@pytest.mark.parametrize("method", ["sigmoid", "orpo", "reward"])
+def test_accumulated_batches_weigh_what_one_does(
+    method: str, sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    losses = []
+    for batch, accumulated in ((8, 1), (2, 4)):
+        settings = {
+            "max_steps": 3,
+            "logging_steps": 1,
+            "warmup_steps": 0,
+            "per_device_train_batch_size": batch,
+            "gradient_accumulation_steps": accumulated,
+        }
+        phase, named = ("reward", {}) if method == "reward" else ("dpo", {"loss_type": method})
+        ran = trained(preferring(phase, trainer=settings | named), sealed, tmp_path / str(batch))
+        losses.append([values["loss"] for _, values in ran.history])
+    # ORPO takes a mean over a batch's tokens, so that how records share batches shows a little.
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
 def test_several_losses_add_up(sealed: dict[str, Any], tmp_path: Path) -> None:
     losses = {}
     for weights in ([1.0, 0.0], [0.0, 1.0], [1.0, 2.0]):
@@ -165,10 +185,10 @@ def test_several_losses_add_up(sealed: dict[str, Any], tmp_path: Path) -> None:
 def test_the_settings_reach_the_trainer(sealed: dict[str, Any], tmp_path: Path) -> None:
     first = []
     for changed in ({}, {"beta": 0.5}, {"loss_type": "hinge"}, {"max_length": 30}):
-        recipe = preferring("dpo", trainer={"max_steps": 2} | changed)
+        recipe = preferring("dpo", trainer={"max_steps": 3} | changed)
         first.append(trained(recipe, sealed, tmp_path / str(len(first))).weights)
     for changed in ({}, {"desirable_weight": 2.0}, {"loss_type": "apo_zero_unpaired"}):
-        recipe = kto(trainer={"max_steps": 2} | changed)
+        recipe = kto(trainer={"max_steps": 3} | changed)
         first.append(trained(recipe, sealed, tmp_path / str(len(first))).weights)
     assert len(set(first)) == len(first)
 

@@ -10,6 +10,8 @@ from preference_world import preferences, preferring, write_preferences
 from training_world import LORA, OWNERS, Ran, checkpoint_store, run, sources_of
 from training_world import seal_records as seal
 
+from sealtrain.errors import ModelInvalid
+
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of one library about another
 
 TEST_ROWS = preferences(20, f"{OWNERS[0]}.held-out")
@@ -71,10 +73,56 @@ def test_an_adapter_loads_on_its_base_and_merged(sealed: dict[str, Any], tmp_pat
     base = build_model(recipe, tmp_path, "AutoModelForSequenceClassification", num_labels=1)
     adapted = PeftModel.from_pretrained(base, tmp_path).eval()
     assert_scores_are(ran, adapted)
-    adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
+    (tmp_path / "merged").mkdir()
+    trained(preferring("reward", peft=LORA | {"merge": True}), sealed, tmp_path / "merged")
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
     assert merged.config.num_labels == 1
     assert_scores_are(ran, merged)
+
+
+def bert(folder: Path) -> None:
+    """An encoder whose tokenizer has no end token."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from sealtrain.training.models import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(folder)
+    BertForSequenceClassification(
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=64,
+            num_labels=1,
+        )
+    ).save_pretrained(folder)
+
+
+def test_an_encoder_ends_texts_with_the_token_the_recipe_names(
+    sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    bert(tmp_path / "encoder")
+    (tmp_path / "out").mkdir()
+
+    def attempt(token: str | None) -> Ran:
+        settings = {"max_steps": 2, "eos_token": token}
+        recipe = preferring("reward", model={"path": "encoder"}, trainer=settings)
+        return run(
+            recipe,
+            sources_of(recipe, sealed),
+            checkpoint_store(tmp_path / "kept"),
+            base_dir=tmp_path,
+        )
+
+    with pytest.raises(ModelInvalid, match="no end token"):
+        attempt(None)
+    with pytest.raises(ModelInvalid, match="does not know"):
+        attempt("[END]")
+    assert attempt("<eos>").trained.metrics["reward_margin"] != 0
 
 
 def test_a_prompt_is_what_both_texts_begin_with(sealed: dict[str, Any], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.errors import ModelInvalid
 from sealtrain.training import quiet
 from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
@@ -50,6 +51,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
+    _end_with(tokenizer, recipe.trainer.eos_token)
     rows, test_rows = preference_rows(work, tokenizer)
     model = build_model(
         recipe,
@@ -79,6 +81,20 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     with undisturbed(trained):
         metrics = {} if work.evaluation is None else work.evaluation(trained)
     return trained, tokenizer, metrics, callback
+
+
+def _end_with(tokenizer: PreTrainedTokenizerBase, token: str | None) -> None:
+    """Let texts end with ``token`` where the recipe names one; an encoder's tokenizer has none."""
+    if token is None:
+        return
+    if token not in tokenizer.get_vocab():
+        raise ModelInvalid(
+            "the tokenizer does not know the recipe's eos_token",
+            check="trainer.eos_token",
+            got=token,
+            hint="name a token of its vocabulary, such as [SEP]",
+        )
+    tokenizer.eos_token = token
 
 
 def _measure(trainer: Any, model: Any) -> dict[str, float]:
