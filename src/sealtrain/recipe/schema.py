@@ -29,6 +29,7 @@ PHASES: Final = {
     "cpt": "CptRecipe",
     "dpo": "DpoRecipe",
     "embed": "EmbedRecipe",
+    "evaluate": "EvaluateRecipe",
     "reward": "RewardRecipe",
     "rlhf": "RlhfRecipe",
     "sft": "SftRecipe",

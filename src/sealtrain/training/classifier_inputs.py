@@ -37,7 +37,7 @@ def text_encoder(
     import torch
 
     read_label = _label_reader(recipe)
-    wanted = recipe.augmentation
+    wanted = getattr(recipe, "augmentation", None)
     vary = None if wanted is None else text_changes(wanted, recipe.trainer.seed, tokenizer)
 
     def encode(records: list[Encoded]) -> Encoded:

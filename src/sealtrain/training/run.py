@@ -102,7 +102,7 @@ def train(
             if recipe.peft is not None and recipe.peft.merge:
                 model = _merged(recipe, base_dir, model)
     return Trained(
-        files=work.beside | model_files(model, tokenizer),
+        files=work.beside | ({} if model is None else model_files(model, tokenizer)),
         steps=callback.steps,
         samples_seen=callback.rows,
         tokens=callback.tokens,

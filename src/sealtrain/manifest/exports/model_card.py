@@ -70,8 +70,8 @@ def model_card(account: Account) -> bytes:
         "## Provenance",
         "",
         f"Run `{run.run_id}`, recipe `{account.predicate.recipe.recipe_hash}`, manifest SHA-256",
-        f"`{account.digest}`. This card is a rendering; what counts is the manifest: verify it with",
-        "`sealtrain verify`.",
+        f"`{account.digest}`. This card is a rendering; verify the manifest with `sealtrain",
+        "verify`.",
         "",
     ]
     return "\n".join(lines).encode()

@@ -21,9 +21,8 @@ def training_summary(account: Account) -> bytes:
     recipe, run = account.lock.recipe, account.predicate.run
     trained = [one for one in account.datasets if one.role == "train"]
     records = [one.records for one in trained]
-    size = (
-        "withheld by owners" if None in records else f"{sum(one or 0 for one in records)} records"
-    )
+    total = sum(one or 0 for one in records)
+    size = "withheld by owners" if None in records else f"{total} records"
     tokens = "not counted" if run.tokens is None else f"{run.tokens} tokens processed"
     lines = [
         "# Public summary of training content (DRAFT)",
@@ -93,7 +92,8 @@ def training_summary(account: Account) -> bytes:
         "",
         "## 3. Relevant data processing aspects",
         "",
-        "### 3.1 Respect of reservation of rights from text and data mining exception or limitation",
+        "### 3.1 Respect of reservation of rights from text and data mining exception or "
+        "limitation",
         "",
         f"{_ASK}",
         "",

@@ -75,7 +75,7 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
 
     Args:
         trainer: ``transformers.Trainer`` or a subclass.
-        work: ``Workplace``; recipe, sources and the run's source of noise; its ``plan`` is set here.
+        work: ``Workplace``; its ``plan`` is set here.
 
     Raises:
         UsageError: The run has no secret to draw noise from.

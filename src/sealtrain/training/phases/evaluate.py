@@ -1,0 +1,121 @@
+"""``evaluate``: a clean room. A measured model meets sealed records; only aggregates come out.
+
+With ``privacy: {dp: counts}`` every metric is computed from one histogram with noise; without it
+metrics leave only over enough records of every label (``training.privacy.counts``). What leaves is
+sealed to the recipients as ``metrics.json`` and stands in the manifest; the model does not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.training import quiet
+from sealtrain.training.classifier_inputs import tabular_encoder, text_encoder
+from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
+from sealtrain.training.privacy.counts import histogram, metrics_of, noised, over_floor
+from sealtrain.training.scores import softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sealtrain.training.workplace import Workplace
+
+quiet.silence()
+
+__all__ = ["Evaluated", "train"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Evaluated:
+    """Counts in the place of a callback's: nothing was trained."""
+
+    rows: int
+    steps: int = 0
+    tokens: int | None = None
+    last: dict[str, float] = field(default_factory=dict)
+    mark: dict[str, Any] | None = None
+
+
+def train(work: Workplace) -> tuple[None, None, dict[str, float], Evaluated]:
+    """Evaluate.
+
+    Args:
+        work: Recipe, test sources, the run's source of noise.
+
+    Returns:
+        No model, no tokenizer, metrics, counts.
+
+    Raises:
+        ModelInvalid: The model has other labels than the recipe, or in another order.
+        PrivacyBroken: Too few records for a metric to leave.
+        UsageError: Noise is wanted, and the run has no secret to draw it from.
+    """
+    import numpy as np
+
+    recipe = work.recipe
+    truth, logits = _answers(work)
+    counts = histogram(np.asarray(truth, dtype=np.int64), softmax(np.concatenate(logits)))
+    if recipe.privacy.dp == "counts":
+        if work.noise is None:
+            raise UsageError("noise needs the secret of the run", hint="give train() its secret")
+        counts = noised(counts, recipe.privacy.target_epsilon, work.noise.derive("evaluate"))
+    else:
+        counts = over_floor(counts, recipe.min_records)
+    metrics = metrics_of(counts)
+    released = work.context.gate.filtered(metrics)
+    work.beside["metrics.json"] = json.dumps(released, sort_keys=True).encode()
+    return None, None, metrics, Evaluated(rows=len(truth))
+
+
+def _answers(work: Workplace) -> tuple[list[int], list[Any]]:
+    """Label of every record, and logits float32 (batch, labels) of every batch."""
+    import torch
+
+    recipe = work.recipe
+    tabular = recipe.columns.kind == "tabular"
+    if tabular:
+        import sealtrain.training.tabular  # noqa: F401  # registers the architecture
+    model: Any = build_model(recipe, work.base_dir, "AutoModelForSequenceClassification")
+    _refuse_other_labels(recipe, model)
+    if tabular:
+        encode = tabular_encoder(recipe)
+    else:
+        tokenizer = build_tokenizer(recipe, work.base_dir)
+        check_vocabulary(model, tokenizer)
+        encode = text_encoder(recipe, tokenizer)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model.to(device).eval()
+    truth: list[int] = []
+    logits: list[Any] = []
+    with torch.no_grad():
+        for records in _chunks(work):
+            batch = encode(records)
+            truth += batch.pop("labels").tolist()
+            inputs = {name: value.to(device) for name, value in batch.items()}
+            logits.append(model(**inputs).logits.float().cpu().numpy())
+    return truth, logits
+
+
+def _refuse_other_labels(recipe: Any, model: Any) -> None:
+    names = [model.config.id2label[index] for index in range(model.config.num_labels)]
+    unnamed = all(name == f"LABEL_{index}" for index, name in enumerate(names))
+    wanted = recipe.labels is None or unnamed or list(recipe.labels) == names
+    if len(names) != recipe.num_labels or not wanted:
+        raise ModelInvalid(
+            "the model has other labels than the recipe, or in another order",
+            check="labels",
+            got=f"{len(names)} labels",
+            expected=f"{recipe.num_labels}",
+            hint="list labels as the model was trained with them",
+        )
+
+
+def _chunks(work: Workplace) -> Iterator[list[dict[str, Any]]]:
+    size = work.recipe.trainer.per_device_eval_batch_size
+    for batch in read_all(work.test_sources, work.recipe.columns.names):
+        for at in range(0, batch.num_rows, size):
+            yield batch.slice(at, size).to_pylist()
