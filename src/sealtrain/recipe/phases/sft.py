@@ -64,7 +64,9 @@ class SftArguments(TrainerArguments):
     max_length: Length | None = 1024
     truncation_mode: Literal["keep_start", "keep_end"] = "keep_start"
     packing: bool = False
-    packing_strategy: Literal["bfd", "bfd_split", "wrapped"] = "bfd"
+    packing_strategy: Literal["bfd", "bfd_split", "wrapped"] = Field(
+        default="bfd", description="With wrapped, records of one row see each other."
+    )
     padding_free: bool = False
     pad_to_multiple_of: int | None = Field(default=None, ge=1, le=65_536)
     completion_only_loss: bool | None = None
@@ -86,6 +88,14 @@ class SftRecipe(Recipe):
     phase: Literal["sft"]
     columns: SftColumns
     trainer: SftArguments
+
+    @model_validator(mode="after")
+    def _losses_have_their_parts(self) -> Self:
+        if self.trainer.assistant_only_loss and self.columns.kind != "messages":
+            raise ValueError("assistant_only_loss needs columns: {messages: …}")
+        if self.trainer.completion_only_loss and self.columns.kind == "text":
+            raise ValueError("completion_only_loss needs columns: {prompt: …, completion: …}")
+        return self
 
     @model_validator(mode="after")
     def _learned_prompts_begin_rows(self) -> Self:

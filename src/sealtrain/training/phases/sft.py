@@ -1,23 +1,27 @@
 """``sft``: supervised fine-tuning of a causal language model with TRL's ``SFTTrainer``.
 
-Full weights or LoRA; plain text, prompt and completion, or conversations. Accuracy on the sealed
-test split is measured on prompt-completion data: the share of records whose every completion token,
-the end token included, is the model's first choice given the true tokens before it. That is the
-share whose completion greedy decoding reproduces exactly, found in one forward pass.
+Full weights or an adapter; plain text, prompt and completion, or conversations, which the
+tokenizer's chat template turns into text. Accuracy on the sealed test split is measured on
+prompt-completion data: the share of records whose every completion token, the end token included,
+is the model's first choice given the true tokens before it. That is the share whose completion
+greedy decoding reproduces exactly, found in one forward pass. On text and conversations the
+``eval_loss`` is measured, in nats a token, over the tokens that training would learn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import RecordInvalid
+from sealtrain.errors import ModelInvalid, RecordInvalid
 from sealtrain.training import quiet
 from sealtrain.training.adapters import adapter_config, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
+from sealtrain.training.loaders.stream import RecordStream, read_all
 from sealtrain.training.models import (
     adopt_tokens,
     build_model,
@@ -25,6 +29,7 @@ from sealtrain.training.models import (
     check_vocabulary,
 )
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
+from sealtrain.training.randomness import undisturbed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -88,6 +93,9 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     model = build_model(recipe, work.base_dir, "AutoModelForCausalLM")
     check_vocabulary(model, tokenizer)
     adopt_tokens(model, tokenizer)
+    if recipe.columns.kind == "messages":
+        _check_template(tokenizer, assistant_only=recipe.trainer.assistant_only_loss)
+    tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
     callback = SealedRun(work.context)
     plain_loss = not torch.cuda.is_available() and recipe.trainer.loss_type == "nll"
     trainer = made_private(PlainLossTrainer if plain_loss else SFTTrainer, work)(
@@ -95,18 +103,81 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         args=SFTConfig(
             **trainer_arguments(recipe.trainer, work.scratch)
             | {name: getattr(recipe.trainer, name) for name in _SFT_ONLY}
+            | {"eval_packing": False}
             | private_arguments(recipe),
         ),
         train_dataset=training_rows(work, _renamed(recipe.columns)),
+        eval_dataset=as_iterable_dataset(_test_rows(work)) if tested else None,
         processing_class=tokenizer,
         peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)
-    work.evaluation = lambda model: _evaluate(work, model, tokenizer)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        return _mean_loss(trainer, model) if tested else _evaluate(work, model, tokenizer)
+
+    work.evaluation = evaluate
     trainer.train()
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return model, tokenizer, _evaluate(work, model, tokenizer), callback
+    with undisturbed(model):
+        metrics = evaluate(model)
+    return model, tokenizer, metrics, callback
+
+
+def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool) -> None:
+    """See that conversations can be read, before a record is."""
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    template = tokenizer.chat_template
+    if template is None:
+        raise ModelInvalid(
+            "the tokenizer has no chat template, and the records are conversations",
+            check="tokenizer",
+            hint="set tokenizer.chat_template and save it, or seal records of plain text",
+        )
+    if not assistant_only or has_generation_markers(template):
+        return
+    try:  # a template that is known has a twin with marks
+        get_training_chat_template(tokenizer)
+    except ValueError:
+        raise ModelInvalid(
+            "the chat template does not mark what the assistant says",
+            check="tokenizer",
+            expected="{% generation %} … {% endgeneration %} around it",
+            hint="add the marks, or leave assistant_only_loss out",
+        ) from None
+
+
+def _test_rows(work: Workplace) -> Positioned:
+    """Every test record once."""
+    names = _renamed(work.recipe.columns)
+    count = sum(sum(source.dataset.batch_rows) for source in work.test_sources)
+    return Positioned(RecordStream(work.test_sources, list(names), seed=0, names=names), stop=count)
+
+
+def _mean_loss(trainer: Any, model: Any) -> dict[str, float]:
+    """Over the trainer's prepared test rows, masked and batched as it does."""
+    import torch
+
+    nats, tokens = 0.0, 0
+    rows = iter(trainer.eval_dataset)
+    with torch.no_grad():
+        while chunk := list(islice(rows, trainer.args.per_device_eval_batch_size)):
+            batch = {
+                name: value.to(trainer.args.device)
+                for name, value in trainer.data_collator(chunk).items()
+                if hasattr(value, "to")
+            }
+            wanted = batch.pop("labels")[:, 1:]
+            logits = model(**batch, use_cache=False).logits[:, virtual_tokens(model) : -1]
+            nats += float(
+                torch.nn.functional.cross_entropy(
+                    logits.float().transpose(1, 2), wanted, ignore_index=-100, reduction="sum"
+                )
+            )
+            tokens += int((wanted != -100).sum())
+    return {"eval_loss": nats / tokens} if tokens else {}
 
 
 def _renamed(columns: Any) -> dict[str, str]:
