@@ -1,0 +1,83 @@
+"""Pieces of two real photographs, a temple and a flower, and a LLaVA that starts from nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+TRAINER = {
+    "max_steps": 120,
+    "save_steps": 60,
+    "max_length": 64,
+    "learning_rate": 0.01,
+}
+SEAL_AS = dict.fromkeys(
+    ("archive-a.pictures", "archive-b.pictures", "archive-b.pictures-test"), "--format images"
+)
+PROMPTS = ("What is this?\n", "Name what you see.\n")
+ANSWERS = ("temple", "flower")
+SIDE = 96
+
+
+def prepare(folder: Path) -> dict[str, Path]:
+    """Write pictures and the model."""
+    _model(folder / "models" / "llava")
+    counts = {"archive-a.pictures": 150, "archive-b.pictures": 150, "archive-b.pictures-test": 60}
+    return {key: _pictures(folder / key, count) for key, count in counts.items()}
+
+
+def _pictures(folder: Path, count: int) -> Path:
+    source = random.Random(folder.name)  # noqa: S311 - example records
+    photographs = [Image.fromarray(one) for one in load_sample_images().images]
+    folder.mkdir()
+    rows = []
+    for number in range(count):
+        photograph, answer = photographs[number % 2], ANSWERS[number % 2]
+        left = source.randrange(photograph.width - SIDE)
+        top = source.randrange(photograph.height - SIDE)
+        name = f"{number:04}.jpg"
+        photograph.crop((left, top, left + SIDE, top + SIDE)).save(folder / name, quality=90)
+        rows.append({"file_name": name, "prompt": source.choice(PROMPTS), "completion": answer})
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metadata.jsonl").write_text(lines, "utf-8")
+    return folder
+
+
+def _model(folder: Path) -> None:
+    """Two vision layers, one language layer; tokens are bytes."""
+    import torch
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+    from transformers import LlavaForConditionalGeneration as Llava
+
+    from sealtrain.recipe.images import Preparation
+    from sealtrain.training.images import preparation_file
+    from sealtrain.training.models import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.save_pretrained(folder)
+    layer = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = Llava(
+        LlavaConfig(
+            vision_config=CLIPVisionConfig(
+                **layer, num_hidden_layers=2, image_size=32, patch_size=8, initializer_factor=10.0
+            ),
+            text_config=LlamaConfig(
+                **layer,
+                vocab_size=len(tokenizer),
+                num_hidden_layers=1,
+                max_position_embeddings=128,
+                initializer_range=0.2,
+            ),
+            image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+            tie_word_embeddings=True,
+        )
+    )
+    model.save_pretrained(folder)
+    for name, data in preparation_file(Preparation(size=32)).items():
+        (folder / name).write_bytes(data)
