@@ -13,6 +13,7 @@ from sealtrain.recipe.schema import Recipe, parse_recipe
 
 PAIRS = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
 LABELLED = {"prompt": "prompt", "completion": "completion", "label": "label"}
+SHORT = {"max_steps": 6, "max_length": 64, "disable_dropout": False}
 METRICS = ["loss", "eval_loss", "reward_accuracy", "reward_margin", "rewards_margins"]
 
 
@@ -28,7 +29,7 @@ def preferring(phase: str, *, trainer: dict[str, Any] | None = None, **changed: 
             {"owner": OWNERS[0], "name": "held-out", "role": "test"},
         ],
         "columns": PAIRS,
-        "trainer": TRAINER | {"max_length": 64, "disable_dropout": False} | (trainer or {}),
+        "trainer": TRAINER | SHORT | (trainer or {}),
         "peft": None,
         "privacy": {"dp": "none"},
         "release_policy": {
