@@ -159,7 +159,7 @@ def open_sealed(
         from sealtrain.consortium.datasets import load_dataset_manifest
 
         manifest = load_dataset_manifest(sealed, me.public)
-        key = _own_key(sealed, me)
+        key = own_key(sealed, me)
         export(sealed, out, key=key, root=manifest.root, to=to)
         names = [out.name]
     else:
@@ -208,7 +208,7 @@ def rewrap(
         raise UsageError("--deployment needs --broker")
     me = Identity.load(identity)
     load_dataset_manifest(sealed, me.public)  # only the owner's own data is rewrapped
-    key = _own_key(sealed, me)
+    key = own_key(sealed, me)
     dataset_id, stanzas = read_stanzas(sealed)
     dropped = [stanza for stanza in stanzas if stanza.kind in (drop or ())]
     if deployment is None or broker is None:
@@ -307,7 +307,7 @@ def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
     return names
 
 
-def _own_key(folder: Path, me: Identity) -> DataKey:
+def own_key(folder: Path, me: Identity) -> DataKey:
     """Unwrap a dataset's data key with the owner's own stanza."""
     from sealtrain.sealing.dataset import read_stanzas
     from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner

@@ -23,6 +23,7 @@ from sealtrain.runner.hush import hushed
 from sealtrain.runner.lockdown import leave_no_memory, restrict
 from sealtrain.runner.settings import RunSettings
 from sealtrain.runner.telling import told
+from sealtrain.runner.validating import validate_data
 
 if TYPE_CHECKING:
     from sealtrain.training.monitor import Monitor
@@ -113,6 +114,8 @@ class _Work:
 
         run = self._run
         checkpoint = run.newest_checkpoint() if self._resuming else None
+        if checkpoint is None:
+            validate_data(run)
         if self._script is not None:
             from sealtrain.runner.script import run_script
 

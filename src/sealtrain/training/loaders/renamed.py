@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import SchemaMismatch
@@ -75,6 +75,11 @@ class Renamed:
     def batch(self, number: int) -> pa.RecordBatch:
         """Record batch ``number`` under the new names."""
         return self._dataset.batch(number).rename_columns(self._names)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All record batches in order, where the dataset streams them, under the new names."""
+        for batch in self._dataset.batches():
+            yield batch.rename_columns(self._names)
 
     def parsed(self, number: int, data: pa.Buffer) -> pa.RecordBatch:
         """As the dataset's ``parsed``, under the new names."""

@@ -1,0 +1,131 @@
+"""``validate``: the recipe's rules for data, tried by an owner at home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sealtrain.cli.output import Json, emit
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.terms import Dataset
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(validate)
+
+
+def validate(
+    recipe: Annotated[Path, typer.Argument(help="Recipe (YAML) or recipe.lock.json.")],
+    data: Annotated[
+        list[str],
+        typer.Option(help="OWNER.NAME=PATH: your records, or your sealed dataset; repeat."),
+    ],
+    identity: Annotated[
+        Path | None, typer.Option(help="Your private identity, for a sealed dataset.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold your data against the rules of a recipe, as the guest will before training.
+
+    Nothing leaves this machine. What is printed is the report that the guest would make.
+    """
+    from sealtrain.errors import UsageError
+    from sealtrain.runner.validating import token_counter
+    from sealtrain.training.validation.check import check
+
+    wanted = _recipe(recipe)
+    if wanted.validation is None:
+        raise UsageError("the recipe has no rules for data", expected="a section validation")
+    sources = [_source(wanted, word, identity) for word in data]
+    found: list[dict[str, Any]] = []
+    try:
+        check(
+            wanted.validation,
+            sources,
+            count_tokens=token_counter(wanted, recipe.parent),
+            publish=found.append,
+        )
+    finally:
+        for report in found:
+            emit(as_json, report, _lines(report))
+
+
+def _recipe(path: Path) -> Recipe:
+    from sealtrain.recipe.lock import load_lock
+    from sealtrain.recipe.schema import load_recipe
+
+    return load_lock(path).recipe if path.suffix == ".json" else load_recipe(path)
+
+
+def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
+    from sealtrain.errors import UsageError
+    from sealtrain.training.loaders.renamed import renamed
+    from sealtrain.training.sources import Source
+
+    name, _, path = word.partition("=")
+    named: Dataset | None = next(
+        (one for one in recipe.datasets if f"{one.owner}.{one.name}" == name), None
+    )
+    if named is None or not path:
+        raise UsageError(
+            "no dataset of this recipe",
+            got=word,
+            expected=" or ".join(f"{one.owner}.{one.name}=PATH" for one in recipe.datasets),
+        )
+    dataset: Any = _dataset(Path(path), identity)
+    return Source(
+        role=named.role,
+        owner=named.owner,
+        name=named.name,
+        weight=named.weight,
+        dataset=renamed(dataset, named.columns, owner=named.owner, name=named.name),
+        max_records=named.max_records,
+    )
+
+
+def _dataset(path: Path, identity: Path | None) -> Any:
+    from sealtrain.errors import UsageError
+    from sealtrain.training.validation.plaintext import PlainRecords
+
+    if not (path / "dataset.json").is_file():
+        return PlainRecords(path)
+    if identity is None:
+        raise UsageError("a sealed dataset opens with --identity", got=path.name)
+    from sealtrain.cli.data import own_key
+    from sealtrain.consortium.datasets import load_dataset_manifest
+    from sealtrain.keys.identity import Identity
+    from sealtrain.sealing.dataset import SealedDataset
+
+    me = Identity.load(identity)
+    manifest = load_dataset_manifest(path, me.public)
+    return SealedDataset.open(path, own_key(path, me), root=manifest.root)
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    few = f"fewer than {report['counts_in_multiples_of']}"
+    lines = []
+    for one in report["datasets"]:
+        lines.append(f"dataset  {one['owner']}.{one['name']}  records {one['records'] or few}")
+        for name, column in one["columns"].items():
+            lengths = column["lengths"]
+            spread = "" if lengths is None else f"  lengths {'/'.join(map(str, lengths.values()))}"
+            lines.append(f"  column   {name}  nulls {column['nulls'] or few}{spread}")
+        for kind, count in one.get("personal", {}).items():
+            lines.append(f"  personal {kind}  {count or few}")
+    for owner, counts in report.get("duplicates", {}).items():
+        lines.append(
+            f"repeats  {owner}  own {counts['within_owner'] or few}"
+            f"  others' {counts['across_owners'] or few}"
+        )
+    lines += [
+        f"label    {name}  {count or few}" for name, count in report.get("labels", {}).items()
+    ]
+    lines += [f"broken   {rule}" for rule in report["broken"]] or ["every rule holds"]
+    return lines
