@@ -60,7 +60,10 @@ TEMPLATE = (
 
 
 def _language(phase: str, trainer: dict[str, Any], changed: dict[str, Any]) -> Recipe:
-    document = sft().to_dict() | {"phase": phase, "trainer": TRAINER | trainer}
+    common = ("version", "name", "model", "datasets", "peft", "privacy", "hardware")
+    usual = sft().to_dict()
+    document = {name: usual[name] for name in common}
+    document |= {"phase": phase, "trainer": TRAINER | trainer}
     document["release_policy"] = {
         "metrics": [
             "loss",

@@ -7,6 +7,7 @@ the adapter is merged into those.
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,7 +77,14 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
         UsageError: The adapter is a learned prompt.
         ModelInvalid: The base is quantised, or the adapter belongs to another one.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations of one library by another
+        return _merge_folder(adapter, base)
+
+
+def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
     from peft import PeftConfig
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     for folder, name in ((adapter, "adapter_config.json"), (base, "config.json")):
@@ -86,7 +94,7 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
         peft_config = PeftConfig.from_pretrained(str(adapter))
         _refuse_prompts(peft_config)
         weights = load_file(adapter / "adapter_model.safetensors")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DataInvalid(
             f"{adapter.name} holds no adapter that can be read", got=type(error).__name__
         ) from None
@@ -102,6 +110,7 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
 
 def _load_base(base: Path, adapter: Path, peft_config: Any) -> Any:
     import transformers
+    from safetensors import SafetensorError
 
     task = str(getattr(peft_config.task_type, "value", peft_config.task_type))
     if task not in _AUTO_CLASSES:
@@ -127,7 +136,7 @@ def _load_base(base: Path, adapter: Path, peft_config: Any) -> Any:
         return loader.from_pretrained(
             base, config=config, local_files_only=True, use_safetensors=True, dtype="auto"
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelInvalid(
             "the base model cannot be read", check="model", got=type(error).__name__
         ) from None
