@@ -111,6 +111,7 @@ def lock(description: str, hardware: Json) -> Json:
                 "pad_token": None,
             },
             "peft": None,
+            "audit": None,
             "script": None,
             "validation": None,
             "privacy": {"dp": "none"},
@@ -134,6 +135,42 @@ def lock(description: str, hardware: Json) -> Json:
         "tokenizer": {"kind": "bytes", "sha256": None},
         "models": {},
     }
+
+
+def rewarded(plain: Json) -> Json:
+    """The same lock for reinforcement with a reward model, pinned beside the base model."""
+    last = list(plain["recipe"]["trainer"]).index("early_stopping_threshold")
+    trainer = dict(list(plain["recipe"]["trainer"].items())[: last + 1])
+    trainer |= {
+        "algorithm": "ppo",
+        "max_completion_length": 256,
+        "temperature": 1,
+        "disable_dropout": True,
+        "num_ppo_epochs": 4,
+        "num_mini_batches": 1,
+        "init_kl_coef": 0.2,
+        "kl_target": 6,
+        "kl_horizon": 10000,
+        "target_kl": None,
+        "cliprange": 0.2,
+        "cliprange_value": 0.2,
+        "vf_coef": 0.1,
+        "gamma": 1,
+        "lam": 0.95,
+        "missing_eos_penalty": None,
+    }
+    scorer = {"path": "scorer", "tokenizer": {"path": "scorer"}, "dtype": "float32"}
+    recipe = plain["recipe"] | {
+        "phase": "rlhf",
+        "columns": {"prompt": "text", "answer": None},
+        "trainer": trainer,
+        "reward": {"model": scorer, "max_length": 1024},
+    }
+    pin = {
+        "model": {"kind": "folder", "sha256": "33" * 32},
+        "tokenizer": {"kind": "folder", "sha256": "44" * 32},
+    }
+    return plain | {"recipe": recipe, "models": {"reward": pin}}
 
 
 def written(value: Json) -> str:
@@ -202,15 +239,16 @@ def compose_vectors() -> list[Json]:
     local = {**kms, "key_provider": "local", "key_provider_id": None}
     contract = {**kms, "app_id": "ab" * 20}
     result = []
-    for comment, description, hardware in (
-        ("simulator, bash", "", simulator),
-        ("simulator, shell syntax", "$(id) `id` ' \" \\ $HOME", simulator),
-        ("dstack, KMS", "", kms),
-        ("dstack, interpolation", "$HOME ${HOME} $$ 大", kms),
-        ("dstack, local key provider", "", local),
-        ("dstack, KMS contract", "", contract),
+    for comment, hardware, locked in (
+        ("simulator, bash", simulator, lock("", simulator)),
+        ("simulator, shell syntax", simulator, lock("$(id) `id` ' \" \\ $HOME", simulator)),
+        ("simulator, reward model", simulator, rewarded(lock("", simulator))),
+        ("dstack, KMS", kms, lock("", kms)),
+        ("dstack, interpolation", kms, lock("$HOME ${HOME} $$ 大", kms)),
+        ("dstack, local key provider", local, lock("", local)),
+        ("dstack, KMS contract", contract, lock("", contract)),
     ):
-        text = written(lock(description, hardware))
+        text = written(locked)
         document = compose(hardware, text)
         result.append(
             {

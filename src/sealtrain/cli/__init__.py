@@ -20,6 +20,7 @@ from sealtrain.cli import (
     checkpoints,
     consortium,
     data,
+    evaluate,
     exports,
     keys,
     manifest,
@@ -29,6 +30,7 @@ from sealtrain.cli import (
     simulator,
     train,
     trust,
+    validate,
 )
 from sealtrain.cli.ondemand import on_demand
 from sealtrain.cli.output import report_bug, report_error
@@ -51,11 +53,14 @@ for noun in (
     data,
     approvals,
     train,
+    evaluate,
     checkpoints,
     merge,
     rehearse,
     manifest,
     exports,
+    validate,
+    publish,
 ):
     noun.register(_nouns)
 _nouns.add_typer(trust.app, name="trust")

@@ -10,6 +10,8 @@ import typer
 from sealtrain.cli.output import Json, emit, progress_bytes, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.stanza import Stanza
@@ -63,7 +65,10 @@ def seal(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Seal data for one locked recipe. Only ciphertext is written."""
+    """Seal data for one locked recipe. Only ciphertext is written.
+
+    Interrupted, it continues when run again: finished shards are not sealed twice.
+    """
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import read_bounded
     from sealtrain.cli.connection import attested_broker
@@ -71,7 +76,13 @@ def seal(
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
     from sealtrain.sealing.hpke import HpkePublicKey
-    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner, wrap_for_recipe
+    from sealtrain.sealing.stanza import (
+        RecipeBinding,
+        find_stanza,
+        unwrap_for_owner,
+        wrap_for_owner,
+        wrap_for_recipe,
+    )
     from sealtrain.sealing.tabular.tokens import TokenShards
 
     owner = Identity.load(identity)
@@ -88,6 +99,12 @@ def seal(
         return (
             wrap_for_owner(data_key, dataset_id=dataset_id, owner_id=me.owner_id, public=owner_key),
             wrap_for_recipe(data_key, dataset_id=dataset_id, binding=binding, public=recipe_key),
+        )
+
+    def unwrap(dataset_id: str, found: Sequence[Stanza]) -> DataKey:
+        mine = find_stanza(found, kind="owner", recipient=me.owner_id)
+        return unwrap_for_owner(
+            mine, dataset_id=dataset_id, owner_id=me.owner_id, private=owner.sealing
         )
 
     def sign(description: DatasetDescription) -> bytes:
@@ -109,6 +126,7 @@ def seal(
             binding=binding,
             stanzas=stanzas,
             sign=sign,
+            unwrap=unwrap,
             layout=layout,
             form=form,
             token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),

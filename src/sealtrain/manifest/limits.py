@@ -41,7 +41,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "privacy-scope": (
             "Differential privacy hides single records: whether one record of one dataset took "
             "part. It does not hide what many records share, a person with several records, "
-            "numbers of records, or anything measured on test records without noise."
+            "numbers of records, or what was measured without noise: on test records, by "
+            "validation, or by an audit of the model."
         ),
         "accountant-approximate": (
             "Epsilon was computed by a central limit approximation, which can fall below the "

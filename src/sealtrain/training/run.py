@@ -62,6 +62,7 @@ def train(
     """
     from sealtrain.training.callback import RunContext
     from sealtrain.training.facts import accelerators, environment
+    from sealtrain.training.privacy.audit import audit_figures, canary_source
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.privacy.record import privacy_record
     from sealtrain.training.workplace import Workplace
@@ -94,11 +95,15 @@ def train(
             context=context,
             noise=None if secret is None else NoiseSource(secret),
         )
+        canaries = canary_source(recipe, work.noise)
+        work.train_sources += [] if canaries is None else [canaries]
         with closing(context), _deterministic(), warnings.catch_warnings():
             # Deprecations of one library by another tell nobody anything, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")
             model, tokenizer, measured, callback = phase.train(work)
+            if model is not None:
+                measured = {**measured, **audit_figures(work, model, tokenizer)}
             if recipe.peft is not None and recipe.peft.merge:
                 model = _merged(recipe, base_dir, model)
     return Trained(

@@ -142,7 +142,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("peft.r", 0, "peft.lora.r"),
     ("peft.target_modules", "q_.*", "target_modules"),
     ("peft.target_modules", [], "target_modules"),
-    ("privacy", {}, "privacy.dp"),
+    ("privacy", {}, "privacy: .*'dp'"),
     ("privacy.dp", "epsilon", "dp"),
     ("release_policy.metrics", ["Loss!"], "metrics"),
     ("release_policy.metrics", ["loss", "loss"], "metrics name one twice"),

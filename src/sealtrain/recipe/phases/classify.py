@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from sealtrain.recipe.audit import Audit, misplaced
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, Text, by_key
 from sealtrain.recipe.images import Augmentation, Preparation
@@ -93,6 +94,17 @@ class ClassifyRecipe(Recipe):
         description="Share of the test records that sets the temperature of the probabilities; "
         "the others are measured.",
     )
+
+    audit: Audit | None = Field(
+        default=None, description="Try what the model gives away of single records."
+    )
+
+    @model_validator(mode="after")
+    def _audit_is_possible(self) -> Self:
+        problem = misplaced(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     @model_validator(mode="after")
     def _labels_agree(self) -> Self:

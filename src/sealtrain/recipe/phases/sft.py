@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from sealtrain.recipe.audit import Audit, misplaced
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, Text, by_key
 from sealtrain.recipe.recipe import Recipe
@@ -88,6 +89,16 @@ class SftRecipe(Recipe):
     phase: Literal["sft"]
     columns: SftColumns
     trainer: SftArguments
+    audit: Audit | None = Field(
+        default=None, description="Try what the model gives away of single records."
+    )
+
+    @model_validator(mode="after")
+    def _audit_is_possible(self) -> Self:
+        problem = misplaced(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     @model_validator(mode="after")
     def _losses_have_their_parts(self) -> Self:

@@ -6,7 +6,10 @@ from typing import Any
 
 from sealtrain.errors import PrivacyBroken
 
-__all__ = ["privacy_record"]
+__all__ = ["CANARIES", "privacy_record"]
+
+CANARIES = "(guest)"
+"""Owner of records that the guest made itself; no owner has such a name."""
 
 
 def privacy_record(work: Any, steps: int) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def privacy_record(work: Any, steps: int) -> dict[str, Any]:
         return {"dp": "counts", "epsilon": privacy.target_epsilon, "unit": privacy.unit}
     if work.plan is None:
         raise PrivacyBroken("this training was not private, though its recipe says so")
-    costs = work.plan.costs(work.train_sources, steps)
+    costs = [one for one in work.plan.costs(work.train_sources, steps) if one.owner != CANARIES]
     return {
         "dp": "sgd",
         "epsilon": max(one.epsilon for one in costs),

@@ -1,0 +1,204 @@
+"""How much a trained model gives away of single records, tried on itself inside the guest.
+
+**Canary exposure** (Carlini et al. 2019). Random codes are made from the run's secret, put among the
+training records and forgotten. Afterwards the loss of each true code is ranked among codes that
+were never trained on: ``exposure = log2(codes) - log2(rank)``. A model that has not seen the canary
+has 1.4 bits on average; one that can recite it has the most possible, 8 bits with 256 codes.
+
+**Membership** (Yeom et al. 2018). The area under the ROC curve of telling training records from test
+records by their loss: 0.5 where it tells nothing. It is the simplest attack, so a floor of what
+leaks, not a bound; only differential privacy bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import UsageError
+from sealtrain.training import quiet
+from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.privacy.record import CANARIES
+from sealtrain.training.privacy.steps import record_losses
+from sealtrain.training.randomness import undisturbed
+from sealtrain.training.sources import Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sealtrain.training.privacy.noise import NoiseSource
+
+quiet.silence()
+
+__all__ = ["audit_figures", "canary_source", "exposures"]
+
+CODES = 256
+_DIGITS = 12
+_AT_MOST = 1000
+_BATCH = 64
+
+
+class InMemory:
+    """Records of this process, as a sealed dataset shows its own."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.dataset_id, self.root = "00" * 16, "00" * 32
+        self.batch_rows: tuple[int, ...] = (batch.num_rows,)
+        self.schema: pa.Schema | None = batch.schema
+        self._batch = batch
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """The only batch."""
+        return [self._batch][number]
+
+
+def canary_source(recipe: Any, noise: NoiseSource | None) -> Source | None:
+    """Canaries as one more source of training records; ``None`` where none are wanted.
+
+    Args:
+        recipe: A ``Recipe``; its columns are text, or prompt and completion.
+        noise: Of the run.
+
+    Raises:
+        UsageError: The run has no secret to make canaries from.
+    """
+    import pyarrow as pa
+
+    audit = getattr(recipe, "audit", None)
+    if audit is None or not audit.canaries:
+        return None
+    if noise is None:
+        raise UsageError("canaries need the secret of the run", hint="give train() its secret")
+    rows = []
+    for number, code in enumerate(_true_codes(audit.canaries, noise)):
+        rows += [_written(recipe.columns, number, code)] * audit.repetitions
+    batch = pa.RecordBatch.from_pylist(rows)
+    return Source(
+        role="train", owner=CANARIES, name="canaries", weight=1.0, dataset=InMemory(batch)
+    )
+
+
+def audit_figures(work: Any, model: Any, tokenizer: Any) -> dict[str, float]:
+    """The audit's metrics, by name.
+
+    Args:
+        work: ``Workplace`` after training.
+        model: As trained; as it was afterwards.
+        tokenizer: Its tokenizer, ``None`` where it reads numbers.
+    """
+    audit = getattr(work.recipe, "audit", None)
+    if audit is None:
+        return {}
+    figures: dict[str, float] = {}
+    with undisturbed(model):
+        if audit.canaries:
+            found = exposures(work.recipe, model, tokenizer, work.noise)
+            figures["canary_exposure"] = sum(found) / len(found)
+            figures["canary_exposure_max"] = max(found)
+        if audit.membership and work.test_sources:
+            figures["membership_auc"] = _membership(work, model, tokenizer)
+    return figures
+
+
+def exposures(recipe: Any, model: Any, tokenizer: Any, noise: NoiseSource) -> list[float]:
+    """Exposure of every canary in bits, 0 to 8.
+
+    Args:
+        recipe: As ``canary_source``.
+        model: In evaluation mode.
+        tokenizer: Of the model.
+        noise: The one the canaries were made from.
+    """
+    others = _codes(CODES - 1, noise, "others")
+    found = []
+    for number, code in enumerate(_true_codes(recipe.audit.canaries, noise)):
+        rows = [_written(recipe.columns, number, one) for one in (code, *others)]
+        losses = _losses(recipe, model, tokenizer, rows)
+        # Ties count against the canary's secrecy by half, so that a constant model exposes 1 bit.
+        below = sum(one < losses[0] for one in losses[1:])
+        equal = sum(one == losses[0] for one in losses[1:])
+        found.append(math.log2(CODES) - math.log2(1 + below + equal / 2))
+    return found
+
+
+def _membership(work: Any, model: Any, tokenizer: Any) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    scores: list[float] = []
+    member: list[int] = []
+    trained = [source for source in work.train_sources if source.owner != CANARIES]
+    for label, sources in ((1, trained), (0, work.test_sources)):
+        rows = list(_some(sources, work.recipe.columns.names))
+        scores += [-loss for loss in _losses(work.recipe, model, tokenizer, rows)]
+        member += [label] * len(rows)
+    return float(roc_auc_score(member, scores))
+
+
+def _some(sources: Sequence[Source], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Up to ``_AT_MOST`` records, the same number of each source while they last."""
+    share = max(1, _AT_MOST // max(1, len(sources)))
+    for source in sources:
+        left = share
+        for batch in read_all([source], names):
+            yield from batch.slice(0, left).to_pylist()
+            left -= min(left, batch.num_rows)
+            if not left:
+                break
+
+
+def _losses(recipe: Any, model: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> list[float]:
+    """Loss of every record, as training would have it."""
+    import torch
+
+    found: list[float] = []
+    with torch.no_grad():
+        for at in range(0, len(rows), _BATCH):
+            batch = _encoded(recipe, tokenizer, rows[at : at + _BATCH])
+            moved = {name: one.to(model.device) for name, one in batch.items()}
+            found += record_losses(model, moved, 0.0).double().tolist()
+    return found
+
+
+def _encoded(recipe: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    if recipe.phase == "classify":
+        from sealtrain.training.classifier_inputs import tabular_encoder, text_encoder
+
+        if tokenizer is None:
+            return tabular_encoder(recipe)(rows)
+        return text_encoder(recipe, tokenizer)(rows)
+    import torch
+
+    columns, longest = recipe.columns, recipe.trainer.max_length
+    batch = []
+    for row in rows:
+        before = row[columns.prompt] if columns.kind == "prompt-completion" else ""
+        after = row[columns.completion] if before or columns.kind != "text" else row[columns.text]
+        start = len(tokenizer(before, add_special_tokens=False)["input_ids"]) if before else 0
+        ids = tokenizer(before + after, add_special_tokens=False)["input_ids"]
+        batch.append(([*ids, tokenizer.eos_token_id][:longest], start))
+    width = max(len(ids) for ids, _ in batch)
+    inputs = torch.full((len(batch), width), tokenizer.pad_token_id, dtype=torch.int64)
+    mask = torch.zeros_like(inputs)
+    labels = torch.full_like(inputs, -100)
+    for number, (ids, start) in enumerate(batch):
+        inputs[number, : len(ids)] = torch.tensor(ids)
+        mask[number, : len(ids)] = 1
+        labels[number, start : len(ids)] = torch.tensor(ids[start:], dtype=torch.int64)
+    return {"input_ids": inputs, "attention_mask": mask, "labels": labels}
+
+
+def _written(columns: Any, number: int, code: str) -> dict[str, Any]:
+    """A canary as a record."""
+    if columns.kind == "prompt-completion":
+        return {columns.prompt: f"Audit code {number}: ", columns.completion: code}
+    return {columns.text: f"Audit code {number}: {code}"}
+
+
+def _true_codes(count: int, noise: NoiseSource) -> list[str]:
+    return _codes(count, noise, "true")
+
+
+def _codes(count: int, noise: NoiseSource, kind: str) -> list[str]:
+    words = noise.derive("audit").words(count, kind)
+    return [f"{int(word) % 10**_DIGITS:0{_DIGITS}d}" for word in words]
