@@ -8,15 +8,19 @@ batches whatever the size of the source.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sealtrain.base.files import atomic_folder, atomic_write
 from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
+from sealtrain.sealing.chunked import SALT_BYTES
 from sealtrain.sealing.commitments import COMMITMENTS_NAME, Committer
+from sealtrain.sealing.counted import Counted, new_file
 from sealtrain.sealing.datakey import DataKey, Randomness
 from sealtrain.sealing.description import (
     INDEX_NAME,
@@ -34,9 +38,12 @@ from sealtrain.sealing.index import (
     IndexedShard,
     schema_digest_of,
 )
+from sealtrain.sealing.sealjournal import SealJournal, Unwrap, resumable_folder
+from sealtrain.sealing.shardsink import THREADS, ShardSink
+from sealtrain.sealing.sourcefiles import layout_of, source_files, state_of
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.tabular import tokens
-from sealtrain.sealing.tabular.batches import FORMS, evenly, is_tabular, open_records
+from sealtrain.sealing.tabular.batches import evenly, open_records
 from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 
 if TYPE_CHECKING:
@@ -48,8 +55,6 @@ __all__ = ["Progress", "seal_dataset"]
 
 Progress = Callable[[int], None]
 """Called with the source bytes sealed since the last call; they add up to the source's size."""
-
-LAYOUTS = ("auto", "arrow", "raw")
 
 
 def seal_dataset(
@@ -72,6 +77,7 @@ def seal_dataset(
     count_tokens: Callable[[pa.RecordBatch], int] | None = None,
     progress: Progress | None = None,
     random: Randomness = os.urandom,
+    unwrap: Unwrap | None = None,
 ) -> DatasetDescription:
     """Seal records or files into a new folder.
 
@@ -96,32 +102,58 @@ def seal_dataset(
         count_tokens: Tokens of a batch, where they shall be counted.
         progress: Told about source bytes.
         random: Source of the data key, the dataset id and the salts.
+        unwrap: Opens the data key again from its stanzas. With it, sealing that was interrupted
+            continues: shards that are complete are not sealed again. What it left lies in a hidden
+            folder beside ``out``.
 
     Raises:
-        AlreadyExists: ``out`` exists.
+        AlreadyExists: ``out`` exists, or an interrupted sealing of something else lies there.
         UsageError: Layout, shard size or padding make no sense.
         FormatUnknown, SchemaMismatch, RecordInvalid: The records cannot be read; positions only.
         DataInvalid: There is nothing to seal, or a file cannot be read.
     """
-    files = _source_files(source)
+    files = source_files(source)
     if form == "tokens" and count_tokens is None:
         count_tokens = tokens.count_tokens
-    chosen = _layout(layout, form, source, files)
+    chosen = layout_of(layout, form, source, files)
     if shard_bytes < 1 << 20:
         raise UsageError("shards are too small", got=shard_bytes, expected="at least 1 MiB")
     if chosen == "raw" and (commitments or count_tokens):
         raise UsageError(
             "raw files have no records to commit to or count", hint="use the arrow layout"
         )
-    with atomic_folder(out) as folder:
+
+    def fresh() -> tuple[DataKey, str]:
+        return DataKey.generate(random), random(16).hex()
+
+    with atomic_folder(out) if unwrap is None else resumable_folder(out) as folder:
+        journal = None
+        if unwrap is not None:
+            settings = {
+                "name": name,
+                "owner_id": owner_id,
+                "binding": binding.recipient,
+                "layout": chosen,
+                "form": repr((form, token_shards)),
+                "shard_bytes": shard_bytes,
+                "padding": padding,
+                "suite": int(suite),
+                "commitments": commitments,
+                "files": [[label, *state_of(path)] for label, path in files],
+            }
+            journal = SealJournal(folder, settings, unwrap, fresh, stanzas)
+        data_key, dataset_id = (
+            (journal.data_key, journal.dataset_id) if journal is not None else fresh()
+        )
         work = _Sealing(
             folder=folder,
-            data_key=DataKey.generate(random),
+            data_key=data_key,
             random=random,
+            journal=journal,
             shard_bytes=shard_bytes,
             progress=_Meter(progress, sum(path.stat().st_size for _, path in files)),
             index=Index(
-                dataset_id=random(16).hex(),
+                dataset_id=dataset_id,
                 name=name,
                 owner_id=owner_id,
                 owner_name=owner_name,
@@ -148,6 +180,7 @@ def seal_dataset(
             work.seal_records(opened, commitments, count_tokens)
         description = work.finish(binding, stanzas)
         work.progress.complete()
+        work.clear(MANIFEST_NAME)
         atomic_write(folder / MANIFEST_NAME, sign(description))
     return description
 
@@ -155,13 +188,15 @@ def seal_dataset(
 class _Meter:
     def __init__(self, report: Progress | None, total: int) -> None:
         self._report, self._total, self._done = report, total, 0
+        self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        # Readers of columnar files estimate; the sum never passes the total.
-        count = min(count, self._total - self._done)
-        self._done += count
-        if self._report and count:
-            self._report(count)
+        with self._lock:
+            # Readers of columnar files estimate; the sum never passes the total.
+            count = min(count, self._total - self._done)
+            self._done += count
+            if self._report and count:
+                self._report(count)
 
     def complete(self) -> None:
         self.add(self._total)
@@ -177,21 +212,49 @@ class _Sealing:
     shard_bytes: int
     progress: _Meter
     index: Index
+    journal: SealJournal | None
     shards: list[IndexedShard] = field(default_factory=list)
 
+    def clear(self, name: str) -> None:
+        """Make room for a file that an interrupted attempt may have begun."""
+        if self.journal is not None:
+            self.journal.clear(name)
+
     def seal_raw(self, files: Sequence[tuple[str, Path]]) -> None:
-        for number, (name, path) in enumerate(files):
-            shard = f"shard-{number:05d}.sealed"
-            with path.open("rb") as source, _new_file(self.folder / shard) as target:
-                info = seal_file(
-                    source,
-                    target,
-                    data_key=self.data_key,
-                    context=self.index.context("raw", number),
-                    random=self.random,
-                    progress=self.progress.add,
-                )
-            self._add(shard, info, kind="raw", file=name)
+        # Drawn in order, whichever thread comes first.
+        salts = [self.random(SALT_BYTES) for _ in files]
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="sealing") as threads:
+            jobs = [
+                threads.submit(self._seal_file, number, path, salts[number])
+                for number, (_, path) in enumerate(files)
+            ]
+            try:
+                for (name, _), job in zip(files, jobs, strict=True):
+                    self.shards.append(IndexedShard(info=job.result(), kind="raw", file=name))
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+
+    def _seal_file(self, number: int, path: Path, salt: bytes) -> ShardInfo:
+        name = f"shard-{number:05d}.sealed"
+        entry = self.journal.entry(number) if self.journal is not None else None
+        if entry is not None:
+            self.progress.add(path.stat().st_size)
+            return ShardInfo(name=name, size=entry["size"], root=entry["root"])
+        self.clear(name)
+        with path.open("rb") as source, new_file(self.folder / name) as target:
+            made = seal_file(
+                source,
+                target,
+                data_key=self.data_key,
+                context=self.index.context("raw", number),
+                random=lambda _: salt,
+                progress=self.progress.add,
+            )
+        info = ShardInfo(name=name, size=made.size, root=made.root)
+        if self.journal is not None:
+            self.journal.add(number, info.to_dict())
+        return info
 
     def seal_records(
         self,
@@ -205,12 +268,13 @@ class _Sealing:
             schema=schema.serialize().to_pybytes(),
             schema_digest=schema_digest_of(schema),
         )
-        counted = _Counted(
+        self.clear(COMMITMENTS_NAME)
+        counted = Counted(
             evenly(records, schema),
             Committer(self.data_key, self.index.dataset_id) if commitments else None,
             count_tokens,
-            self.folder,
-            self,
+            self.folder / COMMITMENTS_NAME,
+            lambda file: self._writer(file, "commitments", 0),
         )
         with counted:
             batches = iter(counted)
@@ -233,10 +297,19 @@ class _Sealing:
 
         number = len(self.shards)
         name = f"shard-{number:05d}.sealed"
+        entry = self.journal.entry(number) if self.journal is not None else None
+        hasher = self.journal.hasher() if self.journal is not None else None
         placed: list[Batch] = []
         following: pa.RecordBatch | None = ahead
-        with _new_file(self.folder / name) as target, self._writer(target, "arrow", number) as out:
-            sink = pa.PythonFile(out, "w")  # held: when collected it would close the writer
+        with ExitStack() as stack:
+            writer = None
+            if entry is None:
+                self.clear(name)
+                target = stack.enter_context(new_file(self.folder / name))
+                writer = self._writer(target, "arrow", number, threads=THREADS)
+                stack.callback(writer.close)
+            out = stack.enter_context(closing(ShardSink(writer, hasher)))
+            sink = pa.PythonFile(out, "w")  # held: when collected it would close the sink
             with pa.ipc.new_file(sink, schema) as arrow:
                 while following is not None and out.tell() < self.shard_bytes:
                     arrow.write_batch(following)
@@ -247,19 +320,30 @@ class _Sealing:
                         raise LimitExceeded("one record is larger than 4 GiB", check="record")
                     placed.append(Batch(offset=offset, length=length, rows=following.num_rows))
                     following = next(batches, None)
-            info = out.finish()
-        self._add(name, info, kind="arrow", file=name, batches=tuple(placed))
+            made = out.finish()
+        digest = hasher.hexdigest() if hasher is not None else ""
+        if entry is not None and entry["digest"] != digest:
+            raise DataInvalid(
+                "the source is not what it was when sealing began",
+                check="journal",
+                hint="what was sealed of it is deleted; run the command again",
+            )
+        if made is not None:
+            info = ShardInfo(name=name, size=made.size, root=made.root)
+        elif entry is not None:
+            info = ShardInfo(name=name, size=entry["size"], root=entry["root"])
+        if self.journal is not None and entry is None:
+            self.journal.add(number, info.to_dict() | {"digest": digest})
+        self.shards.append(IndexedShard(info=info, kind="arrow", file=name, batches=tuple(placed)))
         return following
-
-    def writer_for_commitments(self, target: BinaryIO) -> SealedWriter:
-        return self._writer(target, "commitments", 0)
 
     def finish(
         self, binding: RecipeBinding, stanzas: Callable[[DataKey, str], Sequence[Stanza]]
     ) -> DatasetDescription:
         self.index = replace(self.index, shards=tuple(self.shards))
+        self.clear(INDEX_NAME)
         wrapped = stanzas(self.data_key, self.index.dataset_id)
-        with _new_file(self.folder / INDEX_NAME) as target:
+        with new_file(self.folder / INDEX_NAME) as target:
             writer = SealedWriter(
                 target,
                 data_key=self.data_key,
@@ -283,104 +367,17 @@ class _Sealing:
             binding=binding,
         )
 
-    def _writer(self, target: BinaryIO, kind: str, number: int) -> SealedWriter:
+    def _writer(
+        self, target: BinaryIO, kind: str, number: int, *, threads: int = 1
+    ) -> SealedWriter:
         return SealedWriter(
             target,
             data_key=self.data_key,
             context=self.index.context(kind, number),
             random=self.random,
+            threads=threads,
         )
 
     def _add(self, name: str, info: SealedFileInfo, **rest: Any) -> None:
         shard = ShardInfo(name=name, size=info.size, root=info.root)
         self.shards.append(IndexedShard(info=shard, **rest))
-
-
-class _Counted:
-    """Passes batches on while counting records and tokens and sealing commitments beside them."""
-
-    def __init__(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        committer: Committer | None,
-        count_tokens: Callable[[pa.RecordBatch], int] | None,
-        folder: Path,
-        work: _Sealing,
-    ) -> None:
-        self._batches, self._committer, self._count = batches, committer, count_tokens
-        self.records = self.tokens = 0
-        self.sealed: SealedFileInfo | None = None
-        self._file: BinaryIO | None = None
-        self._writer: SealedWriter | None = None
-        if committer:
-            self._file = (folder / COMMITMENTS_NAME).open("xb")
-            self._writer = work.writer_for_commitments(self._file)
-
-    def __enter__(self) -> _Counted:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._file and self._writer:
-            if kind is None:
-                self.sealed = self._writer.finish()
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            self._writer.close()
-            self._file.close()
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            self.records += batch.num_rows
-            if self._count:
-                self.tokens += self._count(batch)
-            if self._committer and self._writer:
-                self._writer.write(self._committer.of_batch(batch))
-            yield batch
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[BinaryIO]:
-    with path.open("xb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _layout(
-    layout: str, form: str, source: Path | Sequence[Path], files: Sequence[tuple[str, Path]]
-) -> str:
-    if layout not in LAYOUTS:
-        raise UsageError("unknown layout", got=layout, expected=", ".join(LAYOUTS))
-    if form not in FORMS:
-        raise UsageError("unknown format", got=form, expected=", ".join(FORMS))
-    if form != "auto":
-        if layout == "raw":
-            raise UsageError("raw files have no format", hint="leave out one of the two")
-        if form == "images" and not (isinstance(source, Path) and source.is_dir()):
-            raise UsageError("images are sealed from a folder", hint="name the folder they lie in")
-        return "arrow"
-    if layout != "auto":
-        return layout
-    if isinstance(source, Path) and source.is_dir():
-        return "raw"
-    return "arrow" if all(is_tabular(path) for _, path in files) else "raw"
-
-
-def _source_files(source: Path | Sequence[Path]) -> list[tuple[str, Path]]:
-    """Names inside the dataset and paths of everything to seal, in order."""
-    if isinstance(source, Path) and source.is_dir():
-        found = sorted(path for path in source.rglob("*") if not path.is_dir())
-        named = [(path.relative_to(source).as_posix(), path) for path in found]
-    else:
-        paths = [source] if isinstance(source, Path) else list(source)
-        named = [(path.name, path) for path in paths]
-    for name, path in named:
-        if path.is_symlink() and not (isinstance(source, Path) and source == path):
-            raise DataInvalid(f"{name} is a symbolic link", hint="seal the file it points to")
-        if not path.is_file():
-            raise DataInvalid(f"no such file: {path}", hint="check the path")
-    if not named:
-        raise DataInvalid("there is no file to seal", hint="check the path")
-    if len({name for name, _ in named}) != len(named):
-        raise DataInvalid("two files have the same name", hint="seal their common folder")
-    return named

@@ -1,0 +1,68 @@
+"""Which files are sealed, in which order and layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sealtrain.errors import DataInvalid, UsageError
+from sealtrain.sealing.tabular.batches import FORMS, is_tabular
+
+__all__ = ["layout_of", "source_files", "state_of"]
+
+LAYOUTS = ("auto", "arrow", "raw")
+
+
+def layout_of(
+    layout: str, form: str, source: Path | Sequence[Path], files: Sequence[tuple[str, Path]]
+) -> str:
+    """``arrow`` or ``raw``, as asked for or by the names of the files.
+
+    Raises:
+        UsageError: Layout and format make no sense together.
+    """
+    if layout not in LAYOUTS:
+        raise UsageError("unknown layout", got=layout, expected=", ".join(LAYOUTS))
+    if form not in FORMS:
+        raise UsageError("unknown format", got=form, expected=", ".join(FORMS))
+    if form != "auto":
+        if layout == "raw":
+            raise UsageError("raw files have no format", hint="leave out one of the two")
+        if form == "images" and not (isinstance(source, Path) and source.is_dir()):
+            raise UsageError("images are sealed from a folder", hint="name the folder they lie in")
+        return "arrow"
+    if layout != "auto":
+        return layout
+    if isinstance(source, Path) and source.is_dir():
+        return "raw"
+    return "arrow" if all(is_tabular(path) for _, path in files) else "raw"
+
+
+def state_of(path: Path) -> tuple[int, str]:
+    """Size and time of change: what an interrupted sealing recognises a file by."""
+    found = path.stat()
+    return found.st_size, str(found.st_mtime_ns)
+
+
+def source_files(source: Path | Sequence[Path]) -> list[tuple[str, Path]]:
+    """Names inside the dataset and paths of everything to seal, in order.
+
+    Raises:
+        DataInvalid: A file is missing, a link, or has another one's name.
+    """
+    if isinstance(source, Path) and source.is_dir():
+        found = sorted(path for path in source.rglob("*") if not path.is_dir())
+        named = [(path.relative_to(source).as_posix(), path) for path in found]
+    else:
+        paths = [source] if isinstance(source, Path) else list(source)
+        named = [(path.name, path) for path in paths]
+    for name, path in named:
+        if path.is_symlink() and not (isinstance(source, Path) and source == path):
+            raise DataInvalid(f"{name} is a symbolic link", hint="seal the file it points to")
+        if not path.is_file():
+            raise DataInvalid(f"no such file: {path}", hint="check the path")
+    if not named:
+        raise DataInvalid("there is no file to seal", hint="check the path")
+    if len({name for name, _ in named}) != len(named):
+        raise DataInvalid("two files have the same name", hint="seal their common folder")
+    return named

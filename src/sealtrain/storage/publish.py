@@ -1,0 +1,138 @@
+"""Writing a sealed folder elsewhere: resumable, several files at a time, complete only at the end.
+
+1. Every file is whole here: each group hashed under its own root.
+2. The address holds no other dataset.
+3. A file is sent unless the store already has it with this size and this root in its trailer; then
+   it is read back as far as its trailer. With ``audit`` all of it is read back and hashed.
+4. ``dataset.json`` goes last: before it is there, nobody finds a dataset at the address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealtrain.errors import (
+    AlreadyExists,
+    DataInvalid,
+    NotSealed,
+    RootMismatch,
+    SealRefused,
+    StorageUnreachable,
+)
+from sealtrain.sealing.description import INDEX_NAME, MANIFEST_NAME
+from sealtrain.sealing.file import audit_file, root_of
+from sealtrain.storage.folder import RemoteFolder
+
+__all__ = ["Published", "publish"]
+
+THREADS = 4
+MAX_MANIFEST_BYTES = 1 << 20
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What was done.
+
+    Attributes:
+        files: Files of the dataset.
+        sent: Files sent this time.
+        size: Bytes of all files.
+    """
+
+    files: int
+    sent: int
+    size: int
+
+
+def publish(
+    folder: Path,
+    target: RemoteFolder,
+    *,
+    audit: bool = False,
+    progress: Progress = lambda _: None,
+) -> Published:
+    """Send a sealed folder, or what is missing of it.
+
+    Args:
+        folder: ``X.sealed``, complete.
+        target: Where to.
+        audit: Read every byte back and hash it.
+        progress: Told of bytes that are there now.
+
+    Raises:
+        NotSealed: The folder is no sealed dataset.
+        RootMismatch, SealRefused: A file is damaged, here or, once sent, there.
+        AlreadyExists: Another dataset lies at the address.
+        StorageUnreachable: The store does not take it; run again to continue.
+    """
+    manifest = folder / MANIFEST_NAME
+    if not manifest.is_file() or not (folder / INDEX_NAME).is_file():
+        raise NotSealed(f"no sealed dataset at {folder}", hint="name a folder made by: seal")
+    there = _manifest_at(target)
+    if there is not None and there != manifest.read_bytes():
+        raise AlreadyExists(
+            "another dataset lies at this address",
+            check="publish",
+            got=str(target),
+            hint="publish to an address of its own",
+        )
+    names = sorted(path.name for path in folder.glob("*.sealed"))
+    names.remove(INDEX_NAME)
+    names.append(INDEX_NAME)
+    roots = {name: audit_file(folder / name) for name in names}
+
+    def send(name: str) -> bool:
+        path = folder / name
+        size = path.stat().st_size
+        sending = not _is_there(target, name, size, roots[name])
+        if sending:
+            target.put(name, str(path))
+            if not _is_there(target, name, size, roots[name]):
+                raise RootMismatch(
+                    f"the store does not give {name} back as it was sent",
+                    check="publish",
+                    hint="run the command again",
+                )
+        if audit:
+            audit_file(target.open(name, size=size), root=roots[name])
+        progress(size)
+        return sending
+
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="publish") as threads:
+        jobs = [threads.submit(send, name) for name in names]
+        try:
+            sent = [job.result() for job in jobs]
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+    if there is None:
+        target.put(MANIFEST_NAME, str(manifest))
+        if _manifest_at(target) != manifest.read_bytes():
+            raise RootMismatch(
+                "the store does not give the manifest back as it was sent", check="publish"
+            )
+    return Published(
+        files=len(names) + 1,
+        sent=sum(sent) + (there is None),
+        size=sum((folder / name).stat().st_size for name in names),
+    )
+
+
+def _manifest_at(target: RemoteFolder) -> bytes | None:
+    try:
+        return target.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)
+    except StorageUnreachable:
+        raise
+    except DataInvalid:
+        return None
+
+
+def _is_there(target: RemoteFolder, name: str, size: int, root: str) -> bool:
+    try:
+        return target.size(name) == size and root_of(target.open(name, size=size)) == root
+    except (DataInvalid, SealRefused):
+        return False
