@@ -160,7 +160,8 @@ def rewarded(plain: Json) -> Json:
         "missing_eos_penalty": None,
     }
     scorer = {"path": "scorer", "tokenizer": {"path": "scorer"}, "dtype": "float32"}
-    recipe = plain["recipe"] | {
+    shared = {name: value for name, value in plain["recipe"].items() if name != "audit"}
+    recipe = shared | {
         "phase": "rlhf",
         "columns": {"prompt": "text", "answer": None},
         "trainer": trainer,
