@@ -131,7 +131,8 @@ def _to_csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: BinaryIO
                 writer.write_batch(batch)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise FormatUnknown(
-            "a column holds lists or structs, which CSV cannot carry", hint="export to jsonl"
+            "a column holds lists, structs or images, which CSV cannot carry",
+            hint="export to jsonl",
         ) from None
 
 
