@@ -25,6 +25,7 @@ from sealtrain.cli import (
     keys,
     manifest,
     merge,
+    publish,
     recipe,
     rehearse,
     simulator,
