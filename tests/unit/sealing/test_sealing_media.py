@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from image_world import encoded, picture, png, tar
-from sealing_world import sealed_folder
+from sealing_world import CANARY, sealed_folder
 
 from sealtrain.errors import (
     DataInvalid,
@@ -237,3 +238,33 @@ def test_formats_and_layouts_that_exclude_each_other(
 def test_one_image_is_no_folder_of_images(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         sealed_folder(write(tmp_path, {"a.png": png()}) / "a.png", tmp_path / "o", form="images")
+
+
+@pytest.mark.parametrize("form", ["images", "webdataset"])
+def test_memory_stays_at_a_few_batches(form: str, tmp_path: Path) -> None:
+    large = b"\x89PNG\r\n\x1a\n" + bytes(1 << 20)  # not decoded here, so it need not be whole
+    names = [f"{number:03}.png" for number in range(48)]
+    if form == "images":
+        folder = write(tmp_path / "f", dict.fromkeys(names, large))
+        files = sorted(folder.iterdir())
+    else:
+        folder, files = tmp_path, [tar(tmp_path / "a.tar", [(name, large) for name in names])]
+    before = pa.total_allocated_bytes()
+    most = rows = 0
+    tracemalloc.start()
+    _, batches = open_records(files, lambda _: None, form=form, folder=folder)
+    for batch in batches:
+        rows += batch.num_rows
+        most = max(most, pa.total_allocated_bytes() - before)
+        del batch
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows == 48
+    assert peak + most < 24 << 20
+
+
+def test_a_refusal_names_the_member_and_never_its_content(tmp_path: Path) -> None:
+    files = [("a.txt", b"fine"), ("b.cls", CANARY.encode())]
+    with pytest.raises(RecordInvalid, match="member 2") as caught:
+        of_tars(tar(tmp_path / "a.tar", files))
+    assert CANARY not in repr(vars(caught.value)) + str(caught.value)
