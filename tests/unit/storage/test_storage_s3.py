@@ -11,6 +11,7 @@ from storage_world import HASTY
 from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.storage.connect import open_folder
+from sealtrain.storage.publish import publish
 
 ROWS = [{"text": f"{n} " + "word " * 150, "n": n} for n in range(3000)]
 
@@ -113,3 +114,13 @@ def test_another_scheme_is_a_usage_error() -> None:
 
     with pytest.raises(UsageError, match="no filesystem"):
         open_folder("gopher://host/a.sealed")
+
+
+def test_a_dataset_is_published_to_s3_and_read_back(made: SealedFolder, bucket: str) -> None:
+    url = f"s3://{bucket}/published/a.sealed"
+    assert publish(made.folder, open_folder(url), audit=True).sent == len(
+        list(made.folder.iterdir())
+    )
+    assert publish(made.folder, open_folder(url)).sent == 0
+    with SealedDataset.open(open_folder(url), made.key, root=made.description.root) as dataset:
+        assert all_rows(dataset) == ROWS
