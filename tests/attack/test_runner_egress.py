@@ -6,6 +6,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +54,27 @@ def test_another_port_is_refused(listener: int) -> None:
         pytest.raises(EgressRefused, match="network"),
     ):
         stream.connect(("127.0.0.1", listener))
+
+
+def test_a_broker_that_moved_is_reached_by_its_name(
+    listener: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, real = ["127.0.0.2"], socket.getaddrinfo
+
+    def moving(host: str, *words: Any, **named: Any) -> Any:
+        if host != "broker.invalid":
+            return real(host, *words, **named)
+        sys.audit("socket.getaddrinfo", host, *words)
+        return real(found[0], *words, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", moving)
+    with confined_to(f"http://broker.invalid:{listener}"):
+        with socket.socket() as stream, pytest.raises(EgressRefused):
+            stream.connect(("127.0.0.1", listener))
+        found[0] = "127.0.0.1"
+        socket.create_connection(("broker.invalid", listener), timeout=5).close()
+        with pytest.raises(EgressRefused):
+            socket.getaddrinfo("tracker.invalid", listener)
 
 
 def test_a_connection_that_only_reports_a_code_is_refused_too(listener: int) -> None:

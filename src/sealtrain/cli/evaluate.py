@@ -51,7 +51,7 @@ def evaluate(
         base=base or lock.parent,
         out=out,
     )
-    outcome = start(settings, progress=False)
+    outcome = start(settings, progress=False, alone=True)
     if outcome.simulated:
         say("SIMULATED — NOT ATTESTED")
     metrics = [f"{name:<12} {value}" for name, value in outcome.metrics.items()]

@@ -13,9 +13,10 @@ import ipaddress
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,17 +43,20 @@ class Borders:
         unix: Paths of unix sockets that may be connected to; ``None`` for any.
         writable: Folders whose files may be written; ``None`` for any.
         compilers: Programs that build kernels for an accelerator may be started.
+        resolved: Further addresses of those hosts, as names are looked up again.
     """
 
     reachable: frozenset[tuple[str, int]]
     unix: frozenset[str] | None = None
     writable: tuple[Path, ...] | None = None
     compilers: bool = False
+    resolved: set[tuple[str, int]] = field(default_factory=set)
 
 
 _borders: Borders | None = None
 _noted: Callable[[str], None] | None = None
 _hooked = False
+_resolving = threading.local()
 
 
 @contextmanager
@@ -105,11 +109,15 @@ def address_of(url: str) -> tuple[str, int]:
 def _numbers(url: str) -> set[tuple[str, int]]:
     """Name and numeric addresses, resolved before the gate closes."""
     host, port = address_of(url)
+    return {(host, port), *_numbers_of(host, port)}
+
+
+def _numbers_of(host: str, port: int) -> set[tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port)
     except OSError:  # whoever connects will say so
-        found = []
-    return {(host, port), *((str(info[4][0]), port) for info in found)}
+        return set()
+    return {(_plain(str(info[4][0])), port) for info in found}
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -141,8 +149,10 @@ def _connecting(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
         if borders.unix is None or name in borders.unix:
             return
         raise _refused("network.refused", "a library tried to reach another service", "unix socket")
-    if isinstance(place, tuple) and (_plain(str(place[0])), place[1]) in borders.reachable:
-        return
+    if isinstance(place, tuple):
+        wanted = (_plain(str(place[0])), place[1])
+        if wanted in borders.reachable or wanted in borders.resolved:
+            return
     raise _refused(
         "network.refused",
         "a library tried to reach the network from inside the run",
@@ -157,10 +167,19 @@ def _looking_up(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
     if host is None or _is_number(name):  # nobody is asked
         return
-    if name not in {allowed for allowed, _port in borders.reachable}:
+    ports = [port for allowed, port in borders.reachable if allowed == name]
+    if not ports:
         raise _refused(
             "network.refused", "a library tried to look up a name from inside the run", name
         )
+    # A host may have moved since the gate closed, as those of large stores do.
+    if not getattr(_resolving, "now", False):
+        _resolving.now = True
+        try:
+            for port in ports:
+                borders.resolved.update(_numbers_of(name, port))
+        finally:
+            _resolving.now = False
 
 
 def _asking_for_a_name(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,0 +1,205 @@
+"""Every phase, as a run trains it: each file opened for writing, each connection, each program.
+
+One process trains a ready recipe of each phase on the data of its story. Two traces are kept: what
+Python tries (an audit hook, before anything is refused) and what reaches the kernel (``strace``,
+native code and children included). ``SEALTRAIN_EVERY_RECIPE=1`` plays all ready recipes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.recipe.schema import PHASES
+
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C35"), pytest.mark.timeout(1200)]
+
+ROOT = Path(__file__).resolve().parents[2]
+VICTIM = ROOT / "tests" / "support" / "phases_victim.py"
+# The smallest model of a phase that has several ready recipes.
+PREFERRED = {"classify": "classify-tabular", "sft": "sft-lora", "dpo": "dpo-lora", "cpt": "cpt"}
+CALLS = (
+    "open,openat,openat2,creat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,symlink,"
+    "symlinkat,mknod,mknodat,truncate,connect,bind,listen,execve,execveat"
+)
+
+
+def phase_of(recipe: Path) -> str:
+    return next(
+        line.split(":")[1].split("#")[0].strip()
+        for line in recipe.read_text().splitlines()
+        if line.startswith("phase:")
+    )
+
+
+def played() -> list[str]:
+    """Ready recipes that have a story: all, or one a phase."""
+    stories = {
+        path.stem.replace("_", "-") for path in (ROOT / "examples/every_phase/stories").glob("*")
+    }
+    ready = {
+        path.stem: phase_of(path)
+        for path in sorted((ROOT / "recipes").glob("*.yaml"))
+        if path.stem in stories
+    }
+    if os.environ.get("SEALTRAIN_EVERY_RECIPE"):
+        return list(ready)
+    first = {phase: name for name, phase in reversed(ready.items())}
+    return sorted(PREFERRED.get(phase, name) for phase, name in first.items())
+
+
+RECIPES = played()
+
+
+@dataclass
+class Traced:
+    """What was seen of one recipe."""
+
+    answer: dict[str, Any]
+    calls: list[str] | None
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Traced]:
+    folder = tmp_path_factory.mktemp("phases")
+    for name in ("home", "tmp", "cwd", "work"):
+        (folder / name).mkdir()
+    trace = folder / "trace"
+    strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "400", "-o", str(trace)]
+    done = subprocess.run(
+        [
+            *([*strace, "-e", f"trace={CALLS}"] if works(strace) else []),
+            *(sys.executable, "-W", "ignore", str(VICTIM), str(folder / "work"), *RECIPES),
+        ],
+        cwd=folder / "cwd",
+        env={
+            **os.environ,
+            **dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME"), str(folder / "home")),
+            "TMPDIR": str(folder / "tmp"),
+            "PYTHONPATH": os.pathsep.join([str(VICTIM.parent), *sys.path]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr == ""
+    lines = trace.read_text(errors="replace").splitlines() if trace.exists() else None
+    found = {}
+    for line in done.stdout.splitlines():
+        answer = json.loads(line)
+        name = answer["recipe"]
+        found[name] = Traced(answer, None if lines is None else between(lines, name), folder)
+    return found
+
+
+def works(strace: list[str]) -> bool:
+    if not shutil.which("strace"):
+        return False
+    return subprocess.run([*strace, "true"], capture_output=True).returncode == 0
+
+
+def between(lines: list[str], name: str) -> list[str]:
+    """System calls during the training of one recipe."""
+    marks = [number for number, line in enumerate(lines) if f'"/nowhere/begin-{name}"' in line]
+    ends = [number for number, line in enumerate(lines) if f'"/nowhere/end-{name}"' in line]
+    return lines[marks[0] + 1 : ends[0]] if marks and ends else []
+
+
+def of(traced: dict[str, Traced], recipe: str) -> Traced:
+    assert "error" not in traced[recipe].answer, traced[recipe].answer.get("trace")
+    return traced[recipe]
+
+
+def test_every_phase_is_played() -> None:
+    missing = set(PHASES) - {phase_of(ROOT / f"recipes/{name}.yaml") for name in RECIPES}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_only_sealed_checkpoints_are_opened_for_writing(
+    recipe: str, traced: dict[str, Traced]
+) -> None:
+    seen = of(traced, recipe)
+    checkpoints = f"{seen.folder}/work/{recipe}/run/checkpoints/"
+    allowed = re.compile(
+        rf"{re.escape(checkpoints)}\.?checkpoint-\d{{8}}-\d{{10}}\.sealed(\.[0-9a-f]+\.tmp)?"
+        r"|/dev/null|/proc/.*|/dev/shm/.*"
+    )
+    assert [path for path in seen.answer["opened"] if not allowed.fullmatch(path)] == []
+    assert len(seen.answer["checkpoints"]) == 2
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_nothing_else_reaches_the_kernel(recipe: str, traced: dict[str, Traced]) -> None:
+    seen = of(traced, recipe)
+    if seen.calls is None:
+        pytest.skip("no strace here")
+    assert seen.calls, "the trace is empty"
+    run = f"{seen.folder}/work/{recipe}/run/"
+    strange = []
+    for call in seen.calls:
+        match = re.search(r"\b(\w+)\((.*)\) = (\S+)", call)
+        if match is None or match[3] == "-1":
+            continue
+        name, words = match[1], match[2]
+        paths = re.findall(r'"([^"]*)"', words)
+        if name in ("open", "openat", "openat2"):
+            if not re.search(r"O_WRONLY|O_RDWR|O_CREAT", words):
+                continue
+            if paths[0].startswith((run, "/dev/", "/proc/")):
+                continue
+        elif name in ("rename", "renameat", "renameat2", "mkdir", "mkdirat"):
+            scratch = rf"{re.escape(str(seen.folder))}/tmp/sealtrain-\w+"
+            if all(path.startswith(run) or re.fullmatch(scratch, path) for path in paths):
+                continue
+        strange.append(call)
+    assert strange == []
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_file_holds_a_piece_of_the_records(recipe: str, traced: dict[str, Traced]) -> None:
+    answer = of(traced, recipe).answer
+    assert answer["needles"] >= 10
+    assert answer["holding"] == []
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_nothing_is_reached_for_but_what_is_harmless(
+    recipe: str, traced: dict[str, Traced]
+) -> None:
+    answer = of(traced, recipe).answer
+    # The test's own broker address; and urllib3, which tries on import whether there is IPv6.
+    harmless = {"socket.getaddrinfo 127.0.0.1", "socket.bind ('::1', 0)"}
+    assert set(answer["reached"]) <= harmless
+    assert set(answer["refused"]) <= {"network.refused"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_only_named_metrics_come_out(recipe: str, traced: dict[str, Traced]) -> None:
+    answer = of(traced, recipe).answer
+    assert set(answer["metrics"]) <= set(answer["policy"])
+
+
+def test_nothing_is_left_in_home_and_temporary_folders(traced: dict[str, Traced]) -> None:
+    folder = next(iter(traced.values())).folder
+    left = [
+        path
+        for name in ("home", "tmp", "cwd")
+        for path in (folder / name).rglob("*")
+        if path.is_file()
+    ]
+    assert left == []
