@@ -163,6 +163,8 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
         return "privacy dp: sgd trains adapters in phase sft: name peft.method lora"
     if recipe.peft is not None and not _plain_lora(recipe.peft):
         return "privacy dp: sgd takes peft.method lora in full precision, without use_dora"
+    if any(getattr(one, "max_records", None) is not None for one in recipe.datasets):
+        return "datasets.max_records and privacy dp: sgd do not go together: every record may come"
     told = sorted(_TRAINING_FIGURES.intersection(recipe.release_policy.metrics))
     if told:
         return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"

@@ -12,8 +12,6 @@ from sealtrain.training.loaders.stream import RecordStream
 
 if TYPE_CHECKING:
     from sealtrain.training.callback import Evaluation, RunContext
-    from sealtrain.training.privacy.accounting import Plan
-    from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.sources import Source
 
 __all__ = ["Workplace"]
@@ -31,8 +29,8 @@ class Workplace:
         test_sources: Sources with role test.
         context: What the checkpoint callback needs.
         beside: Files that go with the model's own, name → content.
-        noise: Draws that only this run can make; ``None`` outside a guest.
-        plan: Mechanism of private training, once it is known.
+        noise: ``NoiseSource`` of draws that only this run can make; ``None`` outside a guest.
+        plan: ``Plan`` of private training, once it is known.
     """
 
     recipe: Any
@@ -42,8 +40,8 @@ class Workplace:
     test_sources: list[Source]
     context: RunContext
     beside: dict[str, bytes] = field(default_factory=dict)
-    noise: NoiseSource | None = None
-    plan: Plan | None = None
+    noise: Any = None
+    plan: Any = None
     _streams: list[Positioned] = field(default_factory=list)
 
     @property

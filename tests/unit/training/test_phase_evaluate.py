@@ -103,7 +103,10 @@ def test_the_chance_of_a_cell_changes_by_the_factor_at_most() -> None:
         assert (first <= allowed * (second + slack) + 1e-3).all()
 
 
-@pytest.mark.parametrize(("counts", "floor", "passes"), [([20, 30], 20, True), ([19, 300], 20, False), ([0, 30], 20, True), ([0, 0], 2, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("counts", "floor", "passes"),
+    [([20, 30], 20, True), ([19, 300], 20, False), ([0, 30], 20, True), ([0, 0], 2, False)],
+)
 def test_without_noise_few_records_of_a_label_let_nothing_out(
     counts: list[int], floor: int, passes: bool
 ) -> None:

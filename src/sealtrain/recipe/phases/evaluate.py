@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.fields import Text, by_key
-from sealtrain.recipe.modelspec import ModelFromFolder
 from sealtrain.recipe.phases.classify import ClassifyTabularColumns, ClassifyTextColumns
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -23,7 +22,7 @@ EvaluateColumns = Annotated[
 class EvaluateArguments(TrainerArguments):
     """What remains of a trainer's settings when nothing is trained."""
 
-    max_steps: Literal[0] = 0  # type: ignore[assignment]  # narrowed on purpose
+    max_steps: Literal[0] = 0
     max_length: Length = Field(default=512, description="Tokens of text read from one record.")
 
 
@@ -70,7 +69,7 @@ class EvaluateRecipe(Recipe):
 
     @model_validator(mode="after")
     def _a_trained_model_is_measured(self) -> Self:
-        if not isinstance(self.model, ModelFromFolder):
+        if self.model.kind != "folder":
             raise ValueError("an evaluation needs model.path: a trained model")
         if (self.columns.kind == "tabular") != (self.model.tokenizer is None):
             raise ValueError("text needs a tokenizer; features need tokenizer: null")

@@ -1,12 +1,12 @@
 """How much a trained model gives away of single records, tried on itself inside the guest.
 
-**Canary exposure** (Carlini et al. 2019). Random codes are made from the run's secret, put among the
-training records and forgotten. Afterwards the loss of each true code is ranked among codes that
+**Canary exposure** (Carlini et al. 2019). Random codes are made from the run's secret, put among
+the training records and forgotten. Afterwards the loss of each true code is ranked among codes that
 were never trained on: ``exposure = log2(codes) - log2(rank)``. A model that has not seen the canary
 has 1.4 bits on average; one that can recite it has the most possible, 8 bits with 256 codes.
 
-**Membership** (Yeom et al. 2018). The area under the ROC curve of telling training records from test
-records by their loss: 0.5 where it tells nothing. It is the simplest attack, so a floor of what
+**Membership** (Yeom et al. 2018). The area under the ROC curve of telling training records from
+test records by their loss: 0.5 where it tells nothing. It is the simplest attack, so a floor of what
 leaks, not a bound; only differential privacy bounds.
 """
 

@@ -57,7 +57,8 @@ def noised(
     import numpy as np
 
     drawn = noise.geometric_noise(counts.size, epsilon, "counts", *place)
-    return np.maximum(counts + drawn.reshape(counts.shape), 0)
+    shown: NDArray[np.int64] = np.maximum(counts + drawn.reshape(counts.shape), 0)
+    return shown
 
 
 def over_floor(counts: NDArray[np.int64], floor: int) -> NDArray[np.int64]:
@@ -114,10 +115,8 @@ def _calibration(counts: NDArray[np.int64]) -> float:
     import numpy as np
 
     middle = (np.arange(BINS) + 0.5) / BINS
-    if len(counts) == 2:  # probability and share of label 1
-        happened = counts[1].sum(axis=0)
-    else:
-        happened = np.einsum("iik->k", counts)
+    # Of two labels the probability is that of label 1, else that of the guess.
+    happened = counts[1].sum(axis=0) if len(counts) == 2 else np.einsum("iik->k", counts)
     of_tenth = counts.sum(axis=(0, 1))
     return float(np.abs(middle * of_tenth - happened).sum() / of_tenth.sum())
 

@@ -12,7 +12,7 @@ that few pairs could have made (Mironov 2012). Two measures, each enough against
 1. a normal number is the sum of four, halved: the low bits of a sum have too many origins to
    search (Holohan and Braghin 2021, as in the secure mode of Opacus);
 2. ``gaussian_noise`` gives float64 numbers, and ``rounded`` puts the noised sum on a grid far
-   coarser than the last place of a float32, far finer than the noise.
+   coarser than the last place of such a sum, far finer than the noise.
 
 Counts get two-sided geometric noise, made of integers alone up to one comparison of logarithms.
 """
