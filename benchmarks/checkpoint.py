@@ -16,9 +16,10 @@ gets it in turn, on a file system in memory and on a disk, and ends with fsync.
 ``background``      ``CheckpointSaver``: until training may go on, and until all is sealed
 ==================  ==============================================================================
 
-Memory is what the process held at most above what it held before the first write, in sizes of the
-state. ``training`` trains a model in this process and seals checkpoints behind it: steps/s beside
-those without a checkpoint.
+``cpu s/GB`` counts all threads: it says what a busy machine pays, where time says little. Memory is
+what the process held at most above what it held before the first write, in sizes of the state.
+``training`` trains a model in this process and seals checkpoints behind it: steps/s beside those
+without a checkpoint.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ def compare(folder: Path, state: dict[str, Any], rounds: int) -> dict[str, dict[
             for name, write in each.items():
                 before = resident(peak=False)
                 Path("/proc/self/clear_refs").write_text("5")
-                figures = write()
+                used = time.process_time()
+                figures = write() | {"processor": time.process_time() - used}
                 if number:
                     measured[name].append(figures)
                 else:
@@ -137,6 +139,7 @@ def compare(folder: Path, state: dict[str, Any], rounds: int) -> dict[str, dict[
         row = {key: statistics.median(one[key] for one in figures) for key in figures[0]}
         row["gb_s"] = size / row["seconds"] / 1e9
         row["memory"] = memory[name]
+        row["processor"] /= size / 1e9
         results[name] = row
     for name, row in results.items():
         row["of_safetensors"] = results["safetensors"]["seconds"] / row["seconds"]
@@ -280,12 +283,14 @@ def show(results: dict[str, Any], folders: list[Path]) -> None:
     print(f"state {results['bytes'] / 1e6:.0f} MB; {results['machine']}")
     for folder in folders:
         print(f"\n{folder}")
-        head = ("GB/s", "stall s", "memory", "÷ safetensors", "÷ torch.save", "stall ÷")
+        head = (
+            "GB/s", "stall s", "cpu s/GB", "memory", "÷ safetensors", "÷ torch.save", "stall ÷",
+        )  # fmt: skip
         print(f"{'':14}" + "".join(f"{one:>15}" for one in head))
         for name, row in results[str(folder)].items():
             figures = (
-                row["gb_s"], row["stall"], row["memory"], row["of_safetensors"], row["of_torch"],
-                row["stall_of_torch"],
+                row["gb_s"], row["stall"], row["processor"], row["memory"],
+                row["of_safetensors"], row["of_torch"], row["stall_of_torch"],
             )  # fmt: skip
             print(f"{name:14}" + "".join(f"{one:15.3f}" for one in figures))
     print("\ntraining", results["training"])
