@@ -128,6 +128,7 @@ def test_no_core_is_dumped_and_nobody_reads_the_memory(tmp_path: Path) -> None:
     assert answer["dumpable"] == 0
 
 
+@pytest.mark.claim("C36")
 def test_the_kernel_refuses_what_native_code_tries(tmp_path: Path) -> None:
     answer = victim(tmp_path, "goes_around_python", "none").answer
     if answer["landlock"] == 0:
