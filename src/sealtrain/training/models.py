@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.training import quiet
-from sealtrain.training.adapters import adapter_config, prepare_base, quantization_config
+from sealtrain.training.adapters import prepare_base, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.recipe.adapters import Adapter
     from sealtrain.recipe.schema import Recipe
 
 quiet.silence()
@@ -24,7 +23,6 @@ __all__ = [
     "build_tokenizer",
     "byte_tokenizer",
     "check_vocabulary",
-    "lora_config",
 ]
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>")
@@ -165,8 +163,3 @@ def adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
         setattr(model.config, name, value)
         if model.generation_config is not None:
             setattr(model.generation_config, name, value)
-
-
-def lora_config(adapter: Adapter, task_type: str) -> Any:
-    """``training.adapters.adapter_config``."""
-    return adapter_config(adapter, task_type)

@@ -10,13 +10,13 @@ from training_world import LLAMA, classify, sft
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.recipe.schema import Recipe
+from sealtrain.training.adapters import adapter_config
 from sealtrain.training.models import (
     BYTE_VOCABULARY,
     build_model,
     build_tokenizer,
     byte_tokenizer,
     check_vocabulary,
-    lora_config,
 )
 from sealtrain.training.trained import model_files
 
@@ -82,7 +82,7 @@ def test_an_adapter_loads_onto_its_base_and_names_no_folder(tmp_path: Path) -> N
 
     recipe = sft(peft={"method": "lora", "r": 2, "target_modules": ["q_proj"]})
     assert recipe.peft is not None
-    model = get_peft_model(built(recipe), lora_config(recipe.peft, "CAUSAL_LM"))
+    model = get_peft_model(built(recipe), adapter_config(recipe.peft, "CAUSAL_LM"))
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if "lora_B" in name:

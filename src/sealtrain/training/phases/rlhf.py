@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training import quiet
+from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.loaders.hugging import as_iterable_dataset
@@ -24,7 +25,6 @@ from sealtrain.training.models import (
     build_model,
     build_tokenizer,
     check_vocabulary,
-    lora_config,
 )
 from sealtrain.training.preferences import own_arguments
 from sealtrain.training.prompts import Prompt, check_prompt, test_prompts, training_prompts
@@ -158,7 +158,7 @@ def _ppo(
     if recipe.peft is not None:
         from peft import get_peft_model
 
-        policy = get_peft_model(policy, lora_config(recipe.peft, "CAUSAL_LM"))
+        policy = get_peft_model(policy, adapter_config(recipe.peft, "CAUSAL_LM"))
     if recipe.trainer.disable_dropout:
         disable_dropout_in_model(policy)
     if recipe.trainer.activation_checkpointing:
@@ -182,7 +182,7 @@ def _groups(
         args=_config(work),
         train_dataset=as_iterable_dataset(prompts).map(check_prompt),
         processing_class=tokenizer,
-        peft_config=None if recipe.peft is None else lora_config(recipe.peft, "CAUSAL_LM"),
+        peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
     )
     trainer.remove_callback(PrinterCallback)

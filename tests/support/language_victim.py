@@ -1,0 +1,73 @@
+"""A process that pre-trains, trains encoders and adapts: python language_victim.py FOLDER.
+
+It prints one JSON line when it is done: digests of the weights, every path that Python opened for
+writing, and every address it tried to reach.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+OPENED: list[str] = []
+CALLED: list[str] = []
+
+
+def watch(event: str, arguments: tuple[object, ...]) -> None:
+    """Note every file opened for writing, also by code that removes it again, and every call."""
+    if event in ("socket.connect", "socket.getaddrinfo"):
+        CALLED.append(f"{event} {arguments[:2]!r}")
+    if event != "open":
+        return
+    path, _mode, flags = arguments
+    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) and isinstance(path, str):
+        OPENED.append(path)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    sys.addaudithook(watch)
+    from language_world import ADAPTERS, cpt, embed, write_base
+    from training_world import (
+        checkpoint_store,
+        run,
+        seal_records,
+        sft,
+        sources_of,
+        write_records,
+    )
+
+    (folder / "owner").mkdir()
+    (folder / "sealed").mkdir()
+    sealed = dict(seal_records(write_records(folder / "owner"), folder / "sealed"))
+    write_base(folder / "base")
+    short = {"max_steps": 3, "save_steps": 2}
+    recipes = {
+        "cpt": cpt(trainer=short | {"eval_steps": 2}),
+        "embed": embed(trainer=short | {"eval_steps": 2}),
+        "embed-cached": embed(trainer=short | {"mini_batch_size": 2}),
+        "sft-qlora": sft(
+            model={"path": "base"}, peft=ADAPTERS["qlora"] | {"merge": True}, trainer=short
+        ),
+        "sft-packed": sft(
+            model={"path": "base"},
+            columns={"messages": "messages"},
+            trainer=short | {"packing": True, "assistant_only_loss": True, "max_length": 256},
+        ),
+    }
+    weights = {
+        name: run(
+            recipe,
+            sources_of(recipe, sealed),
+            checkpoint_store(folder / "checkpoints" / name),
+            base_dir=folder,
+        ).weights
+        for name, recipe in recipes.items()
+    }
+    print(json.dumps({"weights": weights, "opened": OPENED, "called": CALLED}))
+
+
+if __name__ == "__main__":
+    main()
