@@ -180,7 +180,7 @@ class RlhfRecipe(Recipe):
 
     @model_validator(mode="after")
     def _dropout_happens(self) -> Self:
-        if self.trainer.disable_dropout and getattr(self.peft, "lora_dropout", 0.0):
+        if self.trainer.disable_dropout and getattr(self.peft, "lora_dropout", False):
             raise ValueError("lora_dropout needs trainer.disable_dropout: false")
         return self
 
