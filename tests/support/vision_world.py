@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -61,14 +60,6 @@ IDEFICS = {
     "tie_word_embeddings": True,
 }
 LORA = {"method": "lora", "r": 4, "lora_dropout": 0.1, "target_modules": ["q_proj", "v_proj"]}
-
-
-def digit(number: int) -> bytes:
-    """One of 1797 handwritten digits as an 8 by 8 PNG."""
-    values = (load_digits().images[number] * 16).clip(0, 255).astype(np.uint8)
-    target = io.BytesIO()
-    Image.fromarray(values).save(target, "PNG")
-    return target.getvalue()
 
 
 def write_digits(folder: Path, first: int, count: int) -> Path:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -27,9 +29,14 @@ def prepare(folder: Path) -> dict[str, Path]:
     }
 
 
+@cache
+def _digits() -> Any:
+    return load_digits()
+
+
 def _scan(number: int) -> tuple[bytes, str]:
     """PNG and label of one digit."""
-    digits = load_digits()
+    digits = _digits()
     target = io.BytesIO()
     Image.fromarray((digits.images[number] * 15).astype("uint8")).save(target, "PNG")
     return target.getvalue(), str(digits.target[number])
