@@ -1,8 +1,8 @@
 """Trains ready recipes one after the other, as a run does: phases_victim.py FOLDER RECIPE...
 
 For each recipe it lays out the story's data, seals it, and trains for two steps: hushed, confined
-and writing sealed checkpoints. It asks for a folder that cannot be made before and after training, so
-that a trace of system calls can be cut there. Prints one JSON line a recipe.
+and writing sealed checkpoints. Before and after training it asks for a folder that cannot be made,
+so that a trace of system calls can be cut there. Prints one JSON line a recipe.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW = {"max_steps": 2, "save_steps": 1, "logging_steps": 1, "warmup_steps": 0}
+CHOOSING = (
+    "eval_steps",
+    "load_best_model_at_end",
+    "early_stopping_patience",
+    "metric_for_best_model",
+)
 MOST_NEEDLES = 40
 OPENED: list[str] = []
 REACHED: list[str] = []
@@ -107,10 +113,10 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     folder.mkdir()
     path, inputs, options = stories().prepare(name, folder)
     document = parse_yaml(path.read_bytes(), error=RecipeInvalid, what="recipe")
-    document["trainer"] |= FEW
-    for gone in ("eval_steps", "load_best_model_at_end", "early_stopping_patience"):
-        document["trainer"].pop(gone, None)
-    document["trainer"].pop("metric_for_best_model", None)
+    if "max_steps" in document.get("trainer", {}):  # an evaluation has none
+        document["trainer"] |= FEW
+        for gone in CHOOSING:
+            document["trainer"].pop(gone, None)
     recipe = parse_recipe(document)
     sealed = {
         key: sealed_folder(
