@@ -21,6 +21,7 @@ DISTRIBUTIONS = {
     "dcap_qvl": "dcap-qvl",
     "pynvml": "nvidia-ml-py",
     "sklearn": "scikit-learn",
+    "stdnum": "python-stdnum",
     "yaml": "pyyaml",
 }
 # Folder → extras its modules may rely on besides the core.

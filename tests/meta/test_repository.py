@@ -242,7 +242,10 @@ def test_the_core_needs_nothing_of_the_training_stack() -> None:
 
 
 def test_the_extras_are_those_the_documentation_names() -> None:
-    assert set(requirements()) == {"", "train", "broker", "simulator", "console", "chain", "dev"}
+    assert set(requirements()) == {
+        "", "train", "broker", "simulator", "console", "chain", "dev",
+        "quantize", "remote", "validation",
+    }  # fmt: skip
 
 
 def test_the_changelog_knows_this_version() -> None:
