@@ -1,4 +1,4 @@
-"""What is exported says what was verified; stock tools read it; nothing of a refused manifest is."""
+"""Exports say what was verified, stock tools read them, none is made of a refused manifest."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ were never trained on: ``exposure = log2(codes) - log2(rank)``. A model that has
 has 1.4 bits on average; one that can recite it has the most possible, 8 bits with 256 codes.
 
 **Membership** (Yeom et al. 2018). The area under the ROC curve of telling training records from
-test records by their loss: 0.5 where it tells nothing. It is the simplest attack, so a floor of what
-leaks, not a bound; only differential privacy bounds.
+test records by their loss: 0.5 where it tells nothing. It is the simplest attack, so a floor of
+what leaks, not a bound; only differential privacy bounds.
 """
 
 from __future__ import annotations
