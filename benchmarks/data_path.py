@@ -300,8 +300,10 @@ def peers(data: Data, rounds: int) -> tuple[dict[str, list[float]], dict[str, st
             continue
         if name == "defect":
             clear = found["clear"]
-        else:
+        elif found["rates"]:
             rates[name] = found["rates"]
+        else:
+            missing[name] = "it could not read what it wrote"
     return rates, missing, clear
 
 
