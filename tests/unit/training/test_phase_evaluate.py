@@ -22,6 +22,7 @@ from training_world import (
 )
 
 from sealtrain.errors import ModelInvalid, PrivacyBroken, RecipeInvalid, UsageError
+from sealtrain.recipe.phases.evaluate import EvaluateRecipe
 from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.counts import BINS, histogram, metrics_of, noised, over_floor
@@ -138,9 +139,8 @@ def trained(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def evaluation(**changed: Any) -> Recipe:
-    document = classify().to_dict()
-    for name in ("calibration_share", "augmentation", "preparation", "trainer", "peft"):
-        document.pop(name, None)
+    known = set(EvaluateRecipe.model_fields) - {"trainer", "peft"}
+    document = {name: value for name, value in classify().to_dict().items() if name in known}
     return parse_recipe(
         document
         | {
