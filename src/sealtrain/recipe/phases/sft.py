@@ -110,8 +110,9 @@ class SftRecipe(Recipe):
 
     @model_validator(mode="after")
     def _learned_prompts_begin_rows(self) -> Self:
-        prompted = self.peft is not None and not self.peft.changes_weights
-        if prompted and (self.trainer.packing or self.trainer.padding_free):
+        if self.peft is None or self.peft.changes_weights:
+            return self
+        if self.trainer.packing or self.trainer.padding_free:
             raise ValueError(f"{self.peft.method} reads one document a row: no packing")
         return self
 
