@@ -95,7 +95,7 @@ def train_in_the_clear(recipe: Recipe, records: Path, base_dir: Path) -> dict[st
         metrics=lambda step, values: history.append({"step": step, **values}),
         on_checkpoint=lambda ref: None,
         resume=None,
-        progress=False,
+        progress=None,
     )
     return {
         "history": history,

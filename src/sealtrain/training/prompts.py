@@ -116,7 +116,7 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
 def _is_text(found: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return pa.types.is_string(found) or pa.types.is_large_string(found)
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
 
 
 def _is_conversation(found: pa.DataType) -> bool:

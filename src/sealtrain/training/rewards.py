@@ -70,8 +70,8 @@ class _Scorer:
 
         reward = work.recipe.reward
         self._tokenizer: PreTrainedTokenizerBase = build_tokenizer(reward, work.base_dir)
-        self._model = _load(work, self._tokenizer)
-        self._model.to("cuda" if torch.cuda.is_available() else "cpu")
+        model: Any = _load(work, self._tokenizer)
+        self._model = model.to("cuda" if torch.cuda.is_available() else "cpu")
         self._length = reward.max_length
         self._batch = work.recipe.trainer.per_device_eval_batch_size
 

@@ -75,7 +75,8 @@ class Sampler:
         ends = declared if isinstance(declared, list) else [declared]
         self._ends = {one for one in (tokenizer.eos_token_id, *ends) if one is not None}
         self.temperature: float = arguments.temperature
-        self._config = GenerationConfig(
+        config: Any = GenerationConfig  # untyped in the library
+        self._config = config(
             max_new_tokens=arguments.max_completion_length,
             do_sample=True,
             temperature=arguments.temperature,
@@ -109,7 +110,7 @@ class Sampler:
         ):
             end = next((at for at, token in enumerate(given) if token in self._ends), None)
             tokens = given if end is None else given[: end + 1]
-            text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+            text = str(self._tokenizer.decode(tokens, skip_special_tokens=True))
             answers.append(
                 Answer(
                     prompt=row,
@@ -179,7 +180,7 @@ def reference(model: Any, frozen: Any | None) -> Iterator[Any]:
         yield model
 
 
-def padded(rows: Sequence[torch.Tensor], value: float, *, left: bool = False) -> torch.Tensor:
+def padded(rows: Sequence[torch.Tensor], value: int, *, left: bool = False) -> torch.Tensor:
     """Rows of shape (length,) as one tensor (rows, longest), filled with ``value``."""
     from trl.trainer.utils import pad
 

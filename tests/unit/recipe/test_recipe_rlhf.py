@@ -122,7 +122,7 @@ def test_a_lock_without_its_reward_model_is_refused(
         document["models"] = {}
     else:
         document["models"]["reward"]["tokenizer"] = {"kind": "bytes", "sha256": None}
-    with pytest.raises(LockInvalid, match="model|tokenizer"):
+    with pytest.raises(LockInvalid, match=r"model|tokenizer"):
         parse_lock(canonical_json(document))
 
 

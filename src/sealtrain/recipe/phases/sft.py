@@ -110,10 +110,11 @@ class SftRecipe(Recipe):
 
     @model_validator(mode="after")
     def _learned_prompts_begin_rows(self) -> Self:
-        if self.peft is None or self.peft.changes_weights:
+        peft = self.peft
+        if peft is None or peft.changes_weights:
             return self
         if self.trainer.packing or self.trainer.padding_free:
-            raise ValueError(f"{self.peft.method} reads one document a row: no packing")
+            raise ValueError(f"{peft.method} reads one document a row: no packing")
         return self
 
     @model_validator(mode="after")
