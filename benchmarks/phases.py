@@ -22,6 +22,7 @@ from typing import Any
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
+from sealtrain.sealing.tabular.tokens import TokenShards
 from twosided import PlainRecords, PlainStore, run, seal
 
 STORIES = Path(__file__).resolve().parents[1] / "examples" / "every_phase"
@@ -44,8 +45,7 @@ def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     sealed = {}
     for one in recipe.datasets:
         key = f"{one.owner}.{one.name}"
-        words = iter(seal_as.get(key, "").split())
-        options = {word.removeprefix("--"): next(words) for word in words}
+        options = _options(seal_as.get(key, ""))
         out = folder / f"{key}.sealed"
         sealed[key] = seal(data[key], out, owner=one.owner, name=one.name, **options).open()
     sides = {"plain": {key: PlainRecords(one) for key, one in sealed.items()}, "sealed": sealed}
@@ -67,6 +67,19 @@ def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
             raise SystemExit(f"{name}: sealed and plaintext metrics differ")
     before, after = (statistics.median(seconds[side][1:]) for side in ("plain", "sealed"))
     return {"plain": before, "sealed": after, "ratio": after / before, "metrics": trained.metrics}
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Options of ``sealtrain seal`` as ``seal_dataset`` takes them."""
+    words = iter(text.split())
+    given = {word: next(words) for word in words}
+    options: dict[str, Any] = {}
+    if "--format" in given:
+        options["form"] = given["--format"]
+    if "--dtype" in given or "--row-tokens" in given:
+        rows = int(given.get("--row-tokens", TokenShards.row_tokens))
+        options["token_shards"] = TokenShards(dtype=given.get("--dtype"), row_tokens=rows)
+    return options
 
 
 def main() -> None:

@@ -76,7 +76,9 @@ def traced(
     chosen = {
         item.callspec.params.get("recipe")
         for item in request.session.items
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and hasattr(item, "callspec")
     }
     recipes = [name for name in RECIPES if name in chosen]
     folder = tmp_path_factory.mktemp("phases")

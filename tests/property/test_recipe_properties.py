@@ -24,7 +24,9 @@ from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.yamltext import parse_yaml
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json"
-LOCKS = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["vectors"]]
+EVERY_LOCK = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["vectors"]]
+# Those that fit any recipe of the strategy below: a further model belongs to its own recipe.
+LOCKS = [lock for lock in EVERY_LOCK if not lock["models"]]
 BOUNDED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 names = st.from_regex(r"[a-z0-9][a-z0-9-]{0,12}", fullmatch=True)
@@ -54,7 +56,7 @@ def recipes(draw: st.DrawFn) -> dict[str, Any]:
         "eos_token": draw(st.none() | texts),
     }
     recipe["release_policy"]["model"]["recipients"] = owners
-    return recipe
+    return parse_recipe(recipe).to_dict()
 
 
 def locked(recipe: dict[str, Any], base: dict[str, Any]) -> bytes:

@@ -28,6 +28,8 @@ CHOOSING = (
 MOST_NEEDLES = 40
 OPENED: list[str] = []
 REACHED: list[str] = []
+# What owners brought, of every recipe played: several bring the same records.
+INPUTS: list[Path] = []
 _REACHING = ("socket.bind", "socket.connect", "socket.sendto", "socket.getaddrinfo")
 
 
@@ -112,6 +114,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
 
     folder.mkdir()
     path, inputs, options = stories().prepare(name, folder)
+    INPUTS.extend(inputs.values())
     document = parse_yaml(path.read_bytes(), error=RecipeInvalid, what="recipe")
     if "max_steps" in document.get("trainer", {}):  # an evaluation has none
         document["trainer"] |= FEW
@@ -154,7 +157,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
         str(one.relative_to(folder.parent))
         for one in folder.parent.rglob("*")
         if one.is_file()
-        and not any(one.is_relative_to(path) for path in inputs.values())
+        and not any(one.is_relative_to(path) for path in INPUTS)
         and any(secret in one.read_bytes() for secret in secrets)
     )
     return {
