@@ -64,6 +64,9 @@ class ForgetfulStore:
         """None."""
         return ()
 
+    def sweep(self) -> None:
+        """Nothing was left over."""
+
 
 def train_in_the_clear(recipe: Recipe, records: Path, base_dir: Path) -> dict[str, Any]:
     """Train the recipe on plaintext.
