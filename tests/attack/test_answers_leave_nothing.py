@@ -2,89 +2,38 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
+from remains import Remains, remains_of
 from rlhf_victim import UTTERED
 from training_world import CANARY
 
-VICTIM = Path(__file__).resolve().parents[1] / "support" / "rlhf_victim.py"
-PLACES = ("HOME", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR")
 OURS = ("owner", "sealed", "checkpoints", "base", "scorer")
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[str, Any]]:
-    """A folder after training every way, what the process said, and what it said of itself."""
-    folder = tmp_path_factory.mktemp("left")
-    for place in (*PLACES, "cwd"):
-        (folder / place).mkdir()
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "CI"},
-        **{place: str(folder / place) for place in PLACES},
-        "PYTHONPATH": os.pathsep.join([str(VICTIM.parent), *sys.path]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(VICTIM), str(folder)],
-        cwd=folder / "cwd",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    (line,) = done.stdout.splitlines()
-    return folder, line, json.loads(line)
+def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    """What is left after training every way."""
+    return remains_of("rlhf_victim", tmp_path_factory.mktemp("left"), timeout=300)
 
 
-def test_the_model_did_say_it(left: tuple[Path, str, dict[str, Any]]) -> None:
-    _, _, answer = left
+def test_the_model_did_say_it(left: Remains) -> None:
     for name in ("ppo", "rloo", "grpo"):
-        assert answer["metrics"][name]["reward"] > 0.5
-        assert answer["metrics"][name]["eval_reward"] > 0.5
+        assert left.answer["metrics"][name]["reward"] > 0.5
+        assert left.answer["metrics"][name]["eval_reward"] > 0.5
 
 
 @pytest.mark.claim("C4")
-def test_no_answer_and_no_prompt_is_in_any_file_or_line(
-    left: tuple[Path, str, dict[str, Any]],
-) -> None:
-    folder, line, _ = left
+def test_no_answer_and_no_prompt_is_in_any_file_or_line(left: Remains) -> None:
     for word in (UTTERED, CANARY):
-        assert word not in line
-        holding = {
-            path.relative_to(folder).parts[0]
-            for path in folder.rglob("*")
-            if path.is_file() and word.encode() in path.read_bytes()
-        }
-        assert holding == {"owner"}
+        assert word not in left.line
+        assert left.holding(word) == {"owner"}
 
 
 @pytest.mark.claim("C4")
-def test_only_sealed_files_are_left_and_nobody_is_called(
-    left: tuple[Path, str, dict[str, Any]],
-) -> None:
-    folder, _, answer = left
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert {path.relative_to(folder).parts[0] for path in files} == set(OURS)
-    checkpoints = {path.suffix for path in (folder / "checkpoints").rglob("*") if path.is_file()}
-    assert checkpoints == {".sealed"}
-    allowed = tuple(str(folder / name) for name in OURS)
-    strange = {
-        path
-        for path in answer["opened"]
-        # Python tries once whether it may write to the temporary folder, with four fixed bytes.
-        if not path.startswith((*allowed, "/dev/null")) and Path(path).parent != folder / "TMPDIR"
-    }
-    assert strange == set()
-    assert sum(Path(path).parent == folder / "TMPDIR" for path in answer["opened"]) <= 1
-    assert answer["called"] == []
-    assert answer["logged"] == []
+def test_only_sealed_files_are_left_and_nobody_is_called(left: Remains) -> None:
+    assert left.places() == set(OURS)
+    assert left.suffixes("checkpoints") == {".sealed"}
+    assert left.opened_outside(OURS) == set()
+    assert len(left.opened_for_a_try()) <= 1
+    assert left.answer["called"] == []
+    assert left.answer["logged"] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,9 +9,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from remains import Remains, remains_of, started
 from training_world import (
     CANARY,
     checkpoint_store,
@@ -26,86 +25,35 @@ from training_world import (
 
 from sealtrain.errors import SealtrainError
 
-VICTIM = Path(__file__).resolve().parents[1] / "support" / "training_victim.py"
-PLACES = ("HOME", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR")
-
-
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """The victim, with every place a library may write to inside ``folder``."""
-    for place in (*PLACES, "cwd"):
-        (folder / place).mkdir(exist_ok=True)
-    environment = {
-        **os.environ,
-        **{place: str(folder / place) for place in PLACES},
-        "PYTHONPATH": os.pathsep.join([str(VICTIM.parent), *sys.path]),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(VICTIM), str(folder), *words],
-        cwd=folder / "cwd",
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    assert err == ""
-    (line,) = out.splitlines()
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+OURS = ("owner", "sealed", "checkpoints")
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder after sealing and an uninterrupted training, and what the process said."""
-    folder = tmp_path_factory.mktemp("left")
-    return folder, finish(start(folder))
+def left(tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    """What is left after sealing and an uninterrupted training."""
+    return remains_of("training_victim", tmp_path_factory.mktemp("left"), timeout=200)
 
 
 @pytest.mark.claim("C4")
-def test_only_the_store_and_the_owner_leave_files(left: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = left
-    places = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
-    assert places == {"owner", "sealed", "checkpoints"}
-    assert {path.suffix for path in (folder / "checkpoints").rglob("*")} == {".sealed"}
+def test_only_the_store_and_the_owner_leave_files(left: Remains) -> None:
+    assert left.places() == set(OURS)
+    assert {path.suffix for path in (left.folder / "checkpoints").rglob("*")} == {".sealed"}
 
 
 @pytest.mark.claim("C4")
-def test_no_file_but_the_owners_holds_a_record(left: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = left
-    holding = {
-        path.relative_to(folder).parts[0]
-        for path in folder.rglob("*")
-        if path.is_file() and CANARY.encode() in path.read_bytes()
-    }
-    assert holding == {"owner"}
+def test_no_file_but_the_owners_holds_a_record(left: Remains) -> None:
+    assert left.holding(CANARY) == {"owner"}
 
 
 @pytest.mark.claim("C4")
-def test_nothing_else_is_ever_opened_for_writing(left: tuple[Path, dict[str, Any]]) -> None:
-    folder, answer = left
-    allowed = tuple(str(folder / name) for name in ("owner", "sealed", "checkpoints"))
-    strange = {
-        path
-        for path in answer["opened"]
-        # Python tries once whether it may write to the temporary folder, with four fixed bytes.
-        if not path.startswith((*allowed, "/dev/null")) and Path(path).parent != folder / "TMPDIR"
-    }
-    assert strange == set()
-    assert sum(Path(path).parent == folder / "TMPDIR" for path in answer["opened"]) <= 1
+def test_nothing_else_is_ever_opened_for_writing(left: Remains) -> None:
+    assert left.opened_outside(OURS) == set()
+    assert len(left.opened_for_a_try()) <= 1
 
 
 @pytest.mark.claim("C23")
-def test_killed_and_resumed_it_ends_with_the_same_weights(
-    left: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    _, whole = left
-    process = start(tmp_path, "slow")
+def test_killed_and_resumed_it_ends_with_the_same_weights(left: Remains, tmp_path: Path) -> None:
+    process = started("training_victim", tmp_path, "slow")
     try:
         deadline = time.monotonic() + 120
         while not list((tmp_path / "checkpoints").glob("checkpoint-00000002-*.sealed")):
@@ -116,18 +64,12 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert process.returncode == -signal.SIGKILL
-    resumed = finish(start(tmp_path))
+    after = remains_of("training_victim", tmp_path, timeout=200)
+    whole, resumed = left.answer, after.answer
     assert resumed["weights"] == whole["weights"]
     assert resumed["history"] == whole["history"][-len(resumed["history"]) :]
     assert 0 < len(resumed["history"]) < len(whole["history"])
-    clear = [
-        path
-        for path in tmp_path.rglob("*")
-        if path.is_file()
-        and path.relative_to(tmp_path).parts[0] != "owner"
-        and CANARY.encode() in path.read_bytes()
-    ]
-    assert clear == []
+    assert after.holding(CANARY) == {"owner"}
 
 
 def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

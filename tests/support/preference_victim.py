@@ -7,23 +7,10 @@ writing, and every address it tried to reach.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
-OPENED: list[str] = []
-CALLED: list[str] = []
-
-
-def watch(event: str, arguments: tuple[object, ...]) -> None:
-    """Note every file opened for writing, also by code that removes it again, and every call."""
-    if event in ("socket.connect", "socket.getaddrinfo", "subprocess.Popen"):
-        CALLED.append(f"{event} {arguments[:2]!r}")
-    if event != "open":
-        return
-    path, _mode, flags = arguments
-    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) and isinstance(path, str):
-        OPENED.append(path)
+from watching import CALLED, OPENED, watch
 
 
 def main() -> None:

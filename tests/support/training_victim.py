@@ -7,21 +7,11 @@ Python opened for writing. ``slow`` waits after each checkpoint, so that a test 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
 
-OPENED: list[str] = []
-
-
-def watch(event: str, arguments: tuple[object, ...]) -> None:
-    """Note every file opened for writing, also by code that removes it again."""
-    if event != "open":
-        return
-    path, _mode, flags = arguments
-    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) and isinstance(path, str):
-        OPENED.append(path)
+from watching import OPENED, watch
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ quiet.silence()
 __all__ = [
     "BYTE_VOCABULARY",
     "adopt_tokens",
+    "build_causal_model",
     "build_model",
     "build_tokenizer",
     "byte_tokenizer",
@@ -154,6 +155,16 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
             expected=f"at least {len(tokenizer)}",
             hint="set vocab_size in model.config",
         )
+
+
+def build_causal_model(
+    recipe: Recipe, base_dir: Path, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """The recipe's causal language model, fit for its tokenizer. Raises as ``build_model``."""
+    model = build_model(recipe, base_dir, "AutoModelForCausalLM")
+    check_vocabulary(model, tokenizer)
+    adopt_tokens(model, tokenizer)
+    return model
 
 
 def adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -8,7 +8,6 @@ first; it is not measured, and the temperature goes with the model as ``calibrat
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training import quiet
@@ -23,7 +22,7 @@ from sealtrain.training.classifier_inputs import (
 )
 from sealtrain.training.images import preparation_file, preparation_of
 from sealtrain.training.loaders.hugging import positioned_under
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.measuring import classifier_answers, train_and_measure
 from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
 from sealtrain.training.scores import fitted_temperature, measure, softmax
@@ -60,7 +59,7 @@ def train(
         Trained model (a PEFT model with LoRA), tokenizer if there is one, final metrics, the
         callback that ran.
     """
-    from transformers import PrinterCallback, Trainer, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     recipe = work.recipe
     kind = recipe.columns.kind
@@ -89,11 +88,8 @@ def train(
         data_collator=encode,
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
-    work.evaluation = lambda model: _evaluate(work, model, encode)
-    trainer.train()
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return model, tokenizer, _evaluate(work, model, encode), callback
+    model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
+    return model, tokenizer, metrics, callback
 
 
 def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
@@ -158,22 +154,11 @@ def _evaluate(
     work: Workplace, model: Any, encode: Callable[[list[Encoded]], Encoded]
 ) -> dict[str, float]:
     import numpy as np
-    import torch
 
-    truth: list[int] = []
-    found: list[Any] = []
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        for records in _chunks(work):
-            batch = encode(records)
-            truth += batch.pop("labels").tolist()
-            inputs = {name: value.to(model.device) for name, value in batch.items()}
-            found.append(model(**inputs).logits.float().cpu().numpy())
-    model.train(training)
+    truth, logits = classifier_answers(work, model, encode)
     if not truth:
         return {}
-    return _measured(work, np.asarray(truth), np.concatenate(found))
+    return _measured(work, np.asarray(truth), np.concatenate(logits))
 
 
 def _measured(work: Workplace, truth: Any, logits: Any) -> dict[str, float]:
@@ -189,12 +174,3 @@ def _measured(work: Workplace, truth: Any, logits: Any) -> dict[str, float]:
     work.beside["calibration.json"] = json.dumps({"temperature": temperature}).encode()
     metrics = measure(truth[~fitting], softmax(logits[~fitting], temperature))
     return metrics | {"temperature": temperature}
-
-
-def _chunks(work: Workplace) -> Iterator[list[Encoded]]:
-    if not work.test_sources:
-        return
-    size = work.recipe.trainer.per_device_eval_batch_size
-    for batch in read_all(work.test_sources, work.recipe.columns.names):
-        for at in range(0, batch.num_rows, size):
-            yield batch.slice(at, size).to_pylist()

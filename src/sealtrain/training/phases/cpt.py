@@ -27,13 +27,13 @@ from sealtrain.training.loaders.packing import (
     windows,
 )
 from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models import (
     adopt_tokens,
     build_model,
     build_tokenizer,
     check_vocabulary,
 )
-from sealtrain.training.randomness import undisturbed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ def train(
         SchemaMismatch, RecordInvalid, DataInvalid: The records hold no such tokens.
         ModelInvalid: Records shall end with a token that the tokenizer does not have.
     """
-    from transformers import PrinterCallback, Trainer, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     recipe = work.recipe
     tokenizer = None if recipe.model.tokenizer is None else build_tokenizer(recipe, work.base_dir)
@@ -100,13 +100,11 @@ def train(
         data_collator=_stacked,
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
-    if work.test_sources:
-        work.evaluation = lambda model: _evaluate(work, model, encode)
-    trainer.train()
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    with undisturbed(model):
-        metrics = {} if work.evaluation is None else work.evaluation(model)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        return _evaluate(work, model, encode)
+
+    model, metrics = train_and_measure(work, trainer, evaluate if work.test_sources else None)
     config.use_cache = cached
     return model, tokenizer, metrics, callback
 

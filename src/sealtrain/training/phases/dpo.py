@@ -21,19 +21,14 @@ from sealtrain.training import quiet
 from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
-from sealtrain.training.models import (
-    adopt_tokens,
-    build_model,
-    build_tokenizer,
-    check_vocabulary,
-)
+from sealtrain.training.measuring import train_and_measure
+from sealtrain.training.models import build_causal_model, build_tokenizer
 from sealtrain.training.preferences import (
     InOneGo,
     batches,
     own_arguments,
     preference_rows,
 )
-from sealtrain.training.randomness import undisturbed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -57,8 +52,6 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
         ran.
     """
-    from transformers import PrinterCallback
-
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
     rows, test_rows = preference_rows(work, tokenizer)
@@ -66,28 +59,19 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     method = _METHODS[recipe.trainer.kind]
     trainer = method.build(
         work,
-        model=_base(work, tokenizer),
+        model=build_causal_model(work.recipe, work.base_dir, tokenizer),
         train_dataset=rows,
         eval_dataset=test_rows,
         processing_class=tokenizer,
         peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
-    if test_rows is not None:
-        work.evaluation = lambda model: _measure(trainer, model, method)
-    trainer.train()
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    with undisturbed(model):
-        metrics = {} if work.evaluation is None else work.evaluation(model)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        return _measure(trainer, model, method)
+
+    model, metrics = train_and_measure(work, trainer, None if test_rows is None else evaluate)
     return model, tokenizer, metrics, callback
-
-
-def _base(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    model = build_model(work.recipe, work.base_dir, "AutoModelForCausalLM")
-    check_vocabulary(model, tokenizer)
-    adopt_tokens(model, tokenizer)
-    return model
 
 
 def _settings(work: Workplace) -> dict[str, Any]:
@@ -97,7 +81,11 @@ def _settings(work: Workplace) -> dict[str, Any]:
 
 def _reference(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
     """The model as it is before training; an adapter can be switched off instead."""
-    return None if work.recipe.peft is not None else _base(work, tokenizer)
+    return (
+        None
+        if work.recipe.peft is not None
+        else build_causal_model(work.recipe, work.base_dir, tokenizer)
+    )
 
 
 def _dpo(work: Workplace, **given: Any) -> Any:

@@ -20,8 +20,8 @@ from sealtrain.training.callback import SealedRun
 from sealtrain.training.encoders import build_encoder, encoder_files
 from sealtrain.training.loaders.hugging import as_iterable_dataset
 from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
-from sealtrain.training.randomness import undisturbed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,6 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from transformers import PrinterCallback
 
     class QuietTrainer(SentenceTransformerTrainer):
         """Its model card would collect training texts and write them into a README."""
@@ -94,14 +93,12 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         loss=_loss(encoder, recipe.trainer),
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
-    if work.test_sources:
-        work.evaluation = lambda encoder: _evaluate(work, encoder)
-    trainer.train()
-    encoder = trainer.accelerator.unwrap_model(trainer.model)
+
+    def evaluate(encoder: Any) -> dict[str, float]:
+        return _evaluate(work, encoder)
+
+    encoder, metrics = train_and_measure(work, trainer, evaluate if work.test_sources else None)
     work.beside |= encoder_files(encoder)
-    with undisturbed(encoder):
-        metrics = {} if work.evaluation is None else work.evaluation(encoder)
     return encoder[0].model, tokenizer, metrics, callback
 
 

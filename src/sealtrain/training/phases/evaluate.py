@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import ModelInvalid, UsageError
 from sealtrain.training import quiet
 from sealtrain.training.classifier_inputs import tabular_encoder, text_encoder
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.measuring import classifier_answers
 from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
 from sealtrain.training.privacy.counts import histogram, metrics_of, noised, over_floor
 from sealtrain.training.scores import softmax
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sealtrain.training.workplace import Workplace
 
 quiet.silence()
@@ -87,17 +85,8 @@ def _answers(work: Workplace) -> tuple[list[int], list[Any]]:
         tokenizer = build_tokenizer(recipe, work.base_dir)
         check_vocabulary(model, tokenizer)
         encode = text_encoder(recipe, tokenizer)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model.to(device).eval()
-    truth: list[int] = []
-    logits: list[Any] = []
-    with torch.no_grad():
-        for records in _chunks(work):
-            batch = encode(records)
-            truth += batch.pop("labels").tolist()
-            inputs = {name: value.to(device) for name, value in batch.items()}
-            logits.append(model(**inputs).logits.float().cpu().numpy())
-    return truth, logits
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return classifier_answers(work, model, encode)
 
 
 def _refuse_other_labels(recipe: Any, model: Any) -> None:
@@ -112,10 +101,3 @@ def _refuse_other_labels(recipe: Any, model: Any) -> None:
             expected=f"{recipe.num_labels}",
             hint="list labels as the model was trained with them",
         )
-
-
-def _chunks(work: Workplace) -> Iterator[list[dict[str, Any]]]:
-    size = work.recipe.trainer.per_device_eval_batch_size
-    for batch in read_all(work.test_sources, work.recipe.columns.names):
-        for at in range(0, batch.num_rows, size):
-            yield batch.slice(at, size).to_pylist()

@@ -17,13 +17,13 @@ from sealtrain.training import quiet
 from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
+from sealtrain.training.measuring import train_and_measure
 from sealtrain.training.models import (
     build_model,
     build_tokenizer,
     check_vocabulary,
 )
 from sealtrain.training.preferences import batches, own_arguments, preference_rows
-from sealtrain.training.randomness import undisturbed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,7 +45,6 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
         ran.
     """
-    from transformers import PrinterCallback
     from trl.trainer.reward_config import RewardConfig
     from trl.trainer.reward_trainer import RewardTrainer
 
@@ -73,13 +72,11 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "SEQ_CLS"),
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
-    if test_rows is not None:
-        work.evaluation = lambda model: _measure(trainer, model)
-    trainer.train()
-    trained = trainer.accelerator.unwrap_model(trainer.model)
-    with undisturbed(trained):
-        metrics = {} if work.evaluation is None else work.evaluation(trained)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        return _measure(trainer, model)
+
+    trained, metrics = train_and_measure(work, trainer, None if test_rows is None else evaluate)
     return trained, tokenizer, metrics, callback
 
 

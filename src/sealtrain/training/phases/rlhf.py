@@ -20,12 +20,8 @@ from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.loaders.hugging import as_iterable_dataset
-from sealtrain.training.models import (
-    adopt_tokens,
-    build_model,
-    build_tokenizer,
-    check_vocabulary,
-)
+from sealtrain.training.measuring import train_and_measure
+from sealtrain.training.models import build_causal_model, build_tokenizer
 from sealtrain.training.preferences import own_arguments
 from sealtrain.training.prompts import Prompt, check_prompt, test_prompts, training_prompts
 from sealtrain.training.randomness import undisturbed
@@ -60,7 +56,11 @@ def train(
     prompts = training_prompts(work, tokenizer)
     frozen = None
     if work.recipe.peft is None:
-        frozen = _base(work, tokenizer).train(False).requires_grad_(False)
+        frozen = (
+            build_causal_model(work.recipe, work.base_dir, tokenizer)
+            .train(False)
+            .requires_grad_(False)
+        )
     trial = _Trial(work, tokenizer, frozen)
     by = _ppo if work.recipe.trainer.algorithm == "ppo" else _groups
     model, ran = by(work, tokenizer, trial, prompts)
@@ -75,7 +75,7 @@ class _Trial:
     def __init__(
         self, work: Workplace, tokenizer: PreTrainedTokenizerBase, frozen: PreTrainedModel | None
     ) -> None:
-        self.policy = _base(work, tokenizer)
+        self.policy = build_causal_model(work.recipe, work.base_dir, tokenizer)
         self.frozen = frozen
         self.sampler = Sampler(tokenizer, self.policy, work.recipe.trainer)
         self.rewards: Rewards = rewards_of(work)
@@ -136,13 +136,6 @@ class _Trial:
         return self.rewards(prompts, [answer.text for answer in answers], wanted)
 
 
-def _base(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    model = build_model(work.recipe, work.base_dir, "AutoModelForCausalLM")
-    check_vocabulary(model, tokenizer)
-    adopt_tokens(model, tokenizer)
-    return model
-
-
 def _ppo(
     work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
 ) -> tuple[Any, PpoLoop]:
@@ -171,7 +164,6 @@ def _ppo(
 def _groups(
     work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
 ) -> tuple[Any, SealedRun]:
-    from transformers import PrinterCallback
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
     recipe, arguments = work.recipe, work.recipe.trainer
@@ -185,7 +177,6 @@ def _groups(
         peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
     if trial.frozen is not None:
         trial.frozen.to(trainer.args.device)
         if arguments.disable_dropout:
@@ -194,8 +185,8 @@ def _groups(
         # It would load a reference by name, from wherever the base model once came.
         trainer.beta, trainer.ref_model = arguments.beta, trial.frozen
         add_fused_lm_head(trial.frozen, temperature=arguments.temperature)
-    trainer.train()
-    return trainer.accelerator.unwrap_model(trainer.model), callback
+    model, _ = train_and_measure(work, trainer, None)  # measured beside the reference, below
+    return model, callback
 
 
 def _config(work: Workplace) -> Any:

@@ -10,7 +10,6 @@ greedy decoding reproduces exactly, found in one forward pass. On text and conve
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,15 +20,10 @@ from sealtrain.training.adapters import adapter_config, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.loaders.stream import RecordStream, read_all
-from sealtrain.training.models import (
-    adopt_tokens,
-    build_model,
-    build_tokenizer,
-    check_vocabulary,
-)
+from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.measuring import completion_metrics, test_records, train_and_measure
+from sealtrain.training.models import build_causal_model, build_tokenizer
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
-from sealtrain.training.randomness import undisturbed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -71,7 +65,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         Trained model (a PEFT model with LoRA), tokenizer, final metrics, the callback that ran.
     """
     import torch
-    from transformers import PrinterCallback, Trainer
+    from transformers import Trainer
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
@@ -90,9 +84,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
-    model = build_model(recipe, work.base_dir, "AutoModelForCausalLM")
-    check_vocabulary(model, tokenizer)
-    adopt_tokens(model, tokenizer)
+    model = build_causal_model(recipe, work.base_dir, tokenizer)
     if recipe.columns.kind == "messages":
         _check_template(tokenizer, assistant_only=recipe.trainer.assistant_only_loss)
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
@@ -112,16 +104,11 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
 
     def evaluate(model: Any) -> dict[str, float]:
         return _mean_loss(trainer, model) if tested else _evaluate(work, model, tokenizer)
 
-    work.evaluation = evaluate
-    trainer.train()
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    with undisturbed(model):
-        metrics = evaluate(model)
+    model, metrics = train_and_measure(work, trainer, evaluate)
     return model, tokenizer, metrics, callback
 
 
@@ -189,43 +176,14 @@ def _evaluate(work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase) -
     columns = work.recipe.columns
     if not work.test_sources or columns.kind != "prompt-completion":
         return {}
-    import torch
 
-    size = work.recipe.trainer.per_device_eval_batch_size
-    right = total = 0
-    loss_sum = 0.0
-    answers: Counter[str] = Counter()
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        for records in _chunks(work, size):
-            answers.update(str(record[columns.completion]).strip() for record in records)
+    def batches() -> Iterator[tuple[dict[str, Any], Any, list[str]]]:
+        for records in test_records(work):
+            answers = [str(record[columns.completion]) for record in records]
             ids, mask, labels = _encode(records, columns, tokenizer, model.device)
-            outputs = model(input_ids=ids, attention_mask=mask, use_cache=False)
-            logits = outputs.logits[:, virtual_tokens(model) : -1]
-            wanted = labels[:, 1:]
-            counted = wanted != -100
-            hits = (logits.argmax(-1) == wanted) | ~counted
-            right += int(hits.all(dim=1).sum())
-            total += len(records)
-            losses = torch.nn.functional.cross_entropy(
-                logits.float().transpose(1, 2), wanted, ignore_index=-100, reduction="none"
-            )
-            loss_sum += float((losses.sum(1) / counted.sum(1).clamp(min=1)).sum())
-    model.train(training)
-    if not total:
-        return {}
-    return {
-        "accuracy": right / total,
-        "eval_loss": loss_sum / total,
-        "majority": answers.most_common(1)[0][1] / total,
-    }
+            yield {"input_ids": ids, "attention_mask": mask}, labels, answers
 
-
-def _chunks(work: Workplace, size: int) -> Iterator[list[dict[str, Any]]]:
-    for batch in read_all(work.test_sources, work.recipe.columns.names):
-        for at in range(0, batch.num_rows, size):
-            yield batch.slice(at, size).to_pylist()
+    return completion_metrics(model, batches(), skip=virtual_tokens(model))
 
 
 def _encode(

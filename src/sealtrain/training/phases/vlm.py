@@ -8,7 +8,6 @@ completion token, the end token included, is the model's first choice given the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from sealtrain.training.imagetext import (
     train_parts,
 )
 from sealtrain.training.loaders.hugging import as_iterable_dataset
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.measuring import completion_metrics, test_records, train_and_measure
 from sealtrain.training.models import (
     adopt_tokens,
     build_model,
@@ -50,7 +49,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     Returns:
         Trained model (a PEFT model with LoRA), tokenizer, final metrics, the callback that ran.
     """
-    from transformers import PrinterCallback, Trainer, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     class WithoutCache(Trainer):
         """A cache of keys and values is for answering; training would fill it for nothing."""
@@ -85,48 +84,18 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         data_collator=encode,
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
-    work.evaluation = lambda model: _evaluate(work, model, encode)
-    trainer.train()
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return model, tokenizer, _evaluate(work, model, encode), callback
+    model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
+    return model, tokenizer, metrics, callback
 
 
 def _evaluate(work: Workplace, model: Any, encode: ImageTextEncoder) -> dict[str, float]:
-    import torch
-
     columns = work.recipe.columns
-    right = total = 0
-    loss_sum = 0.0
-    answers: Counter[str] = Counter()
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        for records in _chunks(work):
+
+    def batches() -> Iterator[tuple[dict[str, Any], Any, list[str]]]:
+        for records in test_records(work):
             batch = {name: value.to(model.device) for name, value in encode(records).items()}
-            wanted = batch.pop("labels")[:, 1:]
-            logits = model(**batch, use_cache=False).logits[:, :-1]
-            counted = wanted != -100
-            right += int(((logits.argmax(-1) == wanted) | ~counted).all(dim=1).sum())
-            total += len(records)
-            losses = torch.nn.functional.cross_entropy(
-                logits.float().transpose(1, 2), wanted, ignore_index=-100, reduction="none"
-            )
-            loss_sum += float((losses.sum(1) / counted.sum(1).clamp(min=1)).sum())
-            if columns.kind == "prompt-completion":
-                answers.update(str(record[columns.completion]).strip() for record in records)
-    model.train(training)
-    if not total:
-        return {}
-    metrics = {"eval_loss": loss_sum / total}
-    if answers:
-        metrics["accuracy"] = right / total
-        metrics["majority"] = answers.most_common(1)[0][1] / total
-    return metrics
+            paired = columns.kind == "prompt-completion"
+            answers = [str(record[columns.completion]) for record in records] if paired else []
+            yield batch, batch.pop("labels"), answers
 
-
-def _chunks(work: Workplace) -> Iterator[list[dict[str, Any]]]:
-    size = work.recipe.trainer.per_device_eval_batch_size
-    for batch in read_all(work.test_sources, work.recipe.columns.names):
-        for at in range(0, batch.num_rows, size):
-            yield batch.slice(at, size).to_pylist()
+    return completion_metrics(model, batches())

@@ -1,0 +1,126 @@
+"""What phases share at their end: run the trainer, then measure on the sealed test split."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training import quiet
+from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.randomness import undisturbed
+
+if TYPE_CHECKING:
+    import torch
+
+    from sealtrain.training.callback import Evaluation
+    from sealtrain.training.workplace import Workplace
+
+quiet.silence()
+
+__all__ = ["classifier_answers", "completion_metrics", "test_records", "train_and_measure"]
+
+Records = list[dict[str, Any]]
+
+
+def train_and_measure(
+    work: Workplace, trainer: Any, evaluation: Evaluation | None
+) -> tuple[Any, dict[str, float]]:
+    """Run a Hugging Face trainer to its end.
+
+    Args:
+        work: Gets ``evaluation``, for use during training.
+        trainer: Ready to train.
+        evaluation: Measures on the test split, ``None`` where there is nothing to measure on.
+
+    Returns:
+        Trained model without the trainer's wrapping, and its final metrics.
+    """
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+    if evaluation is not None:
+        work.evaluation = evaluation
+    trainer.train()
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if evaluation is None:
+        return model, {}
+    with undisturbed(model):
+        return model, evaluation(model)
+
+
+def test_records(work: Workplace) -> Iterator[Records]:
+    """Every test record once, ``per_device_eval_batch_size`` at a time."""
+    size = work.recipe.trainer.per_device_eval_batch_size
+    for batch in read_all(work.test_sources, work.recipe.columns.names):
+        for at in range(0, batch.num_rows, size):
+            yield batch.slice(at, size).to_pylist()
+
+
+def classifier_answers(
+    work: Workplace, model: Any, encode: Callable[[Records], dict[str, Any]]
+) -> tuple[list[int], list[Any]]:
+    """Label of every test record, and logits float32 (batch, labels) of every batch.
+
+    Args:
+        work: Has the records.
+        model: In evaluation mode.
+        encode: Records to tensors, ``labels`` among them.
+    """
+    import torch
+
+    truth: list[int] = []
+    logits: list[Any] = []
+    with torch.no_grad():
+        for records in test_records(work):
+            batch = encode(records)
+            truth += batch.pop("labels").tolist()
+            inputs = {name: value.to(model.device) for name, value in batch.items()}
+            logits.append(model(**inputs).logits.float().cpu().numpy())
+    return truth, logits
+
+
+def completion_metrics(
+    model: Any,
+    batches: Iterable[tuple[Mapping[str, torch.Tensor], torch.Tensor, list[str]]],
+    *,
+    skip: int = 0,
+) -> dict[str, float]:
+    """How well a model continues prompts, each record weighing the same.
+
+    Args:
+        model: A causal language model in evaluation mode.
+        batches: Inputs; labels int64 (records, tokens), -100 outside what is learned; and the
+            completions in words, none where only the loss is wanted.
+        skip: Positions that an adapter puts before the input.
+
+    Returns:
+        ``eval_loss``; with completions also ``accuracy``, the share of records whose every token is
+        the model's first choice, and ``majority``, the share of the commonest completion.
+    """
+    import torch
+
+    right = total = 0
+    loss_sum = 0.0
+    answers: Counter[str] = Counter()
+    with torch.no_grad():
+        for inputs, labels, words in batches:
+            answers.update(word.strip() for word in words)
+            logits = model(**inputs, use_cache=False).logits[:, skip:-1]
+            wanted = labels[:, 1:]
+            counted = wanted != -100
+            right += int(((logits.argmax(-1) == wanted) | ~counted).all(dim=1).sum())
+            total += len(labels)
+            losses = torch.nn.functional.cross_entropy(
+                logits.float().transpose(1, 2), wanted, ignore_index=-100, reduction="none"
+            )
+            loss_sum += float((losses.sum(1) / counted.sum(1).clamp(min=1)).sum())
+    if not total:
+        return {}
+    if not answers:
+        return {"eval_loss": loss_sum / total}
+    return {
+        "accuracy": right / total,
+        "eval_loss": loss_sum / total,
+        "majority": answers.most_common(1)[0][1] / total,
+    }
