@@ -38,7 +38,19 @@
     │   │   ├── MeasurementMismatch measurement-mismatch
     │   │   ├── ReportDataMismatch report-data-mismatch
     │   │   ├── PlatformMismatch   platform-mismatch
-    │   │   └── SimulatedEvidence  simulated-evidence
+    │   │   ├── SimulatedEvidence  simulated-evidence
+    │   │   ├── CertificateChainInvalid certificate-chain-invalid
+    │   │   ├── CertificateRevoked certificate-revoked
+    │   │   ├── EvidenceStale evidence-stale
+    │   │   ├── GpuModeRefused gpu-mode-refused
+    │   │   ├── GpuNonceMismatch gpu-nonce-mismatch
+    │   │   ├── GpuReportInvalid gpu-report-invalid
+    │   │   ├── GpuSetRefused gpu-set-refused
+    │   │   ├── MigratableGuest migratable-guest
+    │   │   ├── ReferenceValueInvalid reference-value-invalid
+    │   │   ├── ReferenceValueMismatch reference-value-mismatch
+    │   │   ├── RemoteVerdictRefused remote-verdict-refused
+    │   │   └── RevocationUnknown revocation-unknown
     │   ├── ReleaseRefused         the broker keeps the keys
     │   │   ├── ApprovalsMissing   approvals-missing
     │   │   ├── ApprovalExpired    approval-expired
@@ -56,6 +68,7 @@
     │   │   ├── RunMismatch        run-mismatch
     │   │   ├── ConsortiumMismatch consortium-mismatch
     │   │   └── AnswerInvalid      answer-invalid
+    │   ├── KmsAnswerInvalid       kms-answer-invalid
     │   ├── LedgerInconsistent     ledger-inconsistent
     │   ├── ProofInvalid           proof-invalid
     │   ├── RunLogBroken           run-log-broken
@@ -70,8 +83,10 @@
     │       └── ClaimContradicted  claim-contradicted
     ├── Unreachable                exit 4   another side did not answer in time
     │   ├── BrokerUnreachable      broker-unreachable
+    │   ├── CollateralUnreachable  collateral-unreachable
     │   ├── DecryptionLost         decryption-lost
     │   ├── GuestApiUnreachable    guest-api-unreachable
+    │   ├── KmsUnreachable         kms-unreachable
     │   ├── StorageFailed          storage-failed
     │   └── StorageUnreachable     storage-unreachable
     ├── DataInvalid                exit 5   the data is not what it must be
@@ -101,6 +116,8 @@ __all__ = [
     "ApprovalsMissing",
     "BrokerUnreachable",
     "BudgetSpent",
+    "CertificateChainInvalid",
+    "CertificateRevoked",
     "ChallengeExpired",
     "ChallengeReplayed",
     "ChallengeUnknown",
@@ -109,6 +126,7 @@ __all__ = [
     "ClaimContradicted",
     "CollateralExpired",
     "CollateralMismatch",
+    "CollateralUnreachable",
     "ComposeHashMismatch",
     "ConfigError",
     "ConsortiumInvalid",
@@ -123,13 +141,20 @@ __all__ = [
     "EventLogMismatch",
     "EvidenceMalformed",
     "EvidenceRefused",
+    "EvidenceStale",
     "ExtraMissing",
     "FileTruncated",
     "FormatUnknown",
+    "GpuModeRefused",
+    "GpuNonceMismatch",
+    "GpuReportInvalid",
+    "GpuSetRefused",
     "GuestApiUnreachable",
     "HeaderDamaged",
     "KeyFileInvalid",
     "KeyProviderMismatch",
+    "KmsAnswerInvalid",
+    "KmsUnreachable",
     "LeaseStale",
     "LeaseUnknown",
     "LedgerInconsistent",
@@ -138,6 +163,7 @@ __all__ = [
     "ManifestMalformed",
     "ManifestRefused",
     "MeasurementMismatch",
+    "MigratableGuest",
     "ModelInvalid",
     "NoStanza",
     "NotSealed",
@@ -149,9 +175,13 @@ __all__ = [
     "RecipeChanged",
     "RecipeInvalid",
     "RecordInvalid",
+    "ReferenceValueInvalid",
+    "ReferenceValueMismatch",
     "Refused",
     "ReleaseRefused",
+    "RemoteVerdictRefused",
     "ReportDataMismatch",
+    "RevocationUnknown",
     "RootMismatch",
     "RunLogBroken",
     "RunMismatch",
@@ -448,6 +478,78 @@ class SimulatedEvidence(EvidenceRefused):
     code = "simulated-evidence"
 
 
+class CertificateChainInvalid(EvidenceRefused):
+    """A certificate chain does not hold: dates, roles, key types or signatures."""
+
+    code = "certificate-chain-invalid"
+
+
+class CertificateRevoked(EvidenceRefused):
+    """The vendor revoked a certificate, or holds it back."""
+
+    code = "certificate-revoked"
+
+
+class EvidenceStale(EvidenceRefused):
+    """Evidence was made too long ago, or in the future."""
+
+    code = "evidence-stale"
+
+
+class GpuModeRefused(EvidenceRefused):
+    """An accelerator is not in the confidential mode that the policy asks for."""
+
+    code = "gpu-mode-refused"
+
+
+class GpuNonceMismatch(EvidenceRefused):
+    """An accelerator's report was made for another conversation."""
+
+    code = "gpu-nonce-mismatch"
+
+
+class GpuReportInvalid(EvidenceRefused):
+    """An accelerator's report does not parse or its signature does not hold."""
+
+    code = "gpu-report-invalid"
+
+
+class GpuSetRefused(EvidenceRefused):
+    """Accelerators are missing, shown twice, or do not belong together."""
+
+    code = "gpu-set-refused"
+
+
+class MigratableGuest(EvidenceRefused):
+    """Another guest may move this one, and its memory, to another machine."""
+
+    code = "migratable-guest"
+
+
+class ReferenceValueInvalid(EvidenceRefused):
+    """A vendor's file of reference values is not authentic."""
+
+    code = "reference-value-invalid"
+
+
+class ReferenceValueMismatch(EvidenceRefused):
+    """An accelerator runs firmware that differs from the vendor's reference values."""
+
+    code = "reference-value-mismatch"
+
+
+class RemoteVerdictRefused(EvidenceRefused):
+    """A vendor's verdict is not authentic, not about this evidence, or negative."""
+
+    code = "remote-verdict-refused"
+
+
+class RevocationUnknown(EvidenceRefused):
+    """Nothing valid says whether a certificate was revoked."""
+
+    code = "revocation-unknown"
+
+
 class ReleaseRefused(Refused):
     """The broker keeps the keys."""
 
@@ -550,6 +652,12 @@ class AnswerInvalid(ReleaseRefused):
     code = "answer-invalid"
 
 
+class KmsAnswerInvalid(Refused):
+    """A key service answered with something that does not open as it must."""
+
+    code = "kms-answer-invalid"
+
+
 class LedgerInconsistent(Refused):
     """A ledger was rewritten or forked."""
 
@@ -635,6 +743,12 @@ class BrokerUnreachable(Unreachable):
     code = "broker-unreachable"
 
 
+class CollateralUnreachable(Unreachable):
+    """The vendor's collateral, or a cache of it, cannot be fetched."""
+
+    code = "collateral-unreachable"
+
+
 class DecryptionLost(Unreachable):
     """The process that decrypts ahead of training ended without a word."""
 
@@ -645,6 +759,12 @@ class GuestApiUnreachable(Unreachable):
     """The guest's attestation API did not answer."""
 
     code = "guest-api-unreachable"
+
+
+class KmsUnreachable(Unreachable):
+    """The key service does not answer."""
+
+    code = "kms-unreachable"
 
 
 class StorageFailed(Unreachable):

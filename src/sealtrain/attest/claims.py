@@ -1,0 +1,94 @@
+"""Claims: one comparison each, with where the value came from. The first breach raises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sealtrain.errors import EvidenceRefused
+
+__all__ = ["Claim", "Outcome", "among", "equal", "unlooked"]
+
+Outcome = Literal["equal", "allowed", "any"]
+"""``equal`` to one expected value, among the ``allowed`` ones, or the policy said ``any``."""
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One comparison that held.
+
+    Attributes:
+        name: What was compared, in words.
+        got: What the evidence says.
+        expected: What it was compared with; ``any`` where the policy does not look.
+        source: What vouches for ``got``: ``TDX quote``, ``event log``, ``NSM document``…
+        outcome: How it held.
+    """
+
+    name: str
+    got: str
+    expected: str
+    source: str
+    outcome: Outcome
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON form."""
+        return {
+            "name": self.name,
+            "got": self.got,
+            "expected": self.expected,
+            "source": self.source,
+            "outcome": self.outcome,
+        }
+
+
+def equal(
+    name: str,
+    got: str,
+    expected: str | None,
+    *,
+    source: str,
+    error: type[EvidenceRefused],
+    message: str,
+    hint: str | None = None,
+) -> Claim:
+    """Compare with one value; ``None`` accepts anything.
+
+    Raises:
+        EvidenceRefused: An ``error``, where the values differ.
+    """
+    if expected is None:
+        return unlooked(name, got, source=source)
+    if got != expected:
+        raise error(message, check=name, got=got, expected=expected, hint=hint)
+    return Claim(name=name, got=got, expected=expected, source=source, outcome="equal")
+
+
+def among(
+    name: str,
+    got: str,
+    allowed: Literal["any"] | tuple[str, ...],
+    *,
+    source: str,
+    error: type[EvidenceRefused],
+    message: str,
+    hint: str | None = None,
+) -> Claim:
+    """Look a value up in a list; ``any`` accepts anything.
+
+    Raises:
+        EvidenceRefused: An ``error``, where the list does not hold the value.
+    """
+    if allowed == "any":
+        return unlooked(name, got, source=source)
+    shown = ", ".join(allowed[:_SHOWN]) + (", …" if len(allowed) > _SHOWN else "")
+    if got not in allowed:
+        raise error(message, check=name, got=got, expected=shown, hint=hint)
+    return Claim(name=name, got=got, expected=shown, source=source, outcome="allowed")
+
+
+def unlooked(name: str, got: str, *, source: str) -> Claim:
+    """A value that the policy does not look at."""
+    return Claim(name=name, got=got, expected="any", source=source, outcome="any")
