@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
+from sealtrain.recipe.backends import DEFAULT, Backend, is_default, unfit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.modelspec import Model, ModelFromFolder
@@ -32,6 +33,12 @@ class Recipe(StrictModel):
     columns: Columns
     trainer: TrainerArguments
     peft: Adapter | None = None
+    backend: Backend = Field(
+        default=DEFAULT,
+        exclude_if=is_default,
+        description="What trains, and in how many processes; left out of locks when it is the "
+        "default.",
+    )
     script: RecipePath | None = Field(
         default=None, description="Your own training script, run in the guest instead of ours."
     )
@@ -67,6 +74,13 @@ class Recipe(StrictModel):
             raise ValueError("peft.quantization needs model.path: it holds trained weights")
         if self.peft.method == "prefix_tuning" and self.trainer.activation_checkpointing:
             raise ValueError("prefix_tuning works without activation_checkpointing only")
+        return self
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> Self:
+        problem = unfit(self)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
