@@ -11,6 +11,7 @@ import hashlib
 from typing import Any
 
 from sealtrain.attest.dstack.msgpack import unpack
+from sealtrain.attest.dstack.scale import unpack_attestation
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES, LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.models import load_model
@@ -70,14 +71,18 @@ def log_entries(value: Any) -> tuple[LogEntry, ...]:
 
 
 def parse_attestation(blob: bytes) -> tuple[bytes, tuple[LogEntry, ...], str, bytes]:
-    """Quote, run-time log, host configuration and report data of an API v1 attestation.
+    """Quote, run-time log, host configuration and report data of a versioned attestation.
 
-    Firmware events are dropped: v1 strips most of them, and the quote itself carries the registers
-    they led to.
+    Version 0 is SCALE and begins with a zero byte, version 1 is MessagePack. Firmware events are
+    dropped: guests strip most of them, and the quote itself carries the registers they led to.
 
     Raises:
         EvidenceMalformed: Not such a blob, or of a platform that is not TDX.
     """
+    if blob.startswith(b"\0"):
+        parts = unpack_attestation(blob)
+        runtime = [entry for entry in parts["event_log"] if entry["imr"] == 3]
+        return parts["quote"], log_entries(runtime), parts["config"], parts["report_data"]
     document = unpack(blob)
     if not isinstance(document, dict) or document.get("version") != 1:
         raise EvidenceMalformed("attestation blob is not of version 1", check="attestation blob")

@@ -1,37 +1,92 @@
-"""Collateral by URI. Only ``file:`` so far: a guest or a broker reads what was fetched for it."""
+"""Quotes of a bare TDX guest from its kernel, and collateral by URI."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
 from sealtrain.attest.evidence import Collateral
+from sealtrain.attest.tdx.fetch import fetch_collateral
+from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
+from sealtrain.attest.tsm import REPORTS, Folders, tsm_report
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import read_bounded
-from sealtrain.errors import DataInvalid, TrustInvalid
+from sealtrain.errors import DataInvalid, ReportDataMismatch, TrustInvalid
 
-__all__ = ["load_collateral"]
+__all__ = ["collect_quote", "load_collateral"]
 
 MAX_COLLATERAL_BYTES = 8 << 20
 
 
-def load_collateral(uri: str) -> Collateral:
-    """Read collateral.
+def collect_quote(
+    report_data: bytes,
+    *,
+    base: Path = REPORTS,
+    folders: Folders | None = None,
+    random: Callable[[int], bytes] = os.urandom,
+) -> bytes:
+    """A quote of this guest over 64 bytes, in its one encoding.
 
     Args:
-        uri: ``file:PATH`` or ``file://PATH`` of a JSON document with DCAP's nine fields.
+        report_data: What the quote commits to.
+        base: Folder of configfs-tsm reports.
+        folders: How to touch it, for tests.
+        random: Names the report.
 
     Raises:
-        TrustInvalid: Another scheme, no such file, or not JSON.
+        GuestApiUnreachable: The guest is no TDX guest, or its platform does not answer.
+        EvidenceMalformed: ``report_data`` is not 64 bytes, or the answer is too long.
+        QuoteInvalid: The platform answered with something else than a quote.
+        ReportDataMismatch: The quote commits to something else than was asked.
+    """
+    report = tsm_report(
+        report_data, provider="tdx_guest", base=base, folders=folders, random=random
+    )
+    raw = canonical_quote(report.outblob)
+    found = parse_quote(raw).report_data
+    if found != report_data:
+        raise ReportDataMismatch(
+            "the platform quoted something else than it was asked to",
+            check="report data",
+            got=found.hex(),
+            expected=report_data.hex(),
+        )
+    return raw
+
+
+def load_collateral(uri: str, quote: TdxQuote | None = None) -> Collateral:
+    """Read collateral from a file, or ask a service for a quote's.
+
+    Args:
+        uri: ``file:PATH`` or ``file://PATH`` of a JSON document with DCAP's nine fields;
+            ``https://HOST`` or ``http://HOST`` of a PCCS or of Intel's service.
+        quote: Whose collateral; only a service asks.
+
+    Raises:
+        TrustInvalid: Another scheme, no such file, not JSON, or a service but no quote.
         EvidenceMalformed: The document is not collateral.
+        EvidenceRefused: As ``fetch_collateral``.
+        CollateralUnreachable: As ``fetch_collateral``.
+        UsageError: As ``fetch_collateral``.
     """
     scheme, colon, rest = uri.partition(":")
+    if scheme in ("https", "http") and colon:
+        if quote is None:
+            raise TrustInvalid(
+                "collateral of a service depends on the quote, and there is none",
+                check="collateral",
+                got=uri.rpartition("@")[2][:200],  # what stands before it may be a password
+                expected="file:PATH",
+            )
+        return fetch_collateral(uri, quote)
     if scheme != "file" or not colon or not rest:
         raise TrustInvalid(
             "collateral has an unsupported address",
             check="collateral",
-            got=uri,
-            expected="file:PATH",
+            got=uri.rpartition("@")[2][:200],
+            expected="file:PATH or https://HOST",
         )
     path = Path(unquote(rest.removeprefix("//")))
     try:

@@ -1,0 +1,115 @@
+"""SCALE, the part dstack's older attestation blob (version 0) uses: read within limits.
+
+``00 | variant | quote | events | run-time events | 64 bytes of report data | configuration``,
+where a vector is its length (compact integer, shortest form) and its bytes. Nothing may follow.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NoReturn
+
+from sealtrain.errors import EvidenceMalformed
+
+__all__ = ["unpack_attestation"]
+
+MAX_BYTES = 10 << 20
+_MAX_EVENTS = 1024
+_TDX_VARIANTS = {0: "tdx", 1: "gcp-tdx"}
+_OTHERS = {2: "nitro-enclave", 3: "amd-sev-snp", 4: "aws-nitro-tpm"}
+
+
+def unpack_attestation(blob: bytes) -> dict[str, Any]:
+    """The parts of a version 0 blob: ``quote``, ``event_log``, ``report_data``, ``config``.
+
+    Raises:
+        EvidenceMalformed: Truncated, trailing bytes, over the limits, or of another platform.
+    """
+    if len(blob) > MAX_BYTES:
+        _refuse("is too long")
+    reader = _Reader(blob)
+    if reader.take(1) != b"\0":
+        _refuse("is not of version 0")
+    variant = reader.take(1)[0]
+    if variant not in _TDX_VARIANTS:
+        raise EvidenceMalformed(
+            "attestation is not of a TDX guest",
+            check="attestation blob",
+            got=_OTHERS.get(variant, f"variant {variant}"),
+            expected="tdx",
+        )
+    quote = reader.vector()
+    log = [
+        {
+            "imr": reader.number("<I"),
+            "event_type": reader.number("<I"),
+            "digest": reader.vector(),
+            "event": reader.text(),
+            "event_payload": reader.vector(),
+        }
+        for _ in range(reader.count())
+    ]
+    for _ in range(reader.count()):
+        # The run-time events once more, in short; the log above is the one that is replayed.
+        reader.text()
+        reader.vector()
+    parts = {
+        "quote": quote,
+        "event_log": log,
+        "report_data": reader.take(64),
+        "config": reader.text(),
+    }
+    if reader.at != len(blob):
+        _refuse("has trailing bytes")
+    return parts
+
+
+def _refuse(what: str) -> NoReturn:
+    raise EvidenceMalformed(f"attestation blob {what}", check="attestation blob")
+
+
+class _Reader:
+    """Cursor over the blob that never allocates ahead of what it has read."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > len(self.data):
+            _refuse("is truncated")
+        taken = self.data[self.at : end]
+        self.at = end
+        return taken
+
+    def number(self, form: str) -> int:
+        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
+
+    def compact(self) -> int:
+        """A compact integer below 2**30 in its shortest form."""
+        mode = self.data[self.at : self.at + 1]
+        width = {0: 1, 1: 2, 2: 4}.get(mode[0] & 3) if mode else 1
+        if width is None:
+            _refuse("holds a length beyond its own")
+        value = int.from_bytes(self.take(width), "little") >> 2
+        if value < {1: 0, 2: 1 << 6, 4: 1 << 14}[width]:
+            _refuse("holds a length that is not in its shortest form")
+        return value
+
+    def count(self) -> int:
+        value = self.compact()
+        if value > _MAX_EVENTS:
+            _refuse("holds too many events")
+        return value
+
+    def vector(self) -> bytes:
+        return self.take(self.compact())
+
+    def text(self) -> str:
+        try:
+            return self.vector().decode("utf-8")
+        except UnicodeDecodeError:
+            _refuse("holds text that is not UTF-8")
