@@ -1,0 +1,1 @@
+"""AWS Nitro Enclaves: documents signed by the Nitro Secure Module."""

@@ -1,0 +1,121 @@
+"""Appraisal of a Nitro enclave: its image, its signer, where it runs, how old its word is."""
+
+from __future__ import annotations
+
+from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.nitro.policy import NitroPolicy
+from sealtrain.attest.nitro.verify import PARENT_PCR, VerifiedNitro, check_age
+from sealtrain.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
+
+__all__ = ["claims_of", "eat"]
+
+SOURCE = "NSM document"
+_ROLE_PCR, _SIGNER_PCR = 3, 8
+_NOT_MEASURED = "not measured"
+
+
+def claims_of(verified: VerifiedNitro, policy: NitroPolicy, now: int) -> tuple[Claim, ...]:
+    """Compare an enclave with a policy.
+
+    Args:
+        verified: Output of ``verify_nitro`` under the same policy.
+        policy: Reference values.
+        now: Verification time, seconds since 1970.
+
+    Raises:
+        EvidenceStale: The document is older than the policy allows, or from the future.
+        MeasurementMismatch: Image or signer is not listed.
+        PlatformMismatch: Parent instance or its IAM role is not listed.
+    """
+    age = check_age(verified.timestamp_ms, policy.max_age_s, now)
+    claims = [
+        equal(
+            "debug mode",
+            "off" if all(_register(verified, index) for index in (0, 1, 2)) else "on",
+            "off",
+            source=SOURCE,
+            error=DebugGuest,
+            message="enclave runs in debug mode",
+        ),
+        Claim(
+            name="document age",
+            got=f"{age} s",
+            expected=f"at most {policy.max_age_s} s",
+            source=SOURCE,
+            outcome="allowed",
+        ),
+        _image(verified, policy),
+        among(
+            "image signer",
+            _register(verified, _SIGNER_PCR) or _NOT_MEASURED,
+            policy.signers,
+            source=SOURCE,
+            error=MeasurementMismatch,
+            message="enclave image was signed by nobody the policy lists",
+            hint="PCR8 measures the certificate that signed the image",
+        ),
+        _parent(verified, policy),
+        among(
+            "IAM role",
+            _register(verified, _ROLE_PCR) or _NOT_MEASURED,
+            policy.iam_roles,
+            source=SOURCE,
+            error=PlatformMismatch,
+            message="enclave's parent has an IAM role that the policy does not list",
+            hint="PCR3 measures the ARN of the parent's role",
+        ),
+    ]
+    if verified.unknown_fields:
+        claims.append(unlooked("unknown fields", ", ".join(verified.unknown_fields), source=SOURCE))
+    return tuple(claims)
+
+
+def eat(verified: VerifiedNitro) -> dict[str, str]:
+    """Claims by their RFC 9711 names. ``verify_nitro`` has already refused debug mode."""
+    return {
+        "ueid": verified.module_id,
+        "hwmodel": "AWS Nitro Enclaves",
+        "dbgstat": "disabled-since-boot",
+    }
+
+
+def _register(verified: VerifiedNitro, index: int) -> str:
+    """A register in hex; empty where it is absent or was never extended."""
+    value = verified.pcrs.get(index, "")
+    return value if value.strip("0") else ""
+
+
+def _image(verified: VerifiedNitro, policy: NitroPolicy) -> Claim:
+    found = tuple(verified.pcrs[index] for index in (0, 1, 2))
+    got = " ".join(f"pcr{index} {value}" for index, value in enumerate(found))
+    if policy.images == "any":
+        return unlooked("guest image", got, source=SOURCE)
+    for one in policy.images:
+        if found == (one.pcr0, one.pcr1, one.pcr2):
+            return Claim(name="guest image", got=got, expected=got, source=SOURCE, outcome="equal")
+    raise MeasurementMismatch(
+        "enclave runs another image than any the policy lists",
+        check="guest image",
+        got=got,
+        expected=f"one of {len(policy.images)} images",
+        hint="compare with what nitro-cli build-enclave printed for the approved image",
+    )
+
+
+def _parent(verified: VerifiedNitro, policy: NitroPolicy) -> Claim:
+    claim = among(
+        "parent instance",
+        verified.parent_id,
+        policy.parents,
+        source=SOURCE,
+        error=PlatformMismatch,
+        message="enclave runs on an instance that the policy does not list",
+    )
+    if policy.parents != "any" and not _register(verified, PARENT_PCR):
+        raise PlatformMismatch(
+            "the parent instance is named and not measured",
+            check="parent instance",
+            got="PCR4 is zero or not locked",
+            expected=f"PCR4 of {verified.parent_id}",
+        )
+    return claim

@@ -1,0 +1,52 @@
+"""What an appraisal policy asks of a Nitro enclave. Every field is written; ``any`` says so."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from sealtrain.base.models import StrictModel
+
+__all__ = ["NitroImage", "NitroPolicy"]
+
+
+def _measured(value: str) -> str:
+    if not value.strip("0"):
+        raise ValueError(
+            "a register of zeros is what debug mode and unmeasured images have; never accept it"
+        )
+    return value
+
+
+_Pcr = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$"), AfterValidator(_measured)]
+_Instance = Annotated[str, StringConstraints(pattern=r"^i-[0-9a-f]{8,32}$")]
+
+
+class NitroImage(StrictModel):
+    """One accepted enclave image, as ``nitro-cli build-enclave`` prints it."""
+
+    pcr0: _Pcr
+    """The whole image."""
+    pcr1: _Pcr
+    """Kernel and boot ramdisk."""
+    pcr2: _Pcr
+    """The application."""
+
+
+class NitroPolicy(StrictModel):
+    """What an enclave must show. A breach of each field ends in the code that stands beside it."""
+
+    tee: Literal["nitro"]
+    images: Literal["any"] | Annotated[tuple[NitroImage, ...], Field(max_length=1024)]
+    """Accepted images (``measurement-mismatch``)."""
+    signers: Literal["any"] | Annotated[tuple[_Pcr, ...], Field(min_length=1, max_length=256)]
+    """Accepted values of PCR8, the certificate that signed the image (``measurement-mismatch``)."""
+    parents: Literal["any"] | Annotated[tuple[_Instance, ...], Field(min_length=1, max_length=4096)]
+    """Accepted parent instances, ``i-…`` (``platform-mismatch``)."""
+    iam_roles: Literal["any"] | Annotated[tuple[_Pcr, ...], Field(min_length=1, max_length=256)]
+    """Accepted values of PCR3, the parent's IAM role (``platform-mismatch``)."""
+    max_age_s: Annotated[int, Field(ge=1, le=3 * 3600)]
+    """How old a document may be; its leaf certificate lives three hours (``evidence-stale``)."""
+    debug: Literal["refuse"]
+    """Debug mode opens the enclave's memory to its parent; there is no other value."""
