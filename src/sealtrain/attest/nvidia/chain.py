@@ -8,9 +8,9 @@ the leaf are authorities that may sign certificates, within their path length; t
 and may sign. 6. ``now`` lies in the validity of each; NVIDIA's end in the year 9999, so revocation
 lives elsewhere (``ocsp``). 7. No critical extension that nobody here understands.
 
-That one certificate issued another is a fact about two byte strings, so it is remembered: the links
-above the devices are shared by thousands of them, and a lease is renewed by the same ones. Dates are
-looked at every time.
+That one certificate issued another is a fact about two byte strings, so it is remembered: links
+above the devices are shared by thousands of them, and a lease is renewed by the same ones. Dates
+are looked at every time.
 """
 
 from __future__ import annotations

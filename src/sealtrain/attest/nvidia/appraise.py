@@ -1,0 +1,130 @@
+"""Appraisal of one accelerator: family, identity, driver and firmware versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sealtrain.attest.claims import Claim, among, unlooked
+from sealtrain.attest.nvidia.device import VerifiedDevice
+from sealtrain.attest.nvidia.policy import (
+    DriverFloor,
+    NvidiaPolicy,
+    VbiosFloor,
+    driver_key,
+    vbios_key,
+)
+from sealtrain.errors import PlatformMismatch, TcbStatusRefused
+
+__all__ = ["claims_of_device", "eat"]
+
+_REPORT, _CERTIFICATE = "GPU report", "GPU certificate"
+_NVIDIA_PEN = "5703"  # NVIDIA's private enterprise number, IANA
+
+
+def claims_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Claim, ...]:
+    """Compare one verified device with reference values.
+
+    Args:
+        device: Output of ``verify_device``.
+        policy: Reference values.
+
+    Raises:
+        PlatformMismatch: A family or device that the policy does not list.
+        TcbStatusRefused: Driver or VBIOS below its floor, denied, or without one.
+    """
+    families = ("LS10",) if device.kind == "switch" else policy.architectures
+    claims = [
+        among(
+            "architecture",
+            device.architecture,
+            families,
+            source=_CERTIFICATE,
+            error=PlatformMismatch,
+            message="accelerator is of another family than the policy accepts",
+        ),
+        among(
+            "device",
+            device.ueid,
+            policy.devices,
+            source=_CERTIFICATE,
+            error=PlatformMismatch,
+            message="accelerator is not one that the policy lists",
+        ),
+        unlooked("signed report", device.report.identity, source=_REPORT),
+    ]
+    if device.kind == "gpu":
+        claims.append(_driver(device, policy))
+    claims.append(_vbios(device, policy))
+    if device.report.fwid is not None:
+        # Equal to what the certificate was made for, or the device would not have verified.
+        fwid = device.report.fwid.hex()
+        claims.append(
+            Claim(name="firmware id", got=fwid, expected=fwid, source=_CERTIFICATE, outcome="equal")
+        )
+    return tuple(claims)
+
+
+def eat(device: VerifiedDevice) -> dict[str, str]:
+    """Claims by their RFC 9711 names. A switch has no ``swversion``."""
+    names = {
+        "ueid": device.ueid,
+        "oemid": _NVIDIA_PEN,
+        "hwmodel": device.hwmodel,
+        "hwversion": device.vbios_version,
+        "dbgstat": "disabled",
+    }
+    if device.driver_version:
+        names["swversion"] = device.driver_version
+    return names
+
+
+def _driver(device: VerifiedDevice, policy: NvidiaPolicy) -> Claim:
+    floor = policy.driver_versions
+    if floor == "any":
+        return unlooked("driver version", device.driver_version, source=_REPORT)
+    return _floor("driver version", device.driver_version, floor, driver_key)
+
+
+def _vbios(device: VerifiedDevice, policy: NvidiaPolicy) -> Claim:
+    if policy.vbios_versions == "any":
+        return unlooked("VBIOS version", device.vbios_version, source=_REPORT)
+    for floor in policy.vbios_versions:
+        if floor.architecture == device.architecture:
+            return _floor("VBIOS version", device.vbios_version, floor, vbios_key)
+    raise TcbStatusRefused(
+        "policy has no VBIOS floor for this family",
+        check="VBIOS version",
+        got=f"{device.architecture} {device.vbios_version}",
+        expected=", ".join(floor.architecture for floor in policy.vbios_versions),
+        hint="add a floor for each architecture that may take part, switches (LS10) included",
+    )
+
+
+def _floor(
+    name: str,
+    version: str,
+    floor: DriverFloor | VbiosFloor,
+    key: Callable[[str], tuple[int, ...]],
+) -> Claim:
+    expected = f"at least {floor.minimum}"
+    if floor.denied:
+        expected += f", not {', '.join(floor.denied[:8])}" + (
+            ", …" if len(floor.denied) > 8 else ""
+        )
+    try:
+        found = key(version)
+    except ValueError:
+        found = None
+    if (
+        found is None
+        or found < key(floor.minimum)
+        or found in [key(denied) for denied in floor.denied]
+    ):
+        raise TcbStatusRefused(
+            f"accelerator's {name} is too old, denied or not a version",
+            check=name,
+            got=version,
+            expected=expected,
+            hint="update driver and firmware",
+        )
+    return Claim(name=name, got=version, expected=expected, source=_REPORT, outcome="allowed")
