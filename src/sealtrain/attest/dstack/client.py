@@ -1,12 +1,15 @@
-"""The dstack guest API over its unix socket: three calls, both generations, nothing implicit.
+"""The dstack guest API over its unix socket: five calls, two generations, nothing implicit.
 
 The socket is an argument; no environment variable is read, so nothing outside the command line can
-move the trust anchor. Answers are bounded. One retry after a transport failure: every call here is
-idempotent, and agents make quotes one at a time.
+move the trust anchor. Answers are bounded. One retry after a transport failure where a call may be
+repeated (all but ``emit_event``): agents make quotes one at a time.
+
+Generations v0 (0.5) and v1 (0.6) are spoken; tappd (0.4 and older) is refused by name.
 """
 
 from __future__ import annotations
 
+import re
 import socket as sockets
 import ssl
 from dataclasses import dataclass
@@ -25,6 +28,11 @@ __all__ = ["Api", "DstackClient", "GuestInfo", "GuestKey", "GuestQuote"]
 
 Api = Literal["v0", "v1"]
 MAX_ANSWER_BYTES = 32 << 20
+GPU_FORMAT = "nvidia-nvattest-collect-evidence-json-v1"
+_MAX_DEVICES = 64
+_MAX_DEVICE_TEXT = 256 << 10
+_MAX_EVENT_PAYLOAD = 32 << 10
+_EVENT = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _HINT = (
     "inside a dstack guest mount /var/run/dstack.sock; elsewhere start the simulator and name its "
     "socket"
@@ -95,10 +103,10 @@ class DstackClient:
             EvidenceMalformed: The answer is not what the API promises.
         """
         if self.api == "v1":
-            answer = self._call("/v1/Info", {})
+            answer = self.call("/v1/Info", {})
             document = _text(answer, "app_compose")
         else:
-            answer = self._call("/Info", {})
+            answer = self.call("/Info", {})
             document = _text(_embedded(_text(answer, "tcb_info")), "app_compose")
         return GuestInfo(
             app_id=_text(answer, "app_id"),
@@ -125,9 +133,9 @@ class DstackClient:
             EvidenceMalformed: The answer is not what the API promises.
         """
         if api == "v1":
-            answer = self._call("/v1/GetKey", {"domain": path, "algorithm": "secp256k1"})
+            answer = self.call("/v1/GetKey", {"domain": path, "algorithm": "secp256k1"})
         else:
-            answer = self._call("/GetKey", {"path": path, "purpose": purpose})
+            answer = self.call("/GetKey", {"path": path, "purpose": purpose})
         chain = answer.get("signature_chain")
         if not isinstance(chain, list) or len(chain) > 4:
             raise EvidenceMalformed("guest API answered without a signature chain")
@@ -152,36 +160,126 @@ class DstackClient:
             )
         request = {"report_data": report_data.hex()}
         if self.api == "v1":
-            answer = self._call("/v1/Attest", request)
+            answer = self.call("/v1/Attest", request)
             quote, log, host, _ = parse_attestation(_octets(answer.get("attestation")))
             return GuestQuote(quote, log, host)
-        answer = self._call("/GetQuote", request)
+        answer = self.call("/GetQuote", request)
         config = answer.get("vm_config") or None
         if config is not None and not isinstance(config, str):
             raise EvidenceMalformed("guest API answered with a malformed vm_config")
         log = parse_event_log(_text(answer, "event_log"))
         return GuestQuote(_octets(answer.get("quote")), log, config)
 
-    def _call(self, path: str, body: dict[str, str]) -> dict[str, Any]:
-        status, answer = self._post(path, body)
-        if status != 200:
-            reason = answer.get("error") if isinstance(answer, dict) else None
-            raise GuestApiUnreachable(
-                f"guest API refused {path}",
-                check="guest API",
-                got=f"HTTP {status}: {str(reason)[:200]}",
-                hint=_HINT,
+    def emit_event(self, event: str, payload: bytes) -> bool:
+        """Measure an event of the app into run-time register 3, where the guest still can.
+
+        Not repeated after a failure: an event that is measured twice is in the log twice.
+
+        Args:
+            event: Lower-case words with hyphens, at most 64 characters.
+            payload: At most 32 KiB.
+
+        Returns:
+            Whether the event was measured. Agents of generation v1 never do, and v0 agents of
+            theirs refuse.
+
+        Raises:
+            DataInvalid: The event's name or payload is out of bounds.
+            GuestApiUnreachable: The agent does not answer, or fails.
+        """
+        if not _EVENT.fullmatch(event) or len(payload) > _MAX_EVENT_PAYLOAD:
+            raise DataInvalid(
+                "event cannot be measured",
+                check="event",
+                got=f"{event[:80]!r}, {len(payload)} bytes",
+                expected=f"[a-z0-9-], 1 to 64 long; at most {_MAX_EVENT_PAYLOAD} bytes",
             )
+        if self.api == "v1":
+            return False
+        status, answer = self._post(
+            "/EmitEvent", {"event": event, "payload": payload.hex()}, tries=1
+        )
+        if status in (400, 404):
+            return False
+        if status != 200:
+            raise self._refused("/EmitEvent", status, answer)
+        return True
+
+    def attest_gpu(self, nonce: bytes) -> list[dict[str, str]]:
+        """Let the agent collect fresh evidence of every NVIDIA accelerator.
+
+        It shows that genuine devices answered the nonce, not that they sit in this guest.
+
+        Args:
+            nonce: 32 bytes.
+
+        Returns:
+            One mapping per device: ``arch``, ``nonce`` (hex), ``evidence`` (base64 of the report),
+            ``certificate`` (base64 of a PEM chain). Nothing in it is verified.
+
+        Raises:
+            GuestApiUnreachable: The agent is of generation v0, has no accelerator, or fails.
+            EvidenceMalformed: ``nonce`` is not 32 bytes, or the answer is not in that format.
+        """
+        if len(nonce) != 32:
+            raise EvidenceMalformed("GPU nonce has the wrong length", got=len(nonce), expected=32)
+        if self.api != "v1":
+            raise GuestApiUnreachable(
+                "guest API has no AttestGpu",
+                check="guest API",
+                got="generation v0",
+                expected="generation v1",
+                hint="collect GPU evidence through NVML in the guest, or use a newer guest image",
+            )
+        bundles = self.call("/v1/AttestGpu", {"nonce": nonce.hex()}).get("bundles")
+        if not isinstance(bundles, list) or not 0 < len(bundles) <= _MAX_DEVICES:
+            raise EvidenceMalformed("guest API answered without GPU evidence", check="GPU evidence")
+        devices = [device for bundle in bundles for device in _devices(bundle)]
+        if len(devices) > _MAX_DEVICES or any(one["nonce"] != nonce.hex() for one in devices):
+            raise EvidenceMalformed(
+                "guest API answered with GPU evidence for something else",
+                check="GPU evidence",
+                expected=f"at most {_MAX_DEVICES} devices, all with the nonce that was sent",
+            )
+        return devices
+
+    def call(self, path: str, body: dict[str, str]) -> dict[str, Any]:
+        """Answer of one method.
+
+        Raises:
+            GuestApiUnreachable: No answer, or the agent refuses.
+            EvidenceMalformed: The answer is no JSON object.
+        """
+        status, answer = self._post(path, body)
+        if status == 404 and self._post("/prpc/Tappd.Info", {})[0] == 200:
+            raise GuestApiUnreachable(
+                f"guest API at {self.socket} is of the generation tappd, which is not supported",
+                check="guest API",
+                got="tappd",
+                expected="v0 or v1",
+                hint="mount /var/run/dstack.sock; guest images before 0.5 do not have it",
+            )
+        if status != 200:
+            raise self._refused(path, status, answer)
         if not isinstance(answer, dict):
             raise EvidenceMalformed(f"guest API answered {path} with something else than an object")
         return answer
 
-    def _post(self, path: str, body: dict[str, str]) -> tuple[int, Any]:
-        for attempt in (1, 2):
+    def _refused(self, path: str, status: int, answer: Any) -> GuestApiUnreachable:
+        reason = answer.get("error") if isinstance(answer, dict) else None
+        return GuestApiUnreachable(
+            f"guest API refused {path}",
+            check="guest API",
+            got=f"HTTP {status}: {str(reason)[:200]}",
+            hint=_HINT,
+        )
+
+    def _post(self, path: str, body: dict[str, str], *, tries: int = 2) -> tuple[int, Any]:
+        for attempt in range(1, tries + 1):
             try:
                 return self._post_once(path, body)
             except (httpx.HTTPError, OSError) as error:
-                if attempt == 2:
+                if attempt == tries:
                     raise GuestApiUnreachable(
                         f"guest API at {self.socket} does not answer",
                         check="guest API",
@@ -215,6 +313,36 @@ class DstackClient:
             if status != 200:
                 return status, None
             raise EvidenceMalformed(f"guest API answered {path} with no JSON") from error
+
+
+def _devices(bundle: Any) -> list[dict[str, str]]:
+    """Devices of one bundle: nvattest's array, or the object it prints around it."""
+    if not isinstance(bundle, dict) or bundle.get("format") != GPU_FORMAT:
+        raise EvidenceMalformed(
+            "guest API answered with GPU evidence of another format",
+            check="GPU evidence",
+            got=repr(bundle.get("format"))[:80] if isinstance(bundle, dict) else None,
+            expected=GPU_FORMAT,
+        )
+    try:
+        value = parse_json(_octets(bundle.get("evidence")), max_depth=8)
+    except DataInvalid as error:
+        raise EvidenceMalformed("GPU evidence is not JSON", check="GPU evidence") from error
+    if isinstance(value, dict):
+        value = value.get("evidences") if value.get("result_code", 0) == 0 else None
+    names = ("arch", "nonce", "evidence", "certificate")
+    if not isinstance(value, list) or not all(
+        isinstance(one, dict)
+        and all(isinstance(one.get(name), str) for name in names)
+        and all(len(one[name]) <= _MAX_DEVICE_TEXT for name in names)
+        for one in value
+    ):
+        raise EvidenceMalformed(
+            "GPU evidence is not a list of devices",
+            check="GPU evidence",
+            expected=f"{', '.join(names)}, each a text",
+        )
+    return [{name: one[name] for name in names} for one in value]
 
 
 def _embedded(text: str) -> dict[str, Any]:

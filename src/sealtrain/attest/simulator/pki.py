@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from sealtrain.attest.evidence import Collateral
+from sealtrain.attest.simulator.faults import check_fault
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import DataInvalid
 
@@ -30,6 +31,13 @@ COLLATERAL_LIFETIME = 30 * 24 * 3600
 CLOCK_SKEW = 300
 TD_ATTRIBUTES = bytes.fromhex("0000001000000000")
 """SEPT_VE_DISABLE set, debug clear: what a production guest has."""
+
+_ISSUED_LATER = {"stale-collateral": -60 * 24 * 3600, "future-collateral": 24 * 3600}
+_STATUS = {"out-of-date-tcb": "OutOfDate", "revoked-tcb": "Revoked"}
+_ATTRIBUTES = {
+    "debug-bit": bytes.fromhex("0100001000000000"),
+    "no-sept-ve-disable": bytes(8),
+}
 
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
@@ -47,12 +55,28 @@ class SimulatedPki:
         seed: At least 16 bytes; the whole PKI is a function of it.
         fmspc: Platform family the PCK certificate names, 6 bytes.
         ppid: Platform id the PCK certificate names, 16 bytes.
+        fault: One of ``FAULTS``, or ``None`` to tell the truth; lies of a guest are ignored here.
+
+    Raises:
+        DataInvalid: An argument has the wrong length, or there is no such fault.
     """
 
-    def __init__(self, seed: bytes, *, fmspc: bytes = bytes(6), ppid: bytes | None = None) -> None:
+    def __init__(
+        self,
+        seed: bytes,
+        *,
+        fmspc: bytes = bytes(6),
+        ppid: bytes | None = None,
+        fault: str | None = None,
+    ) -> None:
         if len(seed) < 16 or len(fmspc) != 6 or len(ppid or bytes(16)) != 16:
             raise DataInvalid("simulated PKI needs a seed of 16, an FMSPC of 6, a PPID of 16 bytes")
+        check_fault(fault)
+        self._given = (bytes(seed), fmspc, ppid)
+        self._fault = fault
         self._seed = bytes(seed)
+        if fault == "foreign-root":
+            self._seed = self._hkdf("foreign-root", 32)
         self._fmspc = fmspc
         self._root_key, self._ca_key = self._key("root"), self._key("pck-ca")
         self._pck_key, self._tcb_key = self._key("pck"), self._key("tcb")
@@ -70,6 +94,11 @@ class SimulatedPki:
         self.root_der = self._root.public_bytes(Encoding.DER)
         self._chain = (_pem(self._pck) + _pem(self._ca) + _pem(self._root)).encode("ascii")
 
+    def lying(self, fault: str | None) -> SimulatedPki:
+        """The same vendor and platform with a fault. Raises as the constructor."""
+        seed, fmspc, ppid = self._given
+        return SimulatedPki(seed, fmspc=fmspc, ppid=ppid, fault=fault)
+
     def collateral(
         self,
         now: int,
@@ -80,7 +109,7 @@ class SimulatedPki:
         tcb_evaluation_data_number: int = 1,
         fmspc: bytes | None = None,
     ) -> Collateral:
-        """Collateral issued at ``now`` (less five minutes of clock skew).
+        """Collateral issued at ``now`` (less five minutes of clock skew), or as the fault says.
 
         Args:
             now: Seconds since 1970.
@@ -90,6 +119,10 @@ class SimulatedPki:
             tcb_evaluation_data_number: Age mark of the collateral.
             fmspc: Another platform family than this PKI's, for tests of a mismatch.
         """
+        now += _ISSUED_LATER.get(self._fault or "", 0)
+        tcb_status = _STATUS.get(self._fault or "", tcb_status)
+        if self._fault == "low-evaluation-number":
+            tcb_evaluation_data_number = 0
         issued, until = to_rfc3339(now - CLOCK_SKEW), to_rfc3339(now + lifetime)
         components = [{"svn": 0}] * 16
         tcb_info = _json(
@@ -167,6 +200,9 @@ class SimulatedPki:
         Raises:
             DataInvalid: A field has the wrong length.
         """
+        td_attributes = _ATTRIBUTES.get(self._fault or "", td_attributes)
+        if self._fault == "migratable":
+            service_td = b"\x01" * 48
         attestation_key = self._key("attestation")
         public, qe_auth = _raw_public(attestation_key), self._hkdf("qe-auth", 32)
         qe_report = (
@@ -186,7 +222,10 @@ class SimulatedPki:
         chain = struct.pack("<HI", 5, len(self._chain)) + self._chain
         certified = qe_report + _raw_sign(self._pck_key, qe_report)
         certified += struct.pack("<H", len(qe_auth)) + qe_auth + chain
-        signature = _raw_sign(attestation_key, header + body) + public
+        signed = _raw_sign(attestation_key, header + body)
+        if self._fault == "bad-signature":
+            signed = signed[:-1] + bytes([signed[-1] ^ 1])
+        signature = signed + public
         signature += struct.pack("<HI", 6, len(certified)) + certified
         return header + body + struct.pack("<I", len(signature)) + signature
 

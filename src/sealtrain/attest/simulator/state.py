@@ -44,7 +44,11 @@ class SimulatorState:
 
 
 def ensure(
-    folder: Path, now: int, *, random: Callable[[int], bytes] = os.urandom
+    folder: Path,
+    now: int,
+    *,
+    random: Callable[[int], bytes] = os.urandom,
+    fault: str | None = None,
 ) -> SimulatorState:
     """Open a state folder, creating it and refreshing its collateral.
 
@@ -52,9 +56,12 @@ def ensure(
         folder: Where the state lives; created with mode 0700.
         now: Issue date of the collateral, seconds since 1970.
         random: Source of the seed.
+        fault: One of ``simulator.faults.FAULTS``: lies of the vendor go into the collateral until
+            the next start. The root that is trusted stays the honest one.
 
     Raises:
         KeyFileInvalid: The seed is malformed or readable by others.
+        DataInvalid: There is no such fault.
     """
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,9 +72,10 @@ def ensure(
             atomic_write(path, random(_SEED_BYTES).hex().encode("ascii") + b"\n", mode=0o600)
     seed = _read_seed(path)
     pki = SimulatedPki(seed.reveal())
-    state = SimulatorState(folder=folder, seed=seed, pki=pki)
+    state = SimulatorState(folder=folder, seed=seed, pki=pki.lying(fault))
     atomic_write(state.root_path, pki.root_der, overwrite=True)
-    document = json.dumps(pki.collateral(now).to_dict(), indent=1).encode("ascii")
+    vendor = pki if fault == "foreign-root" else state.pki
+    document = json.dumps(vendor.collateral(now).to_dict(), indent=1).encode("ascii")
     atomic_write(state.collateral_path, document + b"\n", overwrite=True)
     return state
 
