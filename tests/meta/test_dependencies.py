@@ -29,6 +29,7 @@ EXTRAS = {
     "training": ["train"],
     "broker": ["broker"],
     "attest/simulator": ["simulator"],
+    "keys": ["aws"],
     "storage": ["remote"],
     "training/validation": ["validation"],
 }

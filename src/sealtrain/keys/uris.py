@@ -2,6 +2,7 @@
 
 - ``file:PATH``: 64 hex digits in a file of mode 0600, made once.
 - ``dstack:SOCKET?path=PATH``: a key the guest's key provider derives for this app and path.
+- ``awskms:FILE?region=…&key=…``: a secret that AWS KMS releases to this attested Nitro enclave.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ __all__ = ["DEFAULT_PATH", "SCHEMES", "root_secret"]
 
 DEFAULT_PATH = "sealtrain/broker-root/v1"
 PURPOSE = "sealtrain-broker-root"
-SCHEMES = ("file:PATH", "dstack:SOCKET?path=sealtrain/broker-root/v1")
+SCHEMES = (
+    "file:PATH",
+    "dstack:SOCKET?path=sealtrain/broker-root/v1",
+    "awskms:CIPHERTEXT_FILE?region=REGION&key=KEY_ARN",
+)
 
 
 def root_secret(
@@ -41,13 +46,20 @@ def root_secret(
     Raises:
         UsageError: Another scheme or form of URI.
         KeyFileInvalid: The file is absent, open to others or malformed.
-        GuestApiUnreachable: The guest's socket does not answer.
+        GuestApiUnreachable: The guest's socket or module does not answer.
+        KmsUnreachable: AWS KMS does not answer.
+        KmsAnswerInvalid: AWS KMS refuses, or its answer does not open as it must.
+        ExtraMissing: The packages that a scheme needs are not installed.
     """
     scheme, separator, rest = uri.partition(":")
     if separator and scheme == "file":
         return _from_file(_file_path(rest), create, random)
     if separator and scheme == "dstack":
         return _from_dstack(rest)
+    if separator and scheme == "awskms":
+        from sealtrain.keys.awskms import parse_address, release
+
+        return release(parse_address(rest))
     raise UsageError(
         "unknown kind of root secret",
         check="root secret",
