@@ -1,0 +1,220 @@
+"""What a verified SEV-SNP guest is compared with, one claim each; the first breach raises."""
+
+from __future__ import annotations
+
+from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.snp.parse import Tcb
+from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
+from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp
+from sealtrain.errors import (
+    DebugGuest,
+    MeasurementMismatch,
+    MigratableGuest,
+    PlatformMismatch,
+    TcbStatusRefused,
+)
+
+__all__ = ["claims_of", "eat"]
+
+_REPORT = "SEV-SNP report"
+_CHAIN = "AMD certificate chain"
+_AMD_ENTERPRISE = "3704"
+"""AMD's private enterprise number, an ``oemid`` by RFC 9711 §4.2.3.3."""
+
+
+def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim, ...]:
+    """Compare everything but report data, compose hash and app id.
+
+    Args:
+        verified: Output of ``verify_snp`` under the same policy.
+        policy: Reference values.
+        now: Verification time; a report carries no date of its own, its challenge is its age.
+
+    Raises:
+        DebugGuest: The host may read the guest's memory.
+        MigratableGuest: A migration agent may move the guest.
+        PlatformMismatch: Product, kind of key, chip, privilege level or threads.
+        TcbStatusRefused: Firmware below the policy's floor, or not committed.
+        MeasurementMismatch: Another image, or nobody the policy knows authorised it.
+    """
+    platform, report = verified.platform, verified.platform.report
+    return (
+        equal(
+            "debug",
+            "allowed" if report.debug else "forbidden",
+            "forbidden",
+            source=_REPORT,
+            error=DebugGuest,
+            message="guest runs with debugging allowed: its host reads its memory",
+            hint="start the guest with bit 19 of its policy clear",
+        ),
+        equal(
+            "migration",
+            "allowed" if report.migratable else "forbidden",
+            "forbidden",
+            source=_REPORT,
+            error=MigratableGuest,
+            message="guest may be moved by a migration agent, memory included",
+            hint="start the guest with bit 18 of its policy clear and without an agent",
+        ),
+        _product(platform, policy),
+        among(
+            "signing key",
+            report.signing_key,
+            policy.signing_keys,
+            source=_CHAIN,
+            error=PlatformMismatch,
+            message="report is signed by a kind of key that the policy does not allow",
+            hint="a VLEK is shared by a cloud's machines; allow it only where that is meant",
+        ),
+        _chip(platform, policy),
+        equal(
+            "VMPL",
+            str(report.vmpl),
+            None if policy.vmpl == "any" else str(policy.vmpl),
+            source=_REPORT,
+            error=PlatformMismatch,
+            message="report was requested from another privilege level",
+        ),
+        _threads(platform, policy),
+        *_firmware(platform, policy),
+        among(
+            "guest image",
+            report.measurement,
+            policy.measurements,
+            source=_REPORT,
+            error=MeasurementMismatch,
+            message="guest booted another image or machine shape than any the policy lists",
+            hint="recompute reference values for this image, CPU count and kernel line",
+        ),
+        _authorised(platform, policy),
+        _revocation(verified, policy),
+    )
+
+
+def eat(verified: VerifiedSnp) -> dict[str, str]:
+    """The guest in the words of RFC 9711."""
+    platform, report = verified.platform, verified.platform.report
+    found = {
+        "hwmodel": f"AMD EPYC {platform.product}",
+        "swversion": f"SEV-SNP firmware {report.current_firmware}; TCB {platform.reported_tcb}",
+        "dbgstat": "enabled" if report.debug else "disabled-since-boot",
+        "oemid": _AMD_ENTERPRISE,
+    }
+    if report.cpuid is not None:
+        family, model, stepping = report.cpuid
+        found["hwversion"] = f"family {family:#x} model {model:#x} stepping {stepping}"
+    if not report.chip_id_masked:
+        found["ueid"] = report.chip_id
+    return found
+
+
+def _product(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    milan = platform.product == "Milan"
+    return among(
+        "product",
+        product_name(platform.product),
+        policy.products,
+        source=_CHAIN,
+        error=PlatformMismatch,
+        message="Milan reports can be forged by software (arXiv 2605.12990)"
+        if milan
+        else "guest runs on another processor generation",
+        hint="move the guest to Genoa or Turin" if milan else None,
+    )
+
+
+def _chip(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    report = platform.report
+    name = "hidden" if report.chip_id_masked else report.chip_id
+    return among(
+        "chip",
+        name,
+        policy.chip_ids,
+        source=_REPORT,
+        error=PlatformMismatch,
+        message="platform hides its chip id; the policy lists chips"
+        if report.chip_id_masked
+        else "guest runs on a machine that the policy does not list",
+    )
+
+
+def _threads(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    report = platform.report
+    allowed = "allowed" if report.smt_allowed else "forbidden"
+    return equal(
+        "simultaneous threads",
+        allowed,
+        None if policy.smt == "any" else "forbidden",
+        source=_REPORT,
+        error=PlatformMismatch,
+        message="guest accepts that another guest shares its cores",
+        hint="start the guest with bit 16 of its policy clear, on a machine with SMT off",
+    )
+
+
+def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Claim, ...]:
+    """Reported and launch TCB reach the floor; what is reported can no longer be undone."""
+    name: ProductName = product_name(platform.product)
+    floor = policy.minimum_tcb[name].tcb
+    return (
+        _at_least(
+            "reported TCB",
+            platform.reported_tcb,
+            floor,
+            "platform's firmware is older than the policy's floor",
+            "the machine's operator updates firmware and microcode",
+        ),
+        _at_least(
+            "launch TCB",
+            platform.launch_tcb,
+            floor,
+            "guest was launched by firmware older than the policy's floor",
+            "restart the guest after the update",
+        ),
+        _at_least(
+            "committed TCB",
+            platform.committed_tcb,
+            platform.reported_tcb,
+            "platform reports a TCB that it has not committed to and can leave again",
+            "the machine's operator commits the firmware (SNP_COMMIT)",
+        ),
+    )
+
+
+def _at_least(name: str, got: Tcb, floor: Tcb, message: str, hint: str) -> Claim:
+    expected = f"at least {floor}"
+    if got.below(floor):
+        raise TcbStatusRefused(message, check=name, got=got, expected=expected, hint=hint)
+    return Claim(name=name, got=str(got), expected=expected, source=_REPORT, outcome="allowed")
+
+
+def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    """Who signed the launch: the ID key, or the author key above it where the guest has one."""
+    report = platform.report
+    found = [report.id_key_digest]
+    if report.author_key_enabled:
+        found.append(report.author_key_digest)
+    if policy.id_keys == "any":
+        return unlooked("launch authority", found[-1], source=_REPORT)
+    known = next((digest for digest in found if digest in policy.id_keys), found[-1])
+    return among(
+        "launch authority",
+        known,
+        policy.id_keys,
+        source=_REPORT,
+        error=MeasurementMismatch,
+        message="launch was authorised by no key that the policy lists",
+    )
+
+
+def _revocation(verified: VerifiedSnp, policy: SnpPolicy) -> Claim:
+    if policy.revocation == "any":
+        return unlooked("revocation", "not looked at", source=_CHAIN)
+    return Claim(
+        name="revocation",
+        got="not revoked",
+        expected="not revoked",
+        source=f"AMD revocation list of {verified.revocation_checked}",
+        outcome="equal",
+    )

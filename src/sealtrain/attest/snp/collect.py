@@ -1,0 +1,210 @@
+"""Evidence from inside a SEV-SNP guest: the report, and its certificates up to AMD's root.
+
+Two doors lead to the firmware: Linux's configfs-tsm (6.7 and newer) and, before it, the ioctl of
+``/dev/sev-guest``. Either brings what certificates the host chose to hand out, which may be all
+three, the leaf alone, or none. AMD's key distribution service has them all; fetching is not done
+here, a refusal names the addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography import x509
+
+from sealtrain.attest.roots import certificates_of_pem
+from sealtrain.attest.snp.chain import common_name, load_certificate
+from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
+from sealtrain.attest.snp.table import parse_table
+from sealtrain.attest.tsm import tsm_report
+from sealtrain.errors import (
+    CollateralUnreachable,
+    DataInvalid,
+    EvidenceMalformed,
+    GuestApiUnreachable,
+)
+
+__all__ = ["Ioctl", "collect", "distribution_addresses"]
+
+Ioctl = Callable[[int, int, ctypes.Structure], object]
+"""``fcntl.ioctl`` on a structure the driver fills; an argument so that tests need no driver."""
+
+_GET_EXTENDED_REPORT = 0xC020_5302
+"""``_IOWR('S', 2, struct snp_guest_request_ioctl)`` of linux/sev-guest.h."""
+_RESPONSE_BYTES = 4000
+_RESPONSE_HEADER_BYTES = 32
+_CERTIFICATES_BYTES = 16 << 10
+_SERVICE = "https://kdsintf.amd.com"
+
+
+class _ReportRequest(ctypes.Structure):
+    """``struct snp_ext_report_req``."""
+
+    _fields_ = (
+        ("user_data", ctypes.c_uint8 * 64),
+        ("vmpl", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 28),
+        ("certs_address", ctypes.c_uint64),
+        ("certs_len", ctypes.c_uint32),
+    )
+
+
+class _GuestRequest(ctypes.Structure):
+    """``struct snp_guest_request_ioctl``."""
+
+    _fields_ = (
+        ("msg_version", ctypes.c_uint8),
+        ("req_data", ctypes.c_uint64),
+        ("resp_data", ctypes.c_uint64),
+        ("exitinfo2", ctypes.c_uint64),
+    )
+
+
+def collect(
+    device: Path,
+    report_data: bytes,
+    *,
+    certificates: tuple[bytes, ...] = (),
+    ioctl: Ioctl = fcntl.ioctl,
+) -> tuple[bytes, tuple[bytes, bytes, bytes]]:
+    """A report over 64 bytes with leaf, issuer and root (DER).
+
+    Args:
+        device: The folder of configfs-tsm, or the character device of the older driver.
+        report_data: What the report commits to.
+        certificates: Certificates (DER) the guest has at hand, used where the host gives none.
+        ioctl: How to speak to the older driver.
+
+    Raises:
+        GuestApiUnreachable: No such device, another TEE, or the firmware does not answer.
+        EvidenceMalformed: The answer is no report over this data, or no certificates.
+        CollateralUnreachable: A certificate is missing.
+    """
+    if device.is_dir():
+        answer = tsm_report(report_data, provider="sev_guest", base=device)
+        raw, table = answer.outblob, answer.auxblob
+    else:
+        raw, table = _extended_report(device, report_data, ioctl)
+    report = parse_report(raw[:REPORT_BYTES])
+    if any(raw[REPORT_BYTES:]) or report.report_data != report_data:
+        raise EvidenceMalformed(
+            "the firmware answered with a report over something else", check="TEE device"
+        )
+    return report.raw, _chain(report, parse_table(table), certificates)
+
+
+def distribution_addresses(report: SnpReport) -> tuple[str, str] | None:
+    """Where AMD publishes a report's VCEK and its issuers; ``None`` where the report hides it.
+
+    Not of a VLEK, which only its cloud has, nor of version 2, which does not name its product.
+    """
+    product = report.product
+    if report.signing_key != "vcek" or report.chip_id_masked or product is None:
+        return None
+    tcb = tcb_of(report.reported_tcb, product)
+    levels = [("bl", tcb.bootloader), ("tee", tcb.tee), ("snp", tcb.snp), ("ucode", tcb.microcode)]
+    if tcb.fmc is not None:
+        levels.insert(0, ("fmc", tcb.fmc))
+    chip = report.chip_id[:16] if product == "Turin" else report.chip_id
+    query = "&".join(f"{name}SPL={level:02}" for name, level in levels)
+    base = f"{_SERVICE}/vcek/v1/{product}"
+    return f"{base}/{chip}?{query}", f"{base}/cert_chain"
+
+
+def _extended_report(device: Path, report_data: bytes, ioctl: Ioctl) -> tuple[bytes, bytes]:
+    if len(report_data) != 64:
+        raise EvidenceMalformed(
+            "report data has the wrong length", got=len(report_data), expected=64
+        )
+    # The driver writes whole pages of certificates; a mapping begins at one. It goes with the array
+    # that points into it.
+    certificates = (ctypes.c_uint8 * _CERTIFICATES_BYTES).from_buffer(
+        mmap.mmap(-1, _CERTIFICATES_BYTES)
+    )
+    response = (ctypes.c_uint8 * _RESPONSE_BYTES)()
+    request = _ReportRequest(
+        user_data=(ctypes.c_uint8 * 64)(*report_data),
+        certs_address=ctypes.addressof(certificates),
+        certs_len=_CERTIFICATES_BYTES,
+    )
+    call = _GuestRequest(
+        msg_version=1, req_data=ctypes.addressof(request), resp_data=ctypes.addressof(response)
+    )
+    try:
+        descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            ioctl(descriptor, _GET_EXTENDED_REPORT, call)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise GuestApiUnreachable(
+            f"no attestation report from {device}",
+            check="TEE device",
+            got=f"{error.strerror}, firmware and host said {call.exitinfo2:#x}",
+            hint="run this as root inside a SEV-SNP guest with the sev-guest driver",
+        ) from error
+    answer = bytes(response)
+    status, size = (int.from_bytes(answer[at : at + 4], "little") for at in (0, 4))
+    if status != 0 or size != REPORT_BYTES:
+        raise GuestApiUnreachable(
+            "the firmware made no report",
+            check="TEE device",
+            got=f"status {status:#x}, {size} bytes",
+            expected=f"status 0, {REPORT_BYTES} bytes",
+        )
+    report = answer[_RESPONSE_HEADER_BYTES : _RESPONSE_HEADER_BYTES + REPORT_BYTES]
+    return report, bytes(certificates)
+
+
+def _chain(
+    report: SnpReport, table: dict[str, bytes], more: tuple[bytes, ...]
+) -> tuple[bytes, bytes, bytes]:
+    """Leaf by its kind, issuer and root by their names; whether they fit is verified elsewhere."""
+    leaves = [table[report.signing_key]] if report.signing_key in table else []
+    known = [*leaves, *(table[name] for name in ("ask", "ark") if name in table), *more]
+    found = [(der, load_certificate(der)) for der in map(_der, known)]
+    leaf = next((one for one in found if _is_leaf(one[1], report)), None)
+    if leaf is None:
+        raise _missing(report, "the report's own certificate")
+    chain = [leaf]
+    for what in ("the issuer's certificate (ASK or ASVK)", "the root certificate (ARK)"):
+        above = chain[-1][1].issuer
+        issuer = next((one for one in found if one[1].subject == above), None)
+        if issuer is None:
+            raise _missing(report, what)
+        chain.append(issuer)
+    return chain[0][0], chain[1][0], chain[2][0]
+
+
+def _is_leaf(certificate: x509.Certificate, report: SnpReport) -> bool:
+    name = common_name(certificate).removeprefix("SIMULATED ")
+    return name == f"SEV-{report.signing_key.upper()}"
+
+
+def _der(found: bytes) -> bytes:
+    """Hosts store what their operator gave them: DER as specified, or PEM."""
+    if not found.startswith(b"-----BEGIN"):
+        return found
+    try:
+        return certificates_of_pem(found)[0]
+    except DataInvalid as error:
+        raise EvidenceMalformed(
+            f"a certificate from the host: {error.message}", check="certificate table"
+        ) from error
+
+
+def _missing(report: SnpReport, what: str) -> CollateralUnreachable:
+    addresses = distribution_addresses(report)
+    hint = "ask the cloud for its VLEK chain, or the host for a certificate table"
+    if addresses is not None:
+        hint = f"fetch {addresses[0]} and {addresses[1]} once and give them to the guest"
+    return CollateralUnreachable(
+        f"the host hands out no certificate for this report: {what} is missing",
+        check="certificate table",
+        hint=hint,
+    )

@@ -1,0 +1,106 @@
+"""What a SEV-SNP guest must show. Every field is written; where a value does not matter, ``any``.
+
+``Milan`` is not a product one can ask for. Its root seed has been read out by software alone
+(arXiv 2605.12990), so whoever has done that signs any report of any such chip: whoever accepts one
+all the same writes ``InsecureMilan``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
+from sealtrain.base.models import StrictModel
+
+__all__ = ["ProductName", "SnpPolicy", "TcbFloor", "product_name"]
+
+ProductName = Literal["Genoa", "Turin", "InsecureMilan"]
+"""Products as a policy spells them."""
+
+_Level = Annotated[int, Field(ge=0, le=255)]
+_Digest48 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$")]
+_ChipId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+
+
+class TcbFloor(StrictModel):
+    """Lowest acceptable security versions of one product, each by itself."""
+
+    bootloader: _Level
+    tee: _Level
+    snp: _Level
+    microcode: _Level
+    fmc: _Level | None = None
+    """For Turin and only there."""
+
+    @property
+    def tcb(self) -> Tcb:
+        """As a TCB to compare with."""
+        return Tcb(
+            bootloader=self.bootloader,
+            tee=self.tee,
+            snp=self.snp,
+            microcode=self.microcode,
+            fmc=self.fmc,
+        )
+
+
+class SnpPolicy(StrictModel):
+    """Reference values for a SEV-SNP guest."""
+
+    tee: Literal["snp"]
+    products: Annotated[tuple[ProductName, ...], Field(min_length=1, max_length=3)]
+    """Processor generations."""
+    signing_keys: Annotated[tuple[SigningKey, ...], Field(min_length=1, max_length=2)]
+    """``vcek`` names one chip; ``vlek`` only says in which cloud."""
+    measurements: Literal["any"] | Annotated[tuple[_Digest48, ...], Field(max_length=1024)]
+    """Launch digests of the images that may run."""
+    minimum_tcb: dict[ProductName, TcbFloor]
+    """For each of ``products``: lowest reported and launch TCB."""
+    chip_ids: Literal["any"] | Annotated[tuple[_ChipId, ...], Field(min_length=1, max_length=4096)]
+    """Machines that may be used."""
+    vmpl: Literal["any"] | Annotated[int, Field(ge=0, le=3)]
+    """Privilege level that asked for the report; 0 unless a service module runs below the guest."""
+    debug: Literal["refuse"]
+    migration: Literal["refuse"]
+    smt: Literal["any", "refuse"]
+    """``refuse``: the guest's own policy must forbid simultaneous threads."""
+    id_keys: Literal["any"] | Annotated[tuple[_Digest48, ...], Field(min_length=1, max_length=1024)]
+    """Digests of the ID or author keys, one of which authorised the launch."""
+    revocation: Literal["any", "require"]
+    """``require``: a current revocation list of AMD's must come along."""
+
+    @field_validator("products", mode="before")
+    @classmethod
+    def _no_plain_milan(cls, value: object) -> object:
+        if isinstance(value, list):  # as JSON and YAML have it
+            value = tuple(value)
+        if isinstance(value, tuple) and "Milan" in value:
+            raise ValueError(
+                "Milan reports can be forged by software (arXiv 2605.12990): leave it out, or "
+                "write InsecureMilan to accept them all the same"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SnpPolicy:
+        for name in ("products", "signing_keys"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{name} names one twice")
+        if set(self.minimum_tcb) != set(self.products):
+            raise ValueError("minimum_tcb must name exactly the products that are allowed")
+        for product, floor in self.minimum_tcb.items():
+            if (floor.fmc is None) == (product == "Turin"):
+                raise ValueError("minimum_tcb: Turin has an fmc level, no other product does")
+        if self.chip_ids != "any" and any(not chip.strip("0") for chip in self.chip_ids):
+            raise ValueError("chip_ids: zeros are a hidden chip, not one that can be listed")
+        if self.id_keys != "any" and any(not key.strip("0") for key in self.id_keys):
+            raise ValueError("id_keys: zeros mean that no key authorised the launch")
+        return self
+
+
+def product_name(product: Product) -> ProductName:
+    """How a policy spells a product."""
+    return "InsecureMilan" if product == "Milan" else product

@@ -1,0 +1,412 @@
+"""SEV-SNP reports of real machines and of the simulator: what they say, and when they are true."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.utils import CryptographyDeprecationWarning
+from pydantic import ValidationError
+
+from sealtrain.attest.simulator.snp import SNP_MEASUREMENT, SimulatedSnp
+from sealtrain.attest.snp import chain
+from sealtrain.attest.snp.appraise import claims_of, eat
+from sealtrain.attest.snp.parse import Product, SigningKey, Tcb, parse_report, tcb_of
+from sealtrain.attest.snp.policy import SnpPolicy
+from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp, verify_report, verify_snp
+from sealtrain.base.models import load_model
+from sealtrain.errors import (
+    CertificateChainInvalid,
+    CertificateRevoked,
+    DataInvalid,
+    DebugGuest,
+    PlatformMismatch,
+    RevocationUnknown,
+    TrustInvalid,
+)
+
+NOW = 1_800_000_000
+COMPOSE = b'{"name":"unit"}'
+ASKED = bytes(range(64))
+FLOOR = {"bootloader": 0, "tee": 0, "snp": 0, "microcode": 0}
+# name, roots, first and last second of the leaf
+REAL = [
+    ("genoa_azure_v3", "genoa", 1737685308, 1958523708),
+    ("milan_vcek_v2", "milan", 1674583106, 1895507906),
+    ("milan_debug_policy", "milan", 1663980928, 1884905728),
+]
+real = pytest.mark.parametrize(("name", "root", "first", "last"), REAL, ids=[r[0] for r in REAL])
+
+
+def policy(**changes: Any) -> SnpPolicy:
+    values: dict[str, Any] = {
+        "tee": "snp",
+        "products": ["Genoa"],
+        "signing_keys": ["vcek"],
+        "measurements": [SNP_MEASUREMENT.hex()],
+        "minimum_tcb": {"Genoa": {"bootloader": 10, "tee": 0, "snp": 23, "microcode": 84}},
+        "chip_ids": "any",
+        "vmpl": 0,
+        "debug": "refuse",
+        "migration": "refuse",
+        "smt": "any",
+        "id_keys": "any",
+        "revocation": "any",
+        **changes,
+    }
+    return load_model(SnpPolicy, values, TrustInvalid, "appraisal policy")
+
+
+MILAN = {"products": ["InsecureMilan"], "minimum_tcb": {"InsecureMilan": FLOOR}}
+
+
+def real_chain(shared: Path, name: str, root: str) -> tuple[bytes, ...]:
+    folder = shared / "vectors" / "sev-snp"
+    text = (folder / "roots" / f"ask_ark_{root}.pem").read_text()
+    blocks = re.findall(r"BEGIN CERTIFICATE-----(.*?)-----END", text, re.DOTALL)
+    leaf = (folder / f"{name}.cert.der").read_bytes()
+    return (leaf, *(base64.b64decode(block) for block in blocks))
+
+
+def real_report(shared: Path, name: str) -> bytes:
+    return (shared / "vectors" / "sev-snp" / f"{name}.report.bin").read_bytes()
+
+
+def as_guest(platform: VerifiedReport) -> VerifiedSnp:
+    """A real machine's report, as if its guest had been started with a document of ours."""
+    return VerifiedSnp(
+        simulated=False,
+        quote_identity=platform.report.identity,
+        report_data=platform.report.report_data,
+        app_id="00" * 20,
+        compose_hash="00" * 32,
+        app_compose=b"",
+        instance_id=platform.report.report_id,
+        platform=platform,
+        revocation_checked=None,
+    )
+
+
+@real
+def test_a_real_report_verifies_while_its_certificates_are_valid(
+    shared: Path, name: str, root: str, first: int, last: int
+) -> None:
+    expected = json.loads((shared / "vectors/sev-snp/expected.json").read_text())[name]
+    raw, certificates = real_report(shared, name), real_chain(shared, name, root)
+    for now in (first, last):
+        found = verify_report(raw, certificates, simulator_root=None, now=now)
+    report = found.report
+    assert not found.simulated
+    assert found.product == expected["fam"]
+    assert report.version == expected["ver"]
+    assert report.debug == expected["debug"]
+    assert report.migratable == expected["migrate"]
+    assert report.vmpl == expected["vmpl"]
+    assert (report.signing_key == "vlek") == expected["vlek"]
+    assert report.chip_id.startswith(expected["chip"])
+    assert report.measurement.startswith(expected["meas"])
+    assert report.report_data.hex().startswith(expected["rd"])
+    assert report.committed_tcb.hex() == expected["committed"]
+    assert report.launch_tcb.hex() == expected["launch"]
+    assert report.current_tcb.hex() == expected["cur"]
+    assert hex(report.policy) == expected["policy"]
+    assert hex(report.platform_info) == expected["plat"]
+    tcb = expected["tcb"]
+    assert found.reported_tcb == Tcb(
+        bootloader=tcb["bl"], tee=tcb["tee"], snp=tcb["snp"], microcode=tcb["ucode"]
+    )
+
+
+@pytest.mark.negative(10)
+@real
+def test_a_real_report_is_refused_one_second_outside(
+    shared: Path, name: str, root: str, first: int, last: int
+) -> None:
+    raw, certificates = real_report(shared, name), real_chain(shared, name, root)
+    for now in (0, first - 1, last + 1, 1 << 40):
+        with pytest.raises(CertificateChainInvalid) as caught:
+            verify_report(raw, certificates, simulator_root=None, now=now)
+        assert caught.value.check == "certificate dates"
+
+
+@pytest.mark.negative(38)
+def test_a_chip_certificate_that_amd_did_not_sign_is_refused(shared: Path) -> None:
+    with pytest.raises(CertificateChainInvalid) as caught:
+        verify_report(
+            real_report(shared, "milan_wrong_vcek"),
+            real_chain(shared, "milan_wrong_vcek", "milan"),
+            simulator_root=None,
+            now=NOW,
+        )
+    assert caught.value.check == "certificate chain"
+
+
+@pytest.mark.parametrize("root", ["milan", "genoa_vlek", "turin_vcek"])
+def test_a_real_leaf_under_another_authority_of_amds_is_refused(shared: Path, root: str) -> None:
+    with pytest.raises(CertificateChainInvalid):
+        verify_report(
+            real_report(shared, "genoa_azure_v3"),
+            real_chain(shared, "genoa_azure_v3", root),
+            simulator_root=None,
+            now=NOW,
+        )
+
+
+@pytest.mark.parametrize("name", ["milan", "genoa", "turin"])
+@pytest.mark.parametrize("kind", ["vcek", "vlek"])
+def test_every_authority_of_amds_holds_under_its_pinned_root(
+    shared: Path, name: str, kind: SigningKey
+) -> None:
+    """No leaf of Turin is public; its authorities are."""
+    suffix = {("turin", "vcek"): "_vcek", ("milan", "vcek"): "", ("genoa", "vcek"): ""}
+    root = name + suffix.get((name, kind), "_vlek")
+    _, issuer, ark = real_chain(shared, "genoa_azure_v3", root)
+    _, product, found, begins, ends = chain._authority(issuer, ark, False)
+    assert (product, found) == (name.capitalize(), kind)
+    assert begins < NOW < ends
+
+
+def test_a_real_genoa_guest_meets_a_fitting_policy(shared: Path) -> None:
+    found = verify_report(
+        real_report(shared, "genoa_azure_v3"),
+        real_chain(shared, "genoa_azure_v3", "genoa"),
+        simulator_root=None,
+        now=NOW,
+    )
+    report = found.report
+    assert report.author_key_enabled is False
+    fitting = policy(
+        measurements=[report.measurement],
+        chip_ids=[report.chip_id],
+        id_keys=[report.id_key_digest],
+    )
+    claims = claims_of(as_guest(found), fitting, NOW)
+    assert {claim.name for claim in claims} >= {"debug", "product", "chip", "guest image"}
+    assert [c.outcome for c in claims if c.name == "chip"] == ["allowed"]
+    assert eat(as_guest(found)) == {
+        "hwmodel": "AMD EPYC Genoa",
+        "hwversion": "family 0x19 model 0x11 stepping 1",
+        "swversion": "SEV-SNP firmware 1.55.40; TCB bootloader 10, tee 0, snp 23, microcode 84",
+        "dbgstat": "disabled-since-boot",
+        "oemid": "3704",
+        "ueid": report.chip_id,
+    }
+
+
+@pytest.mark.negative(40)
+def test_a_real_milan_report_is_refused_by_every_policy_that_does_not_say_insecure(
+    shared: Path,
+) -> None:
+    found = verify_report(
+        real_report(shared, "milan_vcek_v2"),
+        real_chain(shared, "milan_vcek_v2", "milan"),
+        simulator_root=None,
+        now=NOW,
+    )
+    with pytest.raises(PlatformMismatch, match=r"2605\.12990"):
+        claims_of(as_guest(found), policy(measurements="any"), NOW)
+    claims_of(as_guest(found), policy(measurements="any", **MILAN), NOW)
+
+
+@pytest.mark.negative(37)
+def test_a_real_debug_guest_is_refused(shared: Path) -> None:
+    found = verify_report(
+        real_report(shared, "milan_debug_policy"),
+        real_chain(shared, "milan_debug_policy", "milan"),
+        simulator_root=None,
+        now=NOW,
+    )
+    with pytest.raises(DebugGuest):
+        claims_of(as_guest(found), policy(measurements="any", **MILAN), NOW)
+
+
+def test_the_library_still_loads_a_certificate_with_serial_number_zero(shared: Path) -> None:
+    """When this fails, ``cryptography`` made its warning an error: pin it below that release."""
+    leaf = real_chain(shared, "genoa_azure_v3", "genoa")[0]
+    with pytest.warns(CryptographyDeprecationWarning, match="wasn't positive"):
+        assert x509.load_der_x509_certificate(leaf).serial_number == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filters = list(warnings.filters)
+        assert chain.common_name(chain.load_certificate(leaf)) == "SEV-VCEK"
+        assert warnings.filters == filters
+        with pytest.raises(UserWarning):
+            warnings.warn("others are heard", UserWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize("product", ["Milan", "Genoa", "Turin"])
+@pytest.mark.parametrize("signing_key", ["vcek", "vlek"])
+def test_a_simulated_guest_of_every_kind_is_accepted_by_its_policy(
+    product: Product, signing_key: SigningKey
+) -> None:
+    guest = SimulatedSnp(b"unit tests of snp", product=product, signing_key=signing_key)
+    name = "InsecureMilan" if product == "Milan" else product
+    floor = {**FLOOR, "fmc": 1} if product == "Turin" else FLOOR
+    fitting = policy(
+        products=[name],
+        minimum_tcb={name: floor},
+        signing_keys=[signing_key],
+        chip_ids=[guest.chip_id],
+    )
+    found = verify_snp(
+        guest.report(ASKED, COMPOSE),
+        guest.certificates(),
+        COMPOSE,
+        fitting,
+        simulator_root=guest.root_der,
+        now=NOW,
+    )
+    assert found.simulated
+    assert found.report_data == ASKED
+    assert found.app_compose == COMPOSE
+    assert found.app_id == found.compose_hash[:40]
+    assert found.platform.product == product
+    assert (found.platform.csp_id is None) == (signing_key == "vcek")
+    assert len(claims_of(found, fitting, NOW)) == 13
+    other = SimulatedSnp(
+        b"unit tests of snp", product=product, signing_key=signing_key, launch=b"again"
+    )
+    again = parse_report(other.report(ASKED, COMPOSE))
+    assert again.chip_id == guest.chip_id
+    assert again.report_id != found.instance_id
+
+
+def test_turin_writes_its_levels_in_another_order() -> None:
+    raw = bytes([1, 2, 3, 4, 0, 0, 0, 200])
+    turin = tcb_of(raw, "Turin")
+    assert turin == Tcb(fmc=1, bootloader=2, tee=3, snp=4, microcode=200)
+    assert tcb_of(raw, "Genoa") == Tcb(bootloader=1, tee=2, snp=0, microcode=200)
+    assert turin.below(tcb_of(raw, "Genoa")) == ("fmc",)
+    assert turin.below(turin) == ()
+    assert Tcb(fmc=1, bootloader=2, tee=2, snp=9, microcode=9).below(turin) == ("microcode", "tee")
+
+
+def test_version_5_adds_mitigations_and_no_version_keeps_spare_fields_unread() -> None:
+    turin = SimulatedSnp(b"unit tests of snp", product="Turin")
+    report = parse_report(turin.report(ASKED, COMPOSE))
+    assert (report.version, report.launch_mitigations, report.current_mitigations) == (5, 0, 0)
+    assert report.product == "Turin"
+    assert report.chip_id[16:] == "0" * 112
+    milan = parse_report(SimulatedSnp(b"unit tests of snp", product="Milan").report(ASKED, COMPOSE))
+    assert (milan.version, milan.cpuid, milan.product, milan.launch_mitigations) == (
+        2,
+        None,
+        None,
+        None,
+    )
+    assert all(getattr(report, field.name) is not None for field in fields(report))
+
+
+@pytest.mark.parametrize(
+    ("cpuid", "product"),
+    [
+        ((0x19, 0x01, 1), "Milan"),
+        ((0x19, 0x11, 1), "Genoa"),
+        ((0x19, 0xA0, 2), "Genoa"),
+        ((0x1A, 0x02, 1), "Turin"),
+        ((0x1A, 0x11, 0), "Turin"),
+        ((0x19, 0x50, 0), None),
+        ((0x1A, 0x50, 0), None),
+        ((0x17, 0x31, 0), None),
+    ],
+)
+def test_processor_numbers_name_the_product(
+    cpuid: tuple[int, int, int], product: Product | None
+) -> None:
+    raw = bytearray(SimulatedSnp(b"unit tests of snp").report(ASKED, COMPOSE))
+    raw[0x188:0x18B] = bytes(cpuid)
+    assert parse_report(bytes(raw)).product == product
+
+
+def test_revocation_needs_a_current_list_of_the_root() -> None:
+    guest = SimulatedSnp(b"unit tests of snp")
+    demanding = policy(revocation="require")
+
+    def check(crl: bytes | None, now: int = NOW) -> VerifiedSnp:
+        return verify_snp(
+            guest.report(ASKED, COMPOSE),
+            guest.certificates(),
+            COMPOSE,
+            demanding,
+            simulator_root=guest.root_der,
+            now=now,
+            crl=crl,
+        )
+
+    found = check(guest.revocations(NOW))
+    assert found.revocation_checked == NOW - 300
+    assert [c.source for c in claims_of(found, demanding, NOW) if c.name == "revocation"] == [
+        f"AMD revocation list of {NOW - 300}"
+    ]
+    with pytest.raises(CertificateRevoked):
+        check(guest.revocations(NOW, issuer_revoked=True))
+    good = guest.revocations(NOW)
+    foreign = SimulatedSnp(b"another seed of 16").revocations(NOW)
+    for crl in (None, b"", b"\x30\x00", foreign, good[:-1], good[:-1] + b"\0", bytes(1 << 17)):
+        with pytest.raises(RevocationUnknown):
+            check(crl)
+    for now in (NOW - 301, NOW + 31 * 86400):
+        with pytest.raises(RevocationUnknown):
+            check(good, now)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"products": ["Milan"]}, "InsecureMilan"),
+        ({"products": ["Genoa", "Milan"]}, "InsecureMilan"),
+        ({"products": []}, "products"),
+        ({"products": ["Genoa", "Genoa"]}, "twice"),
+        ({"products": ["Genoa", "Turin"]}, "exactly the products"),
+        ({"minimum_tcb": {}}, "exactly the products"),
+        ({"minimum_tcb": {"Genoa": {**FLOOR, "fmc": 1}}}, "fmc"),
+        ({"products": ["Turin"], "minimum_tcb": {"Turin": FLOOR}}, "fmc"),
+        ({"minimum_tcb": {"Genoa": {**FLOOR, "snp": 256}}}, "snp"),
+        ({"minimum_tcb": {"Genoa": {"snp": 1}}}, "bootloader"),
+        ({"chip_ids": ["00" * 64]}, "hidden chip"),
+        ({"chip_ids": ["00" * 63]}, "chip_ids"),
+        ({"id_keys": ["00" * 48]}, "no key"),
+        ({"vmpl": 4}, "vmpl"),
+        ({"vmpl": True}, "vmpl"),
+        ({"debug": "any"}, "debug"),
+        ({"migration": "any"}, "migration"),
+        ({"smt": "require"}, "smt"),
+        ({"revocation": True}, "revocation"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_a_policy_with_a_flaw_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrustInvalid, match=message):
+        policy(**changes)
+
+
+@pytest.mark.parametrize("name", sorted(SnpPolicy.model_fields))
+def test_a_policy_lacks_no_field(name: str) -> None:
+    values = policy().to_dict()
+    del values[name]
+    with pytest.raises(TrustInvalid, match=name):
+        load_model(SnpPolicy, values, TrustInvalid, "appraisal policy")
+
+
+def test_a_policy_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        policy().vmpl = 1
+
+
+def test_the_simulator_refuses_what_it_cannot_play() -> None:
+    guest = SimulatedSnp(b"unit tests of snp")
+    for act in (
+        lambda: SimulatedSnp(b"short"),
+        lambda: guest.report(bytes(63), COMPOSE),
+        lambda: guest.report(ASKED, COMPOSE, fault="no such fault"),
+        lambda: guest.certificates(fault="no such fault"),
+    ):
+        with pytest.raises(DataInvalid):
+            act()
