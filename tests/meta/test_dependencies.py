@@ -19,6 +19,7 @@ PACKAGE = REPOSITORY / "src/sealtrain"
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "dcap_qvl": "dcap-qvl",
+    "jwt": "pyjwt",
     "pynvml": "nvidia-ml-py",
     "sklearn": "scikit-learn",
     "stdnum": "python-stdnum",
@@ -29,6 +30,7 @@ EXTRAS = {
     "training": ["train"],
     "broker": ["broker"],
     "attest/simulator": ["simulator"],
+    "attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
     "keys": ["aws"],
     "storage": ["remote"],
     "training/validation": ["validation"],

@@ -1,0 +1,246 @@
+"""Fetch what NVIDIA publishes about devices: reference values, revocation answers, a verdict.
+
+For whoever prepares a bundle, never for a verifier: verification reads the collateral it is given.
+Addresses are arguments, so that a site can put its own cache before the vendor's services. Nothing
+that arrives is trusted here; it is bounded and put in its place.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from sealtrain.attest.nvidia.collateral import (
+    MAX_JWKS_CHARS,
+    MAX_OCSP_BYTES,
+    MAX_RIM_BYTES,
+    MAX_TOKEN_CHARS,
+    RIM_ID,
+    GpuCollateral,
+    RemoteVerdict,
+)
+from sealtrain.attest.nvidia.device import VerifiedDevice
+from sealtrain.attest.nvidia.ocsp import asked_certificates, ocsp_request
+from sealtrain.attest.nvidia.parse import GpuDevice
+from sealtrain.attest.nvidia.rim import rim_ids
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.errors import CollateralUnreachable, DataInvalid, UsageError
+
+__all__ = [
+    "NRAS_URL",
+    "OCSP_URL",
+    "RIM_URL",
+    "NvidiaServices",
+    "fetch_collateral",
+    "fetch_remote_verdict",
+]
+
+RIM_URL = "https://rim.attestation.nvidia.com/v1/rim"
+OCSP_URL = "https://ocsp.ndis.nvidia.com"
+NRAS_URL = "https://nras.attestation.nvidia.com"
+
+_CHECK = "collateral"
+_CLAIMS_VERSION = "3.0"
+_HINT = "check the address and the network, or use collateral fetched elsewhere"
+
+
+class NvidiaServices:
+    """A bounded HTTP client of NVIDIA's services or of a cache that stands in for them.
+
+    Args:
+        timeout: Seconds to wait for a connection and between bytes.
+    """
+
+    def __init__(self, timeout: float = 30.0) -> None:
+        self._timeout = timeout
+        self._clients: dict[str, httpx.Client] = {}
+
+    def __enter__(self) -> Self:
+        """Use in a ``with`` block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def get(self, url: str, limit: int) -> bytes:
+        """Body of a successful answer.
+
+        Raises:
+            UsageError: Not an HTTP address.
+            CollateralUnreachable: No answer, another status than 200, or more than ``limit`` bytes.
+        """
+        return self._exchange("GET", url, limit, {})
+
+    def post(self, url: str, body: bytes, media_type: str, limit: int) -> bytes:
+        """Send a body and return the answer's. Errors as ``get``."""
+        return self._exchange(
+            "POST", url, limit, {"content": body, "headers": {"content-type": media_type}}
+        )
+
+    def _exchange(self, method: str, url: str, limit: int, extra: dict[str, Any]) -> bytes:
+        client = self._client(url)
+        try:
+            with client.stream(method, url, **extra) as answer:
+                data = bytearray()
+                for part in answer.iter_bytes():
+                    data += part
+                    if len(data) > limit:
+                        raise _unreachable(url, f"an answer of more than {limit} bytes")
+                if answer.status_code != 200:
+                    raise _unreachable(url, f"HTTP {answer.status_code}")
+                return bytes(data)
+        except httpx.HTTPError as error:
+            raise _unreachable(url, type(error).__name__) from error
+
+    def _client(self, url: str) -> httpx.Client:
+        try:
+            scheme = httpx.URL(url).scheme
+        except httpx.InvalidURL:
+            scheme = ""
+        if scheme not in ("http", "https"):
+            raise UsageError(
+                "not the address of a service",
+                check=_CHECK,
+                got=url[:200],
+                expected="http(s)://host",
+            )
+        if scheme not in self._clients:
+            # Without TLS an empty trust store does, and saves reading the machine's.
+            trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if scheme == "http" else True
+            # trust_env off: no proxy, no certificate file and no netrc from the environment.
+            self._clients[scheme] = httpx.Client(
+                verify=trusted, timeout=self._timeout, trust_env=False, follow_redirects=False
+            )
+        return self._clients[scheme]
+
+
+def fetch_collateral(
+    devices: Sequence[VerifiedDevice],
+    services: NvidiaServices,
+    *,
+    rim_url: str = RIM_URL,
+    ocsp_url: str = OCSP_URL,
+    nras: RemoteVerdict | None = None,
+) -> GpuCollateral:
+    """Fetch reference values and revocation answers for devices; each file and question once.
+
+    Args:
+        devices: Verified devices, GPUs and switches.
+        services: Client.
+        rim_url: Base address of the RIM service, up to and without the file's id.
+        ocsp_url: Address of the OCSP responder.
+        nras: A remote verdict to keep beside them.
+
+    Raises:
+        UsageError: Not an HTTP address.
+        CollateralUnreachable: A service does not answer, or answers with something else.
+        EvidenceMalformed: More files or answers than collateral holds.
+    """
+    rims: dict[str, bytes] = {}
+    questions: dict[bytes, None] = {}
+    for device in devices:
+        for rim_id in rim_ids(device):
+            if rim_id not in rims:
+                rims[rim_id] = _fetch_rim(services, rim_url, rim_id)
+        for certificate, issuer in asked_certificates(device.certificates):
+            questions[ocsp_request(certificate, issuer)] = None
+    answers = tuple(
+        services.post(ocsp_url, question, "application/ocsp-request", MAX_OCSP_BYTES)
+        for question in questions
+    )
+    return GpuCollateral.build(rims=rims, ocsp=answers, nras=nras)
+
+
+def fetch_remote_verdict(
+    devices: Sequence[GpuDevice],
+    services: NvidiaServices,
+    *,
+    nonce: bytes,
+    nras_url: str = NRAS_URL,
+) -> RemoteVerdict:
+    """Ask NVIDIA's attestation service about GPUs, and archive its keys with the answer.
+
+    The reports and certificates of the GPUs leave for the vendor's service.
+
+    Args:
+        devices: GPUs of one architecture; switches are passed over.
+        services: Client.
+        nonce: The nonce the reports were made for.
+        nras_url: Base address of the service.
+
+    Raises:
+        UsageError: Not an HTTP address, no GPU, or GPUs of several architectures.
+        CollateralUnreachable: The service does not answer, or answers with something else.
+    """
+    gpus = [device for device in devices if device.kind == "gpu"]
+    architectures = sorted({device.architecture for device in gpus})
+    if len(architectures) != 1:
+        raise UsageError(
+            "the service judges GPUs of one architecture at a time",
+            check=_CHECK,
+            got=", ".join(architectures) or "no GPU",
+        )
+    question = {
+        "nonce": nonce.hex(),
+        "arch": architectures[0],
+        "claims_version": _CLAIMS_VERSION,
+        "evidence_list": [
+            {
+                "evidence": device.report,
+                "certificate": to_base64(device.certificate_chain.encode("ascii")),
+            }
+            for device in gpus
+        ],
+    }
+    base = nras_url.rstrip("/")
+    body = httpx.Request("POST", base, json=question).content
+    token = services.post(f"{base}/v4/attest/gpu", body, "application/json", MAX_TOKEN_CHARS)
+    keys = services.get(f"{base}/.well-known/jwks.json", MAX_JWKS_CHARS)
+    try:
+        return RemoteVerdict(token=token.decode("utf-8"), jwks=keys.decode("utf-8"))
+    except ValueError as error:  # not UTF-8, or empty
+        raise _unreachable(base, "an answer that is not text") from error
+
+
+def _fetch_rim(services: NvidiaServices, base: str, rim_id: str) -> bytes:
+    if re.fullmatch(RIM_ID, rim_id) is None:
+        raise CollateralUnreachable(
+            "device's board or firmware has no name under which reference values are published",
+            check=_CHECK,
+            got=rim_id[:128],
+        )
+    url = f"{base.rstrip('/')}/{rim_id}"
+    data = services.get(url, 2 * MAX_RIM_BYTES)
+    try:
+        answer = parse_json(data, max_bytes=2 * MAX_RIM_BYTES, max_depth=4)
+        xml = from_base64(answer["rim"])
+        claimed, named = answer["sha256"], answer["id"]
+    except (DataInvalid, KeyError, TypeError, AttributeError) as error:
+        raise _unreachable(url, "something else than a file of reference values") from error
+    # Not a matter of trust, the file is signed: a damaged or exchanged one shows here already.
+    if named != rim_id or claimed != sha256_hex(xml):
+        raise _unreachable(url, "another or a damaged file")
+    return xml
+
+
+def _unreachable(url: str, got: str) -> CollateralUnreachable:
+    return CollateralUnreachable(
+        "a service of the GPU's vendor does not answer as it must",
+        check=_CHECK,
+        got=f"{url.rpartition('@')[2][:200]}: {got}",
+        hint=_HINT,
+    )
