@@ -1,0 +1,82 @@
+"""A PCCS on this machine: collateral in the form of Intel's API, and ways to misbehave."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, urlsplit
+
+from sealtrain.attest.evidence import Collateral
+
+Answer = tuple[int, dict[str, str], bytes]
+_SGX, _TDX = "/sgx/certification/v4", "/tdx/certification/v4"
+
+
+@dataclass(kw_only=True)
+class Pccs:
+    """What the server hands out. ``change`` may replace any answer; ``asked`` is what came in."""
+
+    collateral: Collateral
+    fmspc: str
+    ca: str = "platform"
+    root_crl_as_hex: bool = True
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+    change: Callable[[str, Answer], Answer] = lambda _path, answer: answer
+
+    def answer(self, target: str) -> Answer:
+        parts = urlsplit(target)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        self.asked.append(target)
+        return self.change(parts.path, self._answer(parts.path, query))
+
+    def _answer(self, path: str, query: dict[str, str]) -> Answer:
+        one = self.collateral
+        if path == f"{_SGX}/pckcrl" and query.get("ca") == self.ca:
+            chain = {"SGX-PCK-CRL-Issuer-Chain": quote(one.pck_crl_issuer_chain)}
+            return 200, chain, bytes.fromhex(one.pck_crl)
+        if path == f"{_SGX}/rootcacrl":
+            crl = bytes.fromhex(one.root_ca_crl)
+            return 200, {}, crl.hex().encode() if self.root_crl_as_hex else crl
+        if path == f"{_TDX}/tcb" and query.get("fmspc", "").lower() == self.fmspc:
+            chain = {"TCB-Info-Issuer-Chain": quote(one.tcb_info_issuer_chain)}
+            return 200, chain, _signed("tcbInfo", one.tcb_info, one.tcb_info_signature)
+        if path == f"{_TDX}/qe/identity":
+            chain = {"SGX-Enclave-Identity-Issuer-Chain": quote(one.qe_identity_issuer_chain)}
+            body = _signed("enclaveIdentity", one.qe_identity, one.qe_identity_signature)
+            return 200, chain, body
+        return 404, {}, b"No cache data for this platform."
+
+
+def _signed(name: str, text: str, signature: str) -> bytes:
+    return f'{{"{name}":{text},"signature":"{signature}"}}'.encode()
+
+
+@contextmanager
+def serving(pccs: Pccs) -> Iterator[Pccs]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # the name is the library's
+            status, headers, body = pccs.answer(self.path)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    pccs.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield pccs
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
