@@ -25,6 +25,13 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parents[1] / "recipes"
+# What a recipe for hardware pins, image and key provider, the simulator does not have.
+SIMULATED = {
+    "platforms": ["simulator"],
+    "image": None,
+    "key_provider": "none",
+    "key_provider_id": None,
+}
 
 
 def story_of(recipe: str) -> ModuleType:
@@ -46,11 +53,13 @@ def prepare(recipe: str, folder: Path) -> tuple[Path, dict[str, Path], dict[str,
     """Lay out a story.
 
     Returns:
-        The recipe, shortened; files to seal by ``owner.name``; options of ``sealtrain seal``.
+        The recipe, shortened and for the simulator; files to seal by ``owner.name``; options of
+        ``sealtrain seal``.
     """
     story = story_of(recipe)
     data: dict[str, Path] = story.prepare(folder)
     text = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text("utf-8"))
+    text["hardware"] = SIMULATED
     text["trainer"] = text.get("trainer", {}) | getattr(story, "TRAINER", {})
     written = folder / "recipes" / f"{recipe}.yaml"
     written.parent.mkdir(parents=True, exist_ok=True)

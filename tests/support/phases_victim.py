@@ -151,6 +151,14 @@ def play(name: str, folder: Path) -> dict[str, Any]:
             resume=None,
             progress=None,
             secret=DataKey(bytes(range(32))),
+            model=next(
+                (
+                    sealed[f"{one.owner}.{one.name}"]
+                    for one in recipe.datasets
+                    if one.role == "model"
+                ),
+                None,
+            ),
         )
     mark(f"end-{name}")
     holding = sorted(

@@ -197,9 +197,16 @@ class Stage:
         )  # fmt: skip
 
     def propose(
-        self, name: str, recipe: dict[str, Any], files: dict[str, str] | None = None
+        self,
+        name: str,
+        recipe: dict[str, Any],
+        files: dict[str, str] | None = None,
+        sources: dict[str, Path] | None = None,
     ) -> Path:
-        """Lock a recipe in its own folder, boot a guest for it, seal and register the data."""
+        """Lock a recipe in its own folder, boot a guest for it, seal and register the data.
+
+        ``sources`` are sealed in place of records, by ``owner.name``.
+        """
         folder = self.folder / name
         folder.mkdir()
         (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
@@ -214,8 +221,10 @@ class Stage:
         (folder / "sealed").mkdir()
         for dataset in recipe["datasets"]:
             owner, dataset_name = dataset["owner"], dataset["name"]
-            source = self.inputs / f"{owner}.{dataset_name}.jsonl"
-            source.write_text(records(owner))
+            source = (sources or {}).get(f"{owner}.{dataset_name}")
+            if source is None:
+                source = self.inputs / f"{owner}.{dataset_name}.jsonl"
+                source.write_text(records(owner))
             self.run(
                 "seal", source, "--name", dataset_name, "--identity", self.identity(owner),
                 "--deployment", folder / "app-compose.json", "--broker", self.broker,

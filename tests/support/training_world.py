@@ -161,6 +161,7 @@ def sources_of(wanted: Recipe, datasets: dict[str, Any]) -> list[Source]:
             dataset=datasets[f"{one.owner}.{one.name}"],
         )
         for one in wanted.datasets
+        if one.role != "model"
     ]
 
 
@@ -199,6 +200,7 @@ def run(
     on_checkpoint: Callable[[Any], None] | None = None,
     secret: DataKey | None = None,
     monitor: Any = None,
+    model: Any = None,
 ) -> Ran:
     """Train; with ``stop_at``, until the first checkpoint at or after that step."""
     from sealtrain.training.run import train
@@ -225,6 +227,7 @@ def run(
             progress=None,
             secret=secret,
             monitor=monitor,
+            model=model,
         )
     except Interrupted:
         # Training had gone on while the checkpoint was sealed; a journal does not keep that.

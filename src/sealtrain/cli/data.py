@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 
 
 def seal(
-    source: Annotated[Path, typer.Argument(help="File or folder with the data.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="File or folder with the data, or a run's model folder."),
+    ],
     name: Annotated[str, typer.Option(help="Name of the dataset, as the recipe calls it.")],
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")],
@@ -67,6 +70,9 @@ def seal(
 ) -> None:
     """Seal data for one locked recipe. Only ciphertext is written.
 
+    A model that training sealed to you is opened in memory, and sealed for a recipe of phase
+    evaluate: its folder is the source.
+
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
     from sealtrain.base.clock import system_clock, to_rfc3339
@@ -84,6 +90,7 @@ def seal(
         wrap_for_recipe,
     )
     from sealtrain.sealing.tabular.tokens import TokenShards
+    from sealtrain.sealing.trainedmodel import is_trained_model, trained_model
 
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
@@ -118,7 +125,7 @@ def seal(
 
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         description = seal_dataset(
-            source,
+            trained_model(source, unwrap) if is_trained_model(source) else source,
             target,
             name=name,
             owner_id=me.owner_id,

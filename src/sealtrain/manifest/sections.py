@@ -10,8 +10,8 @@ from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.predicate import Predicate, PrivateCounting, PrivateTraining
 from sealtrain.manifest.verify import Facts
-from sealtrain.recipe.lockfile import Lock, ModelPin, TokenizerPin
-from sealtrain.recipe.modelspec import ModelFromConfig
+from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
+from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 
 __all__ = [
     "approvals",
@@ -259,7 +259,7 @@ def _decision(owner: str, decision: Decision, counted: bool) -> tuple[str, ...]:
     return (owner, word, decision.signed_at, until, str(len(decision.datasets)))
 
 
-def _pin(pin: ModelPin | TokenizerPin) -> Html:
+def _pin(pin: ModelPin | SealedModelPin | TokenizerPin) -> Html:
     return join((pin.kind, " ", tag("code", pin.sha256) if pin.sha256 else None))
 
 
@@ -268,6 +268,8 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
     model = recipe.model
     if isinstance(model, ModelFromConfig):
         base = f"{model.config['model_type']} from random weights, seed {model.init_seed}"
+    elif isinstance(model, SealedModel):
+        base = f"the sealed model {model.sealed}, whose root is among the datasets"
     else:
         base = model.path
     peft = recipe.peft

@@ -23,13 +23,20 @@ from sealtrain.recipe.lockfile import (
     FurtherModelPin,
     Lock,
     ModelPin,
+    SealedModelPin,
     TokenizerPin,
     load_lock,
     parse_lock,
     tokenizer_kind,
 )
 from sealtrain.recipe.modelfolder import model_digest, tokenizer_digest
-from sealtrain.recipe.modelspec import FolderTokenizer, Model, ModelFromConfig
+from sealtrain.recipe.modelspec import (
+    FolderTokenizer,
+    Model,
+    ModelFromConfig,
+    ModelFromFolder,
+    SealedModel,
+)
 from sealtrain.recipe.schema import Recipe, load_recipe
 
 __all__ = [
@@ -158,16 +165,22 @@ def measure_further_models(recipe: Recipe, base_dir: Path) -> dict[str, FurtherM
     """Digests of the models besides the base model, by name. Raises as ``measure_model``."""
     return {
         name: FurtherModelPin(
-            model=measure_model(model, base_dir), tokenizer=measure_tokenizer(model, base_dir)
+            model=_measure_folder(model, base_dir), tokenizer=measure_tokenizer(model, base_dir)
         )
         for name, model in recipe.further_models.items()
     }
 
 
-def measure_model(model: Model, base_dir: Path) -> ModelPin:
+def measure_model(model: Model, base_dir: Path) -> ModelPin | SealedModelPin:
     """Digest of a model. Raises ``ModelInvalid`` as ``lock_recipe``."""
+    if isinstance(model, SealedModel):
+        return SealedModelPin(kind="sealed", sha256=None)
     if isinstance(model, ModelFromConfig):
         return ModelPin(kind="config", sha256=model.digest)
+    return _measure_folder(model, base_dir)
+
+
+def _measure_folder(model: ModelFromFolder, base_dir: Path) -> ModelPin:
     return ModelPin(kind="folder", sha256=model_digest(resolve_inside(base_dir, model.path)))
 
 

@@ -13,7 +13,9 @@ It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Discriminator
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
@@ -22,7 +24,7 @@ from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid
 from sealtrain.recipe.fields import RecipePath
 from sealtrain.recipe.installation import CodePin, EnvironmentPin
-from sealtrain.recipe.modelspec import BytesTokenizer, Model, ModelFromConfig
+from sealtrain.recipe.modelspec import Model, ModelFromConfig
 from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "FurtherModelPin",
     "Lock",
     "ModelPin",
+    "SealedModelPin",
     "TokenizerPin",
     "load_lock",
     "parse_lock",
@@ -45,10 +48,17 @@ class ModelPin(StrictModel):
     sha256: Hex64
 
 
+class SealedModelPin(StrictModel):
+    """A sealed model: its owner's approval pins its root, as of every dataset."""
+
+    kind: Literal["sealed"]
+    sha256: None
+
+
 class TokenizerPin(StrictModel):
     """Digest of the tokenizer's folder; the built-in one is measured with the code."""
 
-    kind: Literal["folder", "bytes", "none"]
+    kind: Literal["folder", "bytes", "sealed", "none"]
     sha256: Hex64 | None
 
 
@@ -68,7 +78,7 @@ class Lock(StrictModel):
     code: CodePin
     environment: EnvironmentPin
     scripts: dict[RecipePath, Hex64]
-    model: ModelPin
+    model: Annotated[ModelPin | SealedModelPin, Discriminator("kind")]
     tokenizer: TokenizerPin
     models: dict[OwnerName, FurtherModelPin]
 
@@ -133,7 +143,7 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
         _model_fits(model, lock.models[name].model, lock.models[name].tokenizer)
 
 
-def _model_fits(model: Model, pin: ModelPin, tokenizer: TokenizerPin) -> None:
+def _model_fits(model: Model, pin: ModelPin | SealedModelPin, tokenizer: TokenizerPin) -> None:
     if pin.kind != model.kind:
         raise LockInvalid("lock pins another kind of model than its recipe names", check="model")
     if isinstance(model, ModelFromConfig) and pin.sha256 != model.digest:
@@ -148,8 +158,8 @@ def _model_fits(model: Model, pin: ModelPin, tokenizer: TokenizerPin) -> None:
         raise LockInvalid("lock pins another tokenizer than its recipe names", check="tokenizer")
 
 
-def tokenizer_kind(model: Model) -> Literal["folder", "bytes", "none"]:
+def tokenizer_kind(model: Model) -> Literal["folder", "bytes", "sealed", "none"]:
     """Which kind of tokenizer a model uses."""
     if model.tokenizer is None:
         return "none"
-    return "bytes" if isinstance(model.tokenizer, BytesTokenizer) else "folder"
+    return getattr(model.tokenizer, "kind", "folder")

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.models import StrictModel
+from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.fields import RecipePath, by_key, check_plain_json
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "Model",
     "ModelFromConfig",
     "ModelFromFolder",
+    "SealedModel",
+    "SealedTokenizer",
     "Tokenizer",
     "refuse_foreign_code",
 ]
@@ -58,6 +60,12 @@ class FolderTokenizer(StrictModel):
     """A tokenizer saved by Transformers."""
 
     path: RecipePath
+
+
+class SealedTokenizer(StrictModel):
+    """The tokenizer that lies in the sealed model."""
+
+    kind: Literal["sealed"]
 
 
 Tokenizer = Annotated[
@@ -103,7 +111,21 @@ class ModelFromConfig(StrictModel):
         return sha256_hex(canonical_json(start))
 
 
+class SealedModel(StrictModel):
+    """Weights that their owner sealed: the recipe's one dataset of role ``model``."""
+
+    kind: ClassVar[Literal["sealed"]] = "sealed"
+    sealed: OwnerName = Field(description="Name of the dataset of role model.")
+    tokenizer: SealedTokenizer | BytesTokenizer | FolderTokenizer | None = Field(
+        default=SealedTokenizer(kind="sealed"),
+        description="The model's own when left out; null for a model that reads no text.",
+    )
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
 Model = Annotated[
-    Annotated[ModelFromFolder, Tag("folder")] | Annotated[ModelFromConfig, Tag("config")],
-    Discriminator(by_key("folder", path="folder", config="config")),
+    Annotated[ModelFromFolder, Tag("folder")]
+    | Annotated[ModelFromConfig, Tag("config")]
+    | Annotated[SealedModel, Tag("sealed")],
+    Discriminator(by_key("folder", path="folder", config="config", sealed="sealed")),
 ]

@@ -60,6 +60,15 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _sealed_model_is_there(self) -> Self:
+        sealed = [dataset.name for dataset in self.datasets if dataset.role == "model"]
+        if sealed != ([self.model.sealed] if self.model.kind == "sealed" else []):
+            raise ValueError("model.sealed and one dataset of role model go together, by its name")
+        if sealed and self.phase != "evaluate":
+            raise ValueError("model.sealed is for phase evaluate")
+        return self
+
+    @model_validator(mode="after")
     def _evaluation_needs_records(self) -> Self:
         tested = any(dataset.role == "test" for dataset in self.datasets)
         if self.trainer.eval_steps is not None and not tested:

@@ -21,7 +21,7 @@ class Dataset(StrictModel):
 
     owner: OwnerName
     name: OwnerName
-    role: Literal["train", "test"]
+    role: Literal["train", "test", "model"]
     weight: float = Field(
         default=1.0,
         gt=0,
@@ -42,8 +42,10 @@ class Dataset(StrictModel):
 
     @model_validator(mode="after")
     def _only_training_data_has_a_share(self) -> Self:
-        if self.role == "test" and (self.weight != 1 or self.max_records is not None):
-            raise ValueError("weight and max_records belong to role train; test data is read whole")
+        if self.role != "train" and (self.weight != 1 or self.max_records is not None):
+            raise ValueError("weight and max_records belong to role train; the rest is read whole")
+        if self.role == "model" and self.columns:
+            raise ValueError("a sealed model has files and no columns")
         return self
 
     @model_validator(mode="after")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sealtrain.release.client import AttestedBroker, BrokerClient
     from sealtrain.release.grant import Grant
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.dataset import SealedDataset
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.sources import Source
@@ -204,7 +205,7 @@ class GuestRun:
 
     @property
     def sources(self) -> list[Source]:
-        """The opened datasets as training takes them."""
+        """The opened records as training takes them."""
         from sealtrain.training.loaders.renamed import renamed
         from sealtrain.training.sources import Source
 
@@ -220,7 +221,14 @@ class GuestRun:
                 max_records=one.max_records,
             )
             for one, dataset in zip(self.found, self.sealed, strict=True)
+            if one.role != "model"
         ]
+
+    @property
+    def model(self) -> SealedDataset | None:
+        """The opened model, where the recipe names a sealed one."""
+        opened = zip(self.found, self.sealed, strict=True)
+        return next((dataset for one, dataset in opened if one.role == "model"), None)
 
     @property
     def stores(self) -> tuple[str, ...]:

@@ -132,6 +132,7 @@ class _Work:
             progress=terminal if self._progress else None,
             secret=run.secret,
             monitor=monitor,
+            model=run.model,
         )
         return close_run(run, trained)
 

@@ -12,6 +12,7 @@ from sealtrain.base.files import atomic_write
 if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.runner.guestrun import GuestRun
+    from sealtrain.training.sources import SealedFolder
     from sealtrain.training.validation.columns import CountTokens
 
 __all__ = ["REPORT_NAME", "token_counter", "validate_data"]
@@ -40,17 +41,19 @@ def validate_data(run: GuestRun) -> None:
         atomic_write(run.settings.out / REPORT_NAME, data, overwrite=True)
         noted["report_sha256"] = sha256_hex(data)
 
-    counter = token_counter(run.recipe, run.settings.base)
+    counter = token_counter(run.recipe, run.settings.base, run.model)
     check(rules, run.sources, count_tokens=counter, publish=publish)
     run.record("data.validated", noted)
 
 
-def token_counter(recipe: Recipe, base: Path) -> CountTokens | None:
+def token_counter(
+    recipe: Recipe, base: Path, sealed: SealedFolder | None = None
+) -> CountTokens | None:
     """Counts tokens of a text, where a rule asks for it."""
     rules = recipe.validation
     if rules is None or all(rule.max_tokens is None for rule in rules.columns.values()):
         return None
     from sealtrain.training.models import build_tokenizer
 
-    tokenizer: Any = build_tokenizer(recipe, base)
+    tokenizer: Any = build_tokenizer(recipe, base, sealed)
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])

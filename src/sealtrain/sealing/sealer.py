@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ from sealtrain.sealing.index import (
 )
 from sealtrain.sealing.sealjournal import SealJournal, Unwrap, resumable_folder
 from sealtrain.sealing.shardsink import THREADS, ShardSink
-from sealtrain.sealing.sourcefiles import layout_of, source_files, state_of
+from sealtrain.sealing.sourcefiles import SourceFile, layout_of, source_files, state_of
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.tabular import tokens
 from sealtrain.sealing.tabular.batches import evenly, open_records
@@ -58,7 +58,7 @@ Progress = Callable[[int], None]
 
 
 def seal_dataset(
-    source: Path | Sequence[Path],
+    source: Path | Sequence[Path] | Mapping[str, SourceFile],
     out: Path,
     *,
     name: str,
@@ -82,8 +82,8 @@ def seal_dataset(
     """Seal records or files into a new folder.
 
     Args:
-        source: A file, a folder (raw unless ``form`` says otherwise), or several files of one
-            format.
+        source: A file, a folder (raw unless ``form`` says otherwise), several files of one
+            format, or files by name that are opened in memory and sealed raw.
         out: Folder to make, by convention ``X.sealed``.
         name: Name of the dataset.
         owner_id: 64 hex digits.
@@ -171,7 +171,7 @@ def seal_dataset(
             work.seal_raw(files)
         else:
             opened = open_records(
-                [path for _, path in files],
+                [path for _, path in files if isinstance(path, Path)],
                 work.progress.add,
                 form=form,
                 folder=source if isinstance(source, Path) else None,
@@ -220,7 +220,7 @@ class _Sealing:
         if self.journal is not None:
             self.journal.clear(name)
 
-    def seal_raw(self, files: Sequence[tuple[str, Path]]) -> None:
+    def seal_raw(self, files: Sequence[tuple[str, SourceFile]]) -> None:
         # Drawn in order, whichever thread comes first.
         salts = [self.random(SALT_BYTES) for _ in files]
         with ThreadPoolExecutor(THREADS, thread_name_prefix="sealing") as threads:
@@ -235,7 +235,7 @@ class _Sealing:
                 threads.shutdown(cancel_futures=True)
                 raise
 
-    def _seal_file(self, number: int, path: Path, salt: bytes) -> ShardInfo:
+    def _seal_file(self, number: int, path: SourceFile, salt: bytes) -> ShardInfo:
         name = f"shard-{number:05d}.sealed"
         entry = self.journal.entry(number) if self.journal is not None else None
         if entry is not None:

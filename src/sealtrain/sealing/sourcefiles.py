@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from os import stat_result
 from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.sealing.tabular.batches import FORMS, is_tabular
 
-__all__ = ["layout_of", "source_files", "state_of"]
+__all__ = ["SourceFile", "layout_of", "source_files", "state_of"]
+
+
+class SourceFile(Protocol):
+    """What is sealed as it is: a path, or a file that is opened in memory."""
+
+    def open(self, mode: Literal["rb"], /) -> Any:
+        """Read it from its beginning."""
+
+    def stat(self) -> stat_result:
+        """Size and time of change, at least of what it is made from."""
+
 
 LAYOUTS = ("auto", "arrow", "raw")
 
 
 def layout_of(
-    layout: str, form: str, source: Path | Sequence[Path], files: Sequence[tuple[str, Path]]
+    layout: str,
+    form: str,
+    source: Path | Sequence[Path] | Mapping[str, SourceFile],
+    files: Sequence[tuple[str, SourceFile]],
 ) -> str:
     """``arrow`` or ``raw``, as asked for or by the names of the files.
 
@@ -25,6 +41,10 @@ def layout_of(
         raise UsageError("unknown layout", got=layout, expected=", ".join(LAYOUTS))
     if form not in FORMS:
         raise UsageError("unknown format", got=form, expected=", ".join(FORMS))
+    if isinstance(source, Mapping):
+        if form != "auto" or layout == "arrow":
+            raise UsageError("files opened in memory are sealed as they are", hint="layout raw")
+        return "raw"
     if form != "auto":
         if layout == "raw":
             raise UsageError("raw files have no format", hint="leave out one of the two")
@@ -35,21 +55,25 @@ def layout_of(
         return layout
     if isinstance(source, Path) and source.is_dir():
         return "raw"
-    return "arrow" if all(is_tabular(path) for _, path in files) else "raw"
+    return "arrow" if all(is_tabular(Path(name)) for name, _ in files) else "raw"
 
 
-def state_of(path: Path) -> tuple[int, str]:
+def state_of(path: SourceFile) -> tuple[int, str]:
     """Size and time of change: what an interrupted sealing recognises a file by."""
     found = path.stat()
     return found.st_size, str(found.st_mtime_ns)
 
 
-def source_files(source: Path | Sequence[Path]) -> list[tuple[str, Path]]:
+def source_files(
+    source: Path | Sequence[Path] | Mapping[str, SourceFile],
+) -> list[tuple[str, SourceFile]]:
     """Names inside the dataset and paths of everything to seal, in order.
 
     Raises:
         DataInvalid: A file is missing, a link, or has another one's name.
     """
+    if isinstance(source, Mapping):
+        return sorted(source.items())
     if isinstance(source, Path) and source.is_dir():
         found = sorted(path for path in source.rglob("*") if not path.is_dir())
         named = [(path.relative_to(source).as_posix(), path) for path in found]
@@ -65,4 +89,4 @@ def source_files(source: Path | Sequence[Path]) -> list[tuple[str, Path]]:
         raise DataInvalid("there is no file to seal", hint="check the path")
     if len({name for name, _ in named}) != len(named):
         raise DataInvalid("two files have the same name", hint="seal their common folder")
-    return named
+    return list(named)

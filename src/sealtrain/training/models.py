@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid
+from sealtrain.errors import ModelInvalid, UsageError
 from sealtrain.training import quiet
 from sealtrain.training.adapters import prepare_base, quantization_config
+from sealtrain.training.sealedmodel import sealed_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from sealtrain.recipe.schema import Recipe
+    from sealtrain.training.sources import SealedFolder
 
 quiet.silence()
 
@@ -56,19 +58,29 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def build_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
+def build_tokenizer(
+    recipe: Recipe, base_dir: Path, sealed: SealedFolder | None = None
+) -> PreTrainedTokenizerBase:
     """The recipe's tokenizer.
 
     Args:
         recipe: Its model names a tokenizer.
         base_dir: Folder that the recipe's paths start from.
+        sealed: The opened model, where the tokenizer lies in a sealed one.
 
     Raises:
         ModelInvalid: The folder holds none, or the recipe names none.
+        UsageError: It lies in a sealed model, which is not opened here.
     """
     named = recipe.model.tokenizer
     if named is None:
         raise ModelInvalid("the recipe names no tokenizer", check="tokenizer")
+    if getattr(named, "kind", None) == "sealed":
+        if sealed is None:
+            raise UsageError(
+                "the tokenizer lies in the sealed model", hint="only the guest can open it"
+            )
+        return sealed_tokenizer(sealed)
     path = getattr(named, "path", None)
     if path is None:
         return byte_tokenizer()
@@ -108,6 +120,8 @@ def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> P
 
     auto = getattr(transformers, kind)
     model = recipe.model
+    if model.kind == "sealed":
+        raise UsageError("a sealed model is in no folder", hint="see training.sealedmodel")
     dtype = getattr(torch, model.dtype)
     wanted = None if recipe.peft is None else recipe.peft.quantization
     if wanted is not None:

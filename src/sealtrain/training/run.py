@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoint import CheckpointRef
-    from sealtrain.training.sources import BlobStore, Source
+    from sealtrain.training.sources import BlobStore, SealedFolder, Source
 
 quiet.silence()
 
@@ -40,6 +40,7 @@ def train(
     progress: TextIO | None,
     secret: DataKey | None = None,
     monitor: Monitor | None = None,
+    model: SealedFolder | None = None,
 ) -> Trained:
     """Train from the beginning or from a checkpoint.
 
@@ -55,6 +56,7 @@ def train(
         progress: Terminal to show a bar on.
         secret: What this run alone has, the same after a resume; noise and canaries come from it.
         monitor: Watches, opened by whoever made it.
+        model: The sealed model that the recipe names, opened.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
@@ -94,6 +96,7 @@ def train(
             test_sources=[one for one in sources if one.role == "test"],
             context=context,
             noise=None if secret is None else NoiseSource(secret),
+            model=model,
         )
         canaries = canary_source(recipe, work.noise)
         work.train_sources += [] if canaries is None else [canaries]
@@ -101,13 +104,13 @@ def train(
             # Deprecations of one library by another tell nobody anything, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")
-            model, tokenizer, measured, callback = phase.train(work)
-            if model is not None:
-                measured = {**measured, **audit_figures(work, model, tokenizer)}
+            built, tokenizer, measured, callback = phase.train(work)
+            if built is not None:
+                measured = {**measured, **audit_figures(work, built, tokenizer)}
             if recipe.peft is not None and recipe.peft.merge:
-                model = _merged(recipe, base_dir, model)
+                built = _merged(recipe, base_dir, built)
     return Trained(
-        files=work.beside | ({} if model is None else model_files(model, tokenizer)),
+        files=work.beside | ({} if built is None else model_files(built, tokenizer)),
         steps=callback.steps,
         samples_seen=callback.rows,
         tokens=callback.tokens,

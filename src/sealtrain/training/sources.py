@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sealtrain.sealing.writer import SealedWriter
 
-__all__ = ["BatchedRecords", "BlobStore", "Source"]
+__all__ = ["BatchedRecords", "BlobStore", "SealedFolder", "Source"]
 
 
 class BatchedRecords(Protocol):
@@ -64,6 +64,17 @@ class BlobStore(Protocol):
 
     def sweep(self) -> None:
         """Delete what interrupted writes and retired blobs left."""
+
+
+class SealedFolder(Protocol):
+    """Files that are decrypted as they are read."""
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """Relative POSIX paths."""
+
+    def open_file(self, name: str) -> RawIOBase:
+        """Open one of them; the caller closes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from sealtrain.training.loaders.stream import RecordStream
 
 if TYPE_CHECKING:
     from sealtrain.training.callback import Evaluation, RunContext
-    from sealtrain.training.sources import Source
+    from sealtrain.training.sources import SealedFolder, Source
 
 __all__ = ["Workplace"]
 
@@ -30,6 +30,7 @@ class Workplace:
         context: What the checkpoint callback needs.
         beside: Files that go with the model's own, name → content.
         noise: ``NoiseSource`` of draws that only this run can make; ``None`` outside a guest.
+        model: The sealed model of the recipe; ``None`` where it names another kind.
         plan: ``Plan`` of private training, once it is known.
     """
 
@@ -41,6 +42,7 @@ class Workplace:
     context: RunContext
     beside: dict[str, bytes] = field(default_factory=dict)
     noise: Any = None
+    model: SealedFolder | None = None
     plan: Any = None
     _streams: list[Positioned] = field(default_factory=list)
 

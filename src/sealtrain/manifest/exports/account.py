@@ -9,7 +9,7 @@ from sealtrain.errors import ManifestMalformed
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate, PrivateTraining
 from sealtrain.manifest.verify import Report
 from sealtrain.recipe.lockfile import Lock
-from sealtrain.recipe.modelspec import ModelFromConfig
+from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.records.statement import Subject
 
 __all__ = ["Account", "Data", "account_of", "plain"]
@@ -78,6 +78,8 @@ def account_of(report: Report) -> Account:
     model = recipe.model
     if isinstance(model, ModelFromConfig):
         base = f"{model.config['model_type']} with random weights, seed {model.init_seed}"
+    elif isinstance(model, SealedModel):
+        base = f"the sealed model {model.sealed}"
     else:
         base = f"{model.path}, SHA-256 {facts.lock.model.sha256}"
     return Account(

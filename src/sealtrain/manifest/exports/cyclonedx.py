@@ -111,7 +111,7 @@ def _base_model(account: Account) -> dict[str, Any]:
         "type": "machine-learning-model",
         "bom-ref": "base-model",
         "name": account.base[:200],
-        "hashes": [{"alg": "SHA-256", "content": pin.sha256}],
+        **({} if pin.sha256 is None else {"hashes": [{"alg": "SHA-256", "content": pin.sha256}]}),
         "properties": [_property("kind", pin.kind)],
     }
 

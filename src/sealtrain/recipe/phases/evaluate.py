@@ -55,8 +55,9 @@ class EvaluateRecipe(Recipe):
         pairs = {(dataset.owner, dataset.name) for dataset in self.datasets}
         if len(pairs) != len(self.datasets):
             raise ValueError("datasets name one twice (owner and name)")
-        if any(dataset.role != "test" for dataset in self.datasets):
-            raise ValueError("datasets of an evaluation have role test")
+        roles = {dataset.role for dataset in self.datasets}
+        if "train" in roles or "test" not in roles:
+            raise ValueError("datasets of an evaluation have role test, a sealed model role model")
         return self
 
     @model_validator(mode="after")
@@ -69,8 +70,8 @@ class EvaluateRecipe(Recipe):
 
     @model_validator(mode="after")
     def _a_trained_model_is_measured(self) -> Self:
-        if self.model.kind != "folder":
-            raise ValueError("an evaluation needs model.path: a trained model")
+        if self.model.kind == "config":
+            raise ValueError("an evaluation needs model.path or model.sealed: a trained model")
         if (self.columns.kind == "tabular") != (self.model.tokenizer is None):
             raise ValueError("text needs a tokenizer; features need tokenizer: null")
         if self.peft is not None or self.script is not None:

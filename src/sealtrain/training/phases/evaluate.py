@@ -18,6 +18,7 @@ from sealtrain.training.measuring import classifier_answers
 from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
 from sealtrain.training.privacy.counts import histogram, metrics_of, noised, over_floor
 from sealtrain.training.scores import softmax
+from sealtrain.training.sealedmodel import sealed_model
 
 if TYPE_CHECKING:
     from sealtrain.training.workplace import Workplace
@@ -77,12 +78,17 @@ def _answers(work: Workplace) -> tuple[list[int], list[Any]]:
     tabular = recipe.columns.kind == "tabular"
     if tabular:
         import sealtrain.training.tabular  # noqa: F401  # registers the architecture
-    model: Any = build_model(recipe, work.base_dir, "AutoModelForSequenceClassification")
+    kind = "AutoModelForSequenceClassification"
+    model: Any = (
+        build_model(recipe, work.base_dir, kind)
+        if work.model is None
+        else sealed_model(recipe, work.model, kind)
+    )
     _refuse_other_labels(recipe, model)
     if tabular:
         encode = tabular_encoder(recipe)
     else:
-        tokenizer = build_tokenizer(recipe, work.base_dir)
+        tokenizer = build_tokenizer(recipe, work.base_dir, work.model)
         check_vocabulary(model, tokenizer)
         encode = text_encoder(recipe, tokenizer)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
