@@ -18,6 +18,7 @@ from sealtrain.errors import PlatformMismatch, TcbStatusRefused
 __all__ = ["claims_of_device", "eat"]
 
 _REPORT, _CERTIFICATE = "GPU report", "GPU certificate"
+_SHOWN = 8
 _NVIDIA_PEN = "5703"  # NVIDIA's private enterprise number, IANA
 
 
