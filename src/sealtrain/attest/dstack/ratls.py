@@ -71,10 +71,7 @@ def evidence_of_certificate(der: bytes) -> RaTlsEvidence:
         PlatformMismatch: The quote is not of a TDX guest.
         ReportDataMismatch: The quote was made for another key.
     """
-    certificate, extensions = _parse(der)
-    public_key = certificate.public_key().public_bytes(
-        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    )
+    public_key, extensions = _parse(der)
     quote, log, config = _evidence(extensions)
     raw = canonical_quote(quote)
     expected = ratls_report_data(public_key)
@@ -99,12 +96,16 @@ def evidence_of_certificate(der: bytes) -> RaTlsEvidence:
     )
 
 
-def _parse(der: bytes) -> tuple[x509.Certificate, dict[str, bytes]]:
+def _parse(der: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Public key and this arc's extensions, each out of its OCTET STRING."""
     if len(der) > MAX_CERTIFICATE_BYTES:
         raise EvidenceMalformed("certificate is too long", check="RA-TLS", got=len(der))
     found: dict[str, bytes] = {}
     try:
         certificate = x509.load_der_x509_certificate(der)
+        public_key = certificate.public_key().public_bytes(
+            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+        )
         for extension in certificate.extensions:  # refuses an extension that occurs twice
             name = extension.oid.dotted_string
             if name.startswith(_ARC + "."):
@@ -113,7 +114,7 @@ def _parse(der: bytes) -> tuple[x509.Certificate, dict[str, bytes]]:
                 found[name] = asn1.decode_der(bytes, content)
     except (x509.DuplicateExtension, *X509_ERRORS) as error:
         raise EvidenceMalformed("certificate cannot be parsed", check="RA-TLS") from error
-    return certificate, found
+    return public_key, found
 
 
 def _evidence(
