@@ -23,7 +23,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.utils import CryptographyDeprecationWarning
-from cryptography.x509.oid import ExtensionOID, NameOID, SignatureAlgorithmOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from sealtrain.attest.roots import SIMULATED_LABEL, X509_ERRORS
 from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
@@ -273,17 +273,14 @@ def _authority(
 def _issued(certificate: x509.Certificate, issuer: x509.Certificate, simulated: bool) -> None:
     """Check one link: names, signature, and that hardware's authorities are RSA-4096 with PSS."""
     key = _public_key(issuer)
-    if not simulated:
-        if not isinstance(key, rsa.RSAPublicKey) or key.key_size != 4096:
-            raise _broken("authority has another kind of key", type(key).__name__, "RSA-4096")
-        if certificate.signature_algorithm_oid != SignatureAlgorithmOID.RSASSA_PSS:
-            raise _broken("signature is of another kind", "not PSS", "RSASSA-PSS")
-        scheme = certificate.signature_algorithm_parameters
-        if not isinstance(scheme, padding.PSS) or not isinstance(
-            certificate.signature_hash_algorithm, hashes.SHA384
-        ):
-            raise _broken("signature is of another kind", "another hash", "SHA-384")
     try:
+        if not simulated:
+            if not isinstance(key, rsa.RSAPublicKey) or key.key_size != 4096:
+                raise _broken("authority has another kind of key", type(key).__name__, "RSA-4096")
+            scheme = certificate.signature_algorithm_parameters
+            digest = certificate.signature_hash_algorithm
+            if not isinstance(scheme, padding.PSS) or not isinstance(digest, hashes.SHA384):
+                raise _broken("signature is of another kind", type(scheme).__name__, "PSS, SHA-384")
         certificate.verify_directly_issued_by(issuer)
     except (*UNREADABLE, InvalidSignature) as error:
         raise CertificateChainInvalid(

@@ -21,7 +21,7 @@ from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.attest.snp.chain import common_name, load_certificate
 from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
 from sealtrain.attest.snp.table import parse_table
-from sealtrain.attest.tsm import tsm_report
+from sealtrain.attest.tsm import Folders, tsm_report
 from sealtrain.errors import (
     CollateralUnreachable,
     DataInvalid,
@@ -70,6 +70,7 @@ def collect(
     report_data: bytes,
     *,
     certificates: tuple[bytes, ...] = (),
+    folders: Folders | None = None,
     ioctl: Ioctl = fcntl.ioctl,
 ) -> tuple[bytes, tuple[bytes, bytes, bytes]]:
     """A report over 64 bytes with leaf, issuer and root (DER).
@@ -78,6 +79,7 @@ def collect(
         device: The folder of configfs-tsm, or the character device of the older driver.
         report_data: What the report commits to.
         certificates: Certificates (DER) the guest has at hand, used where the host gives none.
+        folders: How to touch the folder.
         ioctl: How to speak to the older driver.
 
     Raises:
@@ -86,7 +88,7 @@ def collect(
         CollateralUnreachable: A certificate is missing.
     """
     if device.is_dir():
-        answer = tsm_report(report_data, provider="sev_guest", base=device)
+        answer = tsm_report(report_data, provider="sev_guest", base=device, folders=folders)
         raw, table = answer.outblob, answer.auxblob
     else:
         raw, table = _extended_report(device, report_data, ioctl)
