@@ -251,10 +251,10 @@ def test_no_part_of_the_evidence_can_be_changed_by_the_guest_key(
 
 def means_nothing(evidence: dict[str, Any], path: tuple[Any, ...]) -> bool:
     """What no quote covers and no check reads (spec/run-manifest.md §1)."""
-    if path in {("vm_config",), ("collateral", "pck_crl_issuer_chain")}:
+    if path in {("cpu", "vm_config"), ("collateral", "pck_crl_issuer_chain")}:
         return True
-    label = path[0] == "event_log" and path[-1] in {"event", "event_type", "version"}
-    return label and evidence["event_log"][path[1]]["imr"] < 3
+    label = path[:2] == ("cpu", "event_log") and path[-1] in {"event", "event_type", "version"}
+    return label and evidence["cpu"]["event_log"][path[2]]["imr"] < 3
 
 
 def at(value: Any, path: tuple[Any, ...]) -> Any:

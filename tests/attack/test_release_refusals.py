@@ -21,7 +21,7 @@ from release_world import (
     target_of,
 )
 
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
@@ -247,9 +247,8 @@ def test_a_quote_of_the_wrong_root(world: ReleaseWorld) -> None:
 @pytest.mark.claim("C18")
 def test_evidence_of_another_conversation(world: ReleaseWorld) -> None:
     honest = world.collect(world.guest())
-    refused(
-        world, ReportDataMismatch, lambda: world.obtain(collect=lambda _data: honest(bytes(64)))
-    )
+    other = Binding("release", {})
+    refused(world, ReportDataMismatch, lambda: world.obtain(collect=lambda _asked: honest(other)))
 
 
 @pytest.mark.claim("C18")
@@ -258,7 +257,7 @@ def test_evidence_made_for_a_renewal_does_not_release(world: ReleaseWorld) -> No
 
     def attest_a_renewal(document: dict[str, Any]) -> None:
         del document["evidence"]
-        document["evidence"] = collect(report_data("renewal", document)).to_dict()
+        document["evidence"] = collect(Binding("renewal", document)).to_dict()
 
     world.wire.on_request = attest_a_renewal
     refused(world, ReportDataMismatch, world.obtain)
@@ -267,7 +266,7 @@ def test_evidence_made_for_a_renewal_does_not_release(world: ReleaseWorld) -> No
 @pytest.mark.claim("C14")
 def test_an_event_log_that_does_not_replay(world: ReleaseWorld) -> None:
     def drop_an_event(document: dict[str, Any]) -> None:
-        del document["evidence"]["event_log"][-1]
+        del document["evidence"]["cpu"]["event_log"][-1]
 
     world.wire.on_request = drop_an_event
     refused(world, EventLogMismatch, world.obtain)

@@ -17,10 +17,8 @@ import pytest
 from manifest_world import OWNERS, identity
 from release_world import BROKER_COMPOSE, lock_changed, target_of
 
-from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.dstack.collect import collect
-from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.policy import insecure_simulator_policy
+from sealtrain.attest.guest import Guest, open_guest
+from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock, to_rfc3339
@@ -82,13 +80,14 @@ class Site:
             now=system_clock(),
         )
 
-    def boot(self, locked: LockedRecipe) -> DstackClient:
+    def boot(self, locked: LockedRecipe) -> Guest:
         name = locked.compose_hash[:8]
         compose, socket = self.folder / f"{name}.json", self.folder / f"{name}.sock"
         if not socket.exists():
             compose.write_bytes(locked.compose_bytes)
             self.guests.enter_context(simulated_guest(socket, compose, self.folder / "simulator"))
-        return DstackClient(str(socket))
+        collateral = f"file:{self.folder}/simulator/collateral.json"
+        return open_guest("simulator", str(socket), collateral=collateral)
 
     def seal(self, owner: str, rows: list[dict[str, Any]]) -> Path:
         me = identity(owner)
@@ -163,12 +162,7 @@ class Site:
         )
 
     def collect(self, locked: LockedRecipe) -> Any:
-        guest = self.boot(locked)
-
-        def evidence(data: bytes) -> Evidence:
-            return collect(guest, data, platform="simulator", collateral_uri=None)
-
-        return evidence
+        return self.boot(locked).evidence
 
 
 @pytest.fixture(scope="module")

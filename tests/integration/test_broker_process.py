@@ -13,7 +13,7 @@ import pytest
 from manifest_world import OWNERS, identity
 from release_world import BROKER_COMPOSE, lock_changed
 
-from sealtrain.attest.policy import insecure_simulator_policy
+from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock

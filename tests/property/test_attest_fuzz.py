@@ -14,12 +14,15 @@ from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.attest.dstack.msgpack import pack, unpack
 from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.policy import insecure_simulator_policy, policy_from_dict
+from sealtrain.attest.policy import policy_from_dict
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import EvidenceRefused, SealtrainError, TrustInvalid
 
@@ -29,6 +32,8 @@ GUEST = SimulatedGuest(PKI, Secret(b"\x03" * 32), b'{"name":"fuzz"}')
 POLICY = insecure_simulator_policy(PKI.root_der)
 COLLATERAL = PKI.collateral(NOW)
 EVIDENCE = GUEST.evidence(bytes(64), collateral=COLLATERAL)
+QUOTE = EVIDENCE.cpu.quote_bytes
+ASKED = Binding("fuzz", {})
 DOCUMENT = EVIDENCE.to_bytes()
 ATTESTATION = GUEST.attestation(bytes(64))
 
@@ -84,7 +89,7 @@ def test_any_value_anywhere_in_evidence_verifies_identically_or_is_refused(
     before = node[key]
     node[key] = value
     try:
-        facts = verify(Evidence.from_bytes(canonical_json(document)), POLICY, NOW)
+        facts = verify(Evidence.from_bytes(canonical_json(document)), POLICY, NOW, binding=ASKED)
     except EvidenceRefused:
         return
     assert key == "vm_config" or value == before
@@ -92,21 +97,19 @@ def test_any_value_anywhere_in_evidence_verifies_identically_or_is_refused(
 
 
 @bounded
-@given(quote=mutated(EVIDENCE.quote_bytes) | st.binary(max_size=900))
+@given(quote=mutated(QUOTE) | st.binary(max_size=900))
 def test_any_quote_verifies_to_the_signed_values_or_is_refused(quote: bytes) -> None:
-    document = {**json.loads(DOCUMENT)}
-    from sealtrain.base.encoding import to_base64
-
-    document["quote"] = to_base64(quote)
+    document = json.loads(DOCUMENT)
+    document["cpu"]["quote"] = to_base64(quote)
     try:
-        facts = verify(Evidence.from_bytes(canonical_json(document)), POLICY, NOW)
+        facts = verify(Evidence.from_bytes(canonical_json(document)), POLICY, NOW, binding=ASKED)
     except EvidenceRefused:
         return
-    assert facts.quote_identity == parse_quote(EVIDENCE.quote_bytes).identity
+    assert facts.quote_identity == parse_quote(QUOTE).identity
 
 
 @bounded
-@given(data=st.binary(max_size=900) | mutated(EVIDENCE.quote_bytes))
+@given(data=st.binary(max_size=900) | mutated(QUOTE))
 def test_quote_parsers_end_in_their_own_errors(data: bytes) -> None:
     for parse in (parse_quote, canonical_quote):
         try:
@@ -145,10 +148,12 @@ def test_what_was_packed_unpacks(value: Any) -> None:
 
 
 @bounded
-@given(value=JSON, name=st.sampled_from(sorted(POLICY.to_dict())))
-def test_policies_end_in_their_own_error(value: Any, name: str) -> None:
+@given(value=JSON, name=st.sampled_from(sorted(POLICY.to_dict())), inner=st.booleans())
+def test_policies_end_in_their_own_error(value: Any, name: str, inner: bool) -> None:
+    document = POLICY.to_dict()
+    changed = {**document["cpu"], name: value} if inner else value
     try:
-        policy = policy_from_dict({**POLICY.to_dict(), name: value})
+        policy = policy_from_dict({**document, "cpu" if inner else name: changed})
     except TrustInvalid:
         return
     assert policy_from_dict(policy.to_dict()) == policy

@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sealtrain.attest.dstack.parse import log_entries
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.policy import insecure_simulator_policy
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.clock import to_rfc3339
@@ -138,15 +138,8 @@ class World:
             recipe_hash=self.locked.recipe_hash,
         )
 
-    def evidence(self, report_data: bytes, *, at: int = FINISHED) -> Evidence:
-        return Evidence.build(
-            platform="simulator",
-            quote=self.guest.quote(report_data),
-            event_log=log_entries(self.guest.event_log()),
-            app_compose=self.guest.compose,
-            vm_config=self.guest.vm_config(),
-            collateral=simulated_pki().collateral(at),
-        )
+    def evidence(self, binding: Binding, *, at: int = FINISHED) -> Evidence:
+        return self.guest.evidence(binding, collateral=simulated_pki().collateral(at))
 
     def predicate(self, change: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
         """The honest predicate as JSON, or one changed by ``change``."""
@@ -160,7 +153,7 @@ class World:
         change: Callable[[dict[str, Any]], None] | None = None,
         *,
         subjects: Iterable[Subject] | None = None,
-        quote: Callable[[bytes], Evidence] | None = None,
+        quote: Callable[[Binding], Evidence] | None = None,
     ) -> bytes:
         """The signed manifest. Refused by ``build_manifest`` where it contradicts itself."""
         return build_manifest(

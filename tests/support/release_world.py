@@ -19,9 +19,10 @@ from typing import Any
 import yaml
 from manifest_world import OWNERS, RECIPE, digest, identity, simulated_pki
 
-from sealtrain.attest.dstack.parse import log_entries
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.policy import AppraisalPolicy, insecure_simulator_policy
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -192,8 +193,8 @@ class ReleaseWorld:
 
     def collect(
         self, guest: SimulatedGuest, *, pki: SimulatedPki | None = None
-    ) -> Callable[[bytes], Evidence]:
-        return lambda data: evidence_of(guest, data, pki or self.pki, self.clock())
+    ) -> Callable[[Binding], Evidence]:
+        return lambda binding: evidence_of(guest, binding, pki or self.pki, self.clock())
 
     def lock(self, change: Callable[[dict[str, Any]], None] = lambda _recipe: None) -> LockedRecipe:
         return lock_changed(self.consortium.consortium_id, change)
@@ -343,15 +344,8 @@ def target_of(locked: LockedRecipe) -> Target:
     )
 
 
-def evidence_of(guest: SimulatedGuest, report_data: bytes, pki: SimulatedPki, now: int) -> Evidence:
-    return Evidence.build(
-        platform="simulator",
-        quote=guest.quote(report_data),
-        event_log=log_entries(guest.event_log()),
-        app_compose=guest.compose,
-        vm_config=guest.vm_config(),
-        collateral=pki.collateral(now),
-    )
+def evidence_of(guest: SimulatedGuest, binding: Binding, pki: SimulatedPki, now: int) -> Evidence:
+    return guest.evidence(binding, collateral=pki.collateral(now))
 
 
 def lock_changed(
@@ -415,8 +409,9 @@ def release_world(
                     keyring=keyring,
                     store=store,
                     ledger=ledger,
-                    collect=lambda data: evidence_of(own_guest, data, pki, clock()),
+                    collect=lambda binding: evidence_of(own_guest, binding, pki, clock()),
                     collateral=lambda: pki.collateral(clock()),
+                    gpu_collateral=lambda: None,
                     clock=clock,
                     random=os.urandom,
                     limits=limits or BrokerLimits(),

@@ -16,25 +16,28 @@ from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
 from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import Evidence, LogEntry
 from sealtrain.attest.policy import policy_from_dict
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import EventLogMismatch, SealtrainError
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "evidence"
 DOCUMENTS = json.loads((FOLDER / "documents.json").read_text())
+BINDING = Binding(DOCUMENTS["purpose"], DOCUMENTS["transcript"])
 EVENT_LOG = json.loads((FOLDER / "event-log.json").read_text())
 
 
 def outcome_of(case: dict[str, Any]) -> str:
     document = {**DOCUMENTS["evidence"], **case["changes"]}
+    document["cpu"] = {**document["cpu"], **case["cpu"]}
     policy = policy_from_dict(DOCUMENTS["policy"])
     try:
-        facts = verify(Evidence.from_bytes(canonical_json(document)), policy, case["now"])
+        evidence = Evidence.from_bytes(canonical_json(document))
+        facts = verify(evidence, policy, case["now"], binding=BINDING)
         appraise(
             facts,
             policy,
-            report_data=bytes.fromhex(DOCUMENTS["report_data"]),
+            binding=BINDING,
             compose_hash=DOCUMENTS["compose_hash"],
             app_id=DOCUMENTS["app_id"],
         )
@@ -51,18 +54,24 @@ def test_each_document_ends_as_its_vector_says(case: dict[str, Any]) -> None:
 def test_digest_and_identity_are_those_of_the_vector() -> None:
     evidence = Evidence.from_dict(DOCUMENTS["evidence"])
     assert evidence.digest == DOCUMENTS["evidence_sha256"]
-    facts = verify(evidence, policy_from_dict(DOCUMENTS["policy"]), DOCUMENTS["cases"][0]["now"])
+    policy = policy_from_dict(DOCUMENTS["policy"])
+    facts = verify(evidence, policy, DOCUMENTS["cases"][0]["now"], binding=BINDING)
+    assert facts.report_data.hex() == DOCUMENTS["report_data"]
     assert facts.quote_identity == DOCUMENTS["quote_identity"]
-    assert facts.ppid == "77" * 16
+    assert facts.cpu.signed.ppid == "77" * 16
     assert facts.instance_id == "41" * 20
     assert facts.key_provider == "3059aabb"
-    assert facts.os_image_hash == "51" * 32
-    assert facts.tcb_evaluation_data_number == 7
+    assert facts.cpu.measured.os_image_hash == "51" * 32
+    assert facts.cpu.signed.tcb_evaluation_data_number == 7
 
 
 @pytest.mark.parametrize("vector", json.loads((FOLDER / "report-data.json").read_text())["vectors"])
 def test_report_data_equals_its_vector(vector: dict[str, Any]) -> None:
-    assert report_data(vector["purpose"], vector["transcript"]).hex() == vector["report_data"]
+    binding = Binding(vector["purpose"], vector["transcript"])
+    assert binding.report_data().hex() == vector["report_data"]
+    assert binding.gpu_nonce().hex() == vector["gpu_nonce"]
+    with_gpus = binding.report_data(bytes.fromhex(vector["gpu_digest"]))
+    assert with_gpus.hex() == vector["report_data_with_gpus"]
 
 
 def test_runtime_digests_and_their_register_equal_the_vectors() -> None:

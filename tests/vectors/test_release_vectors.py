@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_evidence import EVIDENCE
 
 from sealtrain.attest.report_data import report_data
 from sealtrain.base.encoding import from_base64
@@ -25,17 +26,6 @@ MODELS: dict[str, Any] = {
     "release": ReleaseRequest,
     "renewal": RenewalRequest,
     "broker-keys": BrokerKeys,
-}
-EVIDENCE = {
-    "version": 1,
-    "platform": "simulator",
-    "quote": "AAAA",
-    "event_log": [
-        {"imr": 3, "event_type": 1, "digest": "", "event": "x", "event_payload": "", "version": 1}
-    ],
-    "app_compose": "{}",
-    "vm_config": None,
-    "collateral": None,
 }
 
 

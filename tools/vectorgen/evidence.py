@@ -31,9 +31,16 @@ def canonical(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def report_data(purpose: str, transcript: Json) -> bytes:
+def report_data(purpose: str, transcript: Json, gpu_digest: bytes = b"") -> bytes:
     """The 64 bytes of spec/evidence.md §2."""
-    return hashlib.sha512(f"sealtrain/{purpose}/v1:".encode() + canonical(transcript)).digest()
+    prefix = f"sealtrain/{purpose}/v1:".encode()
+    return hashlib.sha512(prefix + canonical(transcript) + gpu_digest).digest()
+
+
+def gpu_nonce(purpose: str, transcript: Json) -> bytes:
+    """The 32 bytes of spec/evidence.md §2."""
+    prefix = f"sealtrain/{purpose}/gpu-nonce/v1:".encode()
+    return hashlib.sha256(prefix + canonical(transcript)).digest()
 
 
 def event_digest(name: str, payload: bytes, version: int) -> bytes:
@@ -100,8 +107,17 @@ def report_data_vectors() -> list[Json]:
         ("broker-keys", {"nonce": "00" * 32, "keys": {"hospital-a": "AA=="}}),
         ("manifest", {"statement_digest": "ab" * 32}),
     ]
+    digest = hashlib.sha256(b"evidence of accelerators").digest()
     return [
-        {"purpose": p, "transcript": t, "report_data": report_data(p, t).hex()} for p, t in pairs
+        {
+            "purpose": p,
+            "transcript": t,
+            "report_data": report_data(p, t).hex(),
+            "gpu_nonce": gpu_nonce(p, t).hex(),
+            "gpu_digest": digest.hex(),
+            "report_data_with_gpus": report_data(p, t, digest).hex(),
+        }
+        for p, t in pairs
     ]
 
 
@@ -168,19 +184,25 @@ def document_vectors() -> Json:
     asked = report_data("release", {"challenge": "cd" * 32})
     log = boot_log()
     base: dict[str, Json] = {
-        "version": 1,
+        "version": 2,
         "platform": "simulator",
-        "quote": b64(pki.quote(asked, registers_of(log))),
-        "event_log": log,
-        "app_compose": COMPOSE,
-        "vm_config": '{"cpu_count":2}',
+        "cpu": {
+            "tee": "dstack",
+            "quote": b64(pki.quote(asked, registers_of(log))),
+            "event_log": log,
+            "app_compose": COMPOSE,
+            "vm_config": '{"cpu_count":2}',
+        },
+        "gpu": None,
         "collateral": pki.collateral(),
+        "gpu_collateral": None,
     }
     compose_hash = hashlib.sha256(COMPOSE.encode()).hexdigest()
     cases: list[Json] = []
 
     def case(name: str, outcome: str, *, now: int = NOW, **changes: Json) -> None:
-        cases.append({"name": name, "outcome": outcome, "now": now, "changes": changes})
+        cpu = {key: changes.pop(key) for key in list(changes) if key in base["cpu"]}
+        cases.append({"name": name, "outcome": outcome, "now": now, "changes": changes, "cpu": cpu})
 
     def signed(edited: list[dict[str, Json]], **changes: bytes) -> dict[str, Json]:
         quote = pki.quote(asked, registers_of(edited), **changes)
@@ -192,12 +214,16 @@ def document_vectors() -> Json:
     def without(name: str) -> list[dict[str, Json]]:
         return [entry for i, entry in enumerate(log) if entry["event"] != name or i > 11]
 
-    good = base64.b64decode(base["quote"])
+    good = base64.b64decode(base["cpu"]["quote"])
     case("good", "accepted")
     case("other vm_config is unsigned", "accepted", vm_config=None)
     case("firmware log left out as a whole", "accepted", event_log=log[4:])
-    case("unknown platform", "evidence-malformed", platform="nitro")
-    case("version 2", "evidence-malformed", version=2)
+    case("unknown platform", "evidence-malformed", platform="cloud")
+    case("platform of another TEE", "evidence-malformed", platform="nitro")
+    case("version 1", "evidence-malformed", version=1)
+    case("another TEE's form", "evidence-malformed", tee="nitro")
+    case("accelerators' collateral alone", "evidence-malformed",
+         gpu_collateral={"rims": {}, "ocsp": [], "nras": None})  # fmt: skip
     case("version true", "evidence-malformed", version=True)
     case("no collateral", "collateral-mismatch", collateral=None)
     case("hardware claimed", "platform-mismatch", platform="dstack")
@@ -261,19 +287,28 @@ def document_vectors() -> Json:
     case("half of the report data", "report-data-mismatch", quote=b64(half))
     return {
         "policy": {
+            "version": 2,
             "platform": "simulator",
             "root": {
                 "insecure_simulator_root": b64(pki.root.public_bytes(serialization.Encoding.DER))
             },
-            "tcb_status": ["UpToDate"],
-            "advisories": "none",
-            "debug": "refuse",
-            "measurements": "any",
-            "key_provider": "any",
-            "os_image_hash": "any",
-            "platform_ids": "any",
-            "min_tcb_evaluation_data_number": 7,
+            "cpu": {
+                "tee": "dstack",
+                "tcb_status": ["UpToDate"],
+                "advisories": "none",
+                "debug": "refuse",
+                "migration": "refuse",
+                "measurements": "any",
+                "platform_ids": "any",
+                "min_tcb_evaluation_data_number": 7,
+                "max_collateral_age_s": "any",
+                "key_provider": "any",
+                "os_image_hash": "any",
+            },
+            "gpu": "none",
         },
+        "purpose": "release",
+        "transcript": {"challenge": "cd" * 32},
         "report_data": asked.hex(),
         "compose_hash": compose_hash,
         "app_id": compose_hash[:40],

@@ -84,7 +84,6 @@ def release(name: str, count: int, resume: bool) -> Json:
         "hpke_public_key": b64(seed("hpke", 1216)),
         "datasets": [dataset(number) for number in range(count)],
         "resume": resume,
-        "gpu_evidence_digest": None,
     }
     digest = sha(canonical(transcript))
     info = canonical({"purpose": "sealtrain/release/v1", "transcript_digest": digest})

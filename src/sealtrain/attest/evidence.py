@@ -2,18 +2,22 @@
 
 The document carries no verdict and no trust; ``attest.verify`` decides. Everything that nothing
 signs is kept out or must be empty, so that one guest state has one evidence (spec/evidence.md §3).
+
+``cpu`` is what the processor signed, in the form of its TEE; ``gpu`` what accelerators signed.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.nvidia.parse import GpuEvidence
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.models import StrictModel, load_model
+from sealtrain.base.encoding import from_base64
+from sealtrain.base.models import Base64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded
 
 __all__ = [
@@ -22,12 +26,25 @@ __all__ = [
     "MAX_LOG_ENTRIES",
     "MAX_QUOTE_BYTES",
     "Collateral",
+    "CpuEvidence",
+    "DstackEvidence",
     "Evidence",
     "LogEntry",
+    "NitroEvidence",
+    "Platform",
+    "SnpEvidence",
+    "TdxEvidence",
 ]
+
+Platform = Literal["dstack", "tdx", "nitro", "snp", "simulator"]
+"""What evidence is offered as: a TEE by name, or a software guest whatever TEE it plays."""
+
 
 MAX_EVIDENCE_BYTES = 16 << 20
 MAX_QUOTE_BYTES = 32 << 10
+_MAX_DOCUMENT_BYTES = 16 << 10
+_SNP_REPORT_BYTES = 1184
+_MAX_CERTIFICATE_BYTES = 8 << 10
 MAX_LOG_ENTRIES = 1024
 MAX_COMPOSE_CHARS = 4 << 20
 _MAX_PAYLOAD_HEX = 128 << 10
@@ -81,39 +98,125 @@ class LogEntry(StrictModel):
     version: Annotated[int, Field(ge=1, le=2)]
 
 
-class Evidence(StrictModel):
-    """Evidence of one guest at one moment.
+def _encoded(most: int) -> StringConstraints:
+    return StringConstraints(min_length=4, max_length=(most + 2) // 3 * 4)
 
-    ``app_compose`` is the raw text of the deployment document, kept byte for byte: its SHA-256 is
-    the measured compose hash. ``vm_config`` is the host's unsigned statement, kept for the record.
-    """
 
-    version: Annotated[int, Field(ge=1, le=1)]  # unlike Literal[1], refuses true
-    platform: Literal["dstack", "simulator"]
-    quote: Annotated[str, StringConstraints(min_length=4, max_length=MAX_QUOTE_BYTES * 4 // 3 + 4)]
-    event_log: Annotated[tuple[LogEntry, ...], Field(min_length=1, max_length=MAX_LOG_ENTRIES)]
-    app_compose: Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE_CHARS)]
-    vm_config: Annotated[str, StringConstraints(max_length=64 << 10)] | None
-    collateral: Collateral | None
+_Quote = Annotated[Base64, _encoded(MAX_QUOTE_BYTES)]
+_Document = Annotated[Base64, _encoded(_MAX_DOCUMENT_BYTES)]
+_Report = Annotated[Base64, _encoded(_SNP_REPORT_BYTES)]
+_Certificate = Annotated[Base64, _encoded(_MAX_CERTIFICATE_BYTES)]
+_Compose = Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE_CHARS)]
 
-    @field_validator("quote")
+
+class _Guest(StrictModel):
+    """A guest that measured ``app_compose``: the deployment document's raw text, byte for byte."""
+
+    tee: str
+    app_compose: _Compose
+
+    @field_validator("quote", "document", "report", "certificates", check_fields=False)
     @classmethod
-    def _canonical_base64(cls, text: str) -> str:
+    def _one_spelling(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         try:
-            from_base64(text)
+            for text in (value,) if isinstance(value, str) else value:
+                from_base64(text)
         except DataInvalid as error:
             raise ValueError(error.message) from None
-        return text
+        return value
+
+    @property
+    def app_compose_bytes(self) -> bytes:
+        """The deployment document's raw bytes."""
+        return self.app_compose.encode("utf-8")
+
+
+class DstackEvidence(_Guest):
+    """A dstack guest. ``vm_config`` is the host's unsigned statement, kept for the record."""
+
+    tee: Literal["dstack"]
+    quote: _Quote
+    event_log: Annotated[tuple[LogEntry, ...], Field(min_length=1, max_length=MAX_LOG_ENTRIES)]
+    vm_config: Annotated[str, StringConstraints(max_length=64 << 10)] | None
 
     @property
     def quote_bytes(self) -> bytes:
         """The quote, decoded."""
         return from_base64(self.quote)
 
+
+class TdxEvidence(_Guest):
+    """A TDX guest whose MRCONFIGID names its deployment document."""
+
+    tee: Literal["tdx"]
+    quote: _Quote
+
     @property
-    def app_compose_bytes(self) -> bytes:
-        """The deployment document's raw bytes."""
-        return self.app_compose.encode("utf-8")
+    def quote_bytes(self) -> bytes:
+        """The quote, decoded."""
+        return from_base64(self.quote)
+
+
+class NitroEvidence(_Guest):
+    """A Nitro enclave: the security module's document, which brings its certificates along."""
+
+    tee: Literal["nitro"]
+    document: _Document
+
+    @property
+    def document_bytes(self) -> bytes:
+        """The document, decoded."""
+        return from_base64(self.document)
+
+
+class SnpEvidence(_Guest):
+    """A SEV-SNP guest: report, and certificates from the chip's own up to the root."""
+
+    tee: Literal["snp"]
+    report: _Report
+    certificates: Annotated[tuple[_Certificate, ...], Field(min_length=3, max_length=3)]
+
+    @property
+    def report_bytes(self) -> bytes:
+        """The report, decoded."""
+        return from_base64(self.report)
+
+    @property
+    def certificates_der(self) -> tuple[bytes, bytes, bytes]:
+        """Leaf, intermediate, root."""
+        leaf, intermediate, root = (from_base64(text) for text in self.certificates)
+        return leaf, intermediate, root
+
+
+CpuEvidence = Annotated[
+    DstackEvidence | TdxEvidence | NitroEvidence | SnpEvidence, Field(discriminator="tee")
+]
+
+
+class Evidence(StrictModel):
+    """Evidence of one guest at one moment, with what a later verifier needs to repeat the check."""
+
+    version: Annotated[int, Field(ge=2, le=2)]  # unlike Literal[2], refuses other types
+    platform: Platform
+    cpu: CpuEvidence
+    gpu: GpuEvidence | None
+    collateral: Collateral | None
+    gpu_collateral: GpuCollateral | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.platform not in (self.cpu.tee, "simulator"):
+            raise ValueError("platform is neither the TEE of the evidence nor a simulator")
+        if self.collateral is not None and self.cpu.tee not in ("dstack", "tdx"):
+            raise ValueError("this TEE has no DCAP collateral")
+        if self.gpu_collateral is not None and self.gpu is None:
+            raise ValueError("collateral of accelerators without accelerators")
+        return self
+
+    @property
+    def gpu_digest(self) -> bytes:
+        """What report data commits to: 32 bytes, none where the guest shows no accelerator."""
+        return b"" if self.gpu is None else self.gpu.digest
 
     @property
     def digest(self) -> str:
@@ -124,9 +227,11 @@ class Evidence(StrictModel):
         """Canonical JSON (RFC 8785)."""
         return canonical_json(self.to_dict())
 
-    def with_collateral(self, collateral: Collateral | None) -> Self:
+    def with_collateral(
+        self, collateral: Collateral | None, gpu_collateral: GpuCollateral | None = None
+    ) -> Self:
         """The same evidence with other collateral, to archive a verification and its inputs."""
-        return self.model_copy(update={"collateral": collateral})
+        return self.model_copy(update={"collateral": collateral, "gpu_collateral": gpu_collateral})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Evidence:
@@ -157,15 +262,23 @@ class Evidence(StrictModel):
     @classmethod
     def build(
         cls,
+        platform: Platform,
         *,
-        platform: Literal["dstack", "simulator"],
-        quote: bytes,
-        event_log: tuple[LogEntry, ...],
         app_compose: bytes,
-        vm_config: str | None,
-        collateral: Collateral | None,
+        gpu: GpuEvidence | None = None,
+        collateral: Collateral | None = None,
+        gpu_collateral: GpuCollateral | None = None,
+        **cpu: JsonValue,
     ) -> Evidence:
         """Evidence from its parts.
+
+        Args:
+            platform: What it is offered as.
+            app_compose: Raw bytes of the deployment document.
+            gpu: Accelerators' evidence.
+            collateral: DCAP collateral to carry along.
+            gpu_collateral: Accelerators' collateral to carry along.
+            cpu: Fields of the TEE's own form, ``tee`` among them; bytes in base64.
 
         Raises:
             EvidenceMalformed: A part is malformed or over its limit, or the deployment document is
@@ -175,13 +288,13 @@ class Evidence(StrictModel):
             compose_text = app_compose.decode("utf-8")
         except UnicodeDecodeError as error:
             raise EvidenceMalformed("deployment document is not UTF-8 text") from error
-        fields: dict[str, Any] = {
-            "version": 1,
-            "platform": platform,
-            "quote": to_base64(quote),
-            "event_log": [entry.to_dict() for entry in event_log],
-            "app_compose": compose_text,
-            "vm_config": vm_config,
-            "collateral": None if collateral is None else collateral.to_dict(),
-        }
-        return cls.from_dict(fields)
+        return cls.from_dict(
+            {
+                "version": 2,
+                "platform": platform,
+                "cpu": {**cpu, "app_compose": compose_text},
+                "gpu": None if gpu is None else gpu.to_dict(),
+                "collateral": None if collateral is None else collateral.to_dict(),
+                "gpu_collateral": None if gpu_collateral is None else gpu_collateral.to_dict(),
+            }
+        )

@@ -1,93 +1,52 @@
 """Appraisal policy: what evidence must show before anything is released to a guest.
 
 1. Every field is written; nothing is assumed. Where a value does not matter, ``any`` says so.
-2. ``root: intel`` trusts the hardware vendor. The other form, ``insecure_simulator_root``, trusts a
-   software root whose own name says SIMULATED, and everything accepted under it is so marked.
-3. A policy for one platform never accepts another.
+2. ``root`` names the vendor whose hardware is trusted. The other form, ``insecure_simulator_root``,
+   trusts a software root whose own name says SIMULATED, and everything accepted under it is so
+   marked.
+3. A policy for one platform never accepts another. ``cpu`` holds the rules of its TEE, ``gpu``
+   those of its accelerators.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
-from sealtrain.attest.roots import is_simulated_certificate
+from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.evidence import Platform
+from sealtrain.attest.nitro.policy import NitroPolicy
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.roots import SimulatorRoot
+from sealtrain.attest.snp.policy import SnpPolicy
+from sealtrain.attest.tdx.policy import TdxPolicy
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import read_bounded
-from sealtrain.base.models import Base64, Hex32, Hex64, StrictModel, load_model
-from sealtrain.errors import DataInvalid, EvidenceRefused, TrustInvalid
+from sealtrain.base.models import StrictModel, load_model
+from sealtrain.errors import DataInvalid, TrustInvalid
 
-__all__ = [
-    "AppraisalPolicy",
-    "Measurement",
-    "SimulatorRoot",
-    "TcbStatus",
-    "insecure_simulator_policy",
-    "load_policy",
-    "policy_from_dict",
-]
+__all__ = ["AppraisalPolicy", "CpuPolicy", "load_policy", "policy_from_dict"]
 
 MAX_POLICY_BYTES = 256 << 10
 
-TcbStatus = Literal[
-    "UpToDate",
-    "SWHardeningNeeded",
-    "ConfigurationNeeded",
-    "ConfigurationAndSWHardeningNeeded",
-    "OutOfDate",
-    "OutOfDateConfigurationNeeded",
+_VENDOR: Final = {"dstack": "intel", "tdx": "intel", "nitro": "aws", "snp": "amd"}
+
+CpuPolicy = Annotated[
+    DstackPolicy | TdxPolicy | NitroPolicy | SnpPolicy, Field(discriminator="tee")
 ]
-"""Intel's words for the state of a platform. ``Revoked`` is never acceptable."""
-
-_Register = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$")]
-_KeyProvider = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){16,1024}$")]
-_Advisory = Annotated[str, StringConstraints(pattern=r"^[A-Z0-9-]{3,64}$")]
-
-
-class SimulatorRoot(StrictModel):
-    """Trust in a software root. Never part of a production policy."""
-
-    insecure_simulator_root: Base64
-    """DER certificate whose common name begins with SIMULATED."""
-
-    @property
-    def der(self) -> bytes:
-        """The certificate."""
-        return from_base64(self.insecure_simulator_root)
-
-
-class Measurement(StrictModel):
-    """One accepted guest image on one machine shape: firmware, hardware, kernel, command line."""
-
-    mrtd: _Register
-    rtmr0: _Register
-    rtmr1: _Register
-    rtmr2: _Register
 
 
 class AppraisalPolicy(StrictModel):
     """What a guest must show. See ``spec/evidence.md`` §6 for every field."""
 
-    platform: Literal["dstack", "simulator"]
-    root: Literal["intel"] | SimulatorRoot
-    tcb_status: Annotated[tuple[TcbStatus, ...], Field(min_length=1, max_length=8)]
-    advisories: Literal["any", "none"] | Annotated[tuple[_Advisory, ...], Field(max_length=256)]
-    debug: Literal["refuse"]
-    measurements: (
-        Literal["any"] | Annotated[tuple[Measurement, ...], Field(min_length=1, max_length=1024)]
-    )
-    key_provider: Literal["any"] | _KeyProvider
-    os_image_hash: (
-        Literal["any"] | Annotated[tuple[Hex64, ...], Field(min_length=1, max_length=256)]
-    )
-    platform_ids: (
-        Literal["any"] | Annotated[tuple[Hex32, ...], Field(min_length=1, max_length=4096)]
-    )
-    min_tcb_evaluation_data_number: Annotated[int, Field(ge=0, le=1 << 31)]
+    version: Annotated[int, Field(ge=2, le=2)]
+    platform: Platform
+    root: Literal["intel", "aws", "amd"] | SimulatorRoot
+    cpu: CpuPolicy
+    gpu: Literal["any", "none"] | NvidiaPolicy
 
     @property
     def simulator_root(self) -> bytes | None:
@@ -96,25 +55,23 @@ class AppraisalPolicy(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> AppraisalPolicy:
-        if (self.platform == "simulator") != isinstance(self.root, SimulatorRoot):
+        simulated = isinstance(self.root, SimulatorRoot)
+        if isinstance(self.root, SimulatorRoot):
+            self.root.require_simulated()
+        if (self.platform == "simulator") != simulated:
             raise ValueError(
                 "platform 'simulator' goes with insecure_simulator_root, every other one with "
-                "'intel'"
+                "its vendor's root"
             )
-        if isinstance(self.root, SimulatorRoot):
-            try:
-                simulated = is_simulated_certificate(self.root.der)
-            except (DataInvalid, EvidenceRefused):
-                raise ValueError("insecure_simulator_root is not a DER certificate") from None
-            if not simulated:
-                raise ValueError(
-                    "insecure_simulator_root names a root that does not call itself SIMULATED"
-                )
-        if self.os_image_hash != "any" and self.key_provider == "any":
-            raise ValueError(
-                "os_image_hash is measured as the key provider told it: pin key_provider too, or "
-                "pin measurements and write os_image_hash: any"
-            )
+        if not simulated:
+            if self.platform != self.cpu.tee:
+                raise ValueError("cpu holds the rules of another TEE than platform names")
+            if self.root != _VENDOR[self.platform]:
+                raise ValueError(f"the root of {self.platform} is {_VENDOR[self.platform]}")
+        if isinstance(self.gpu, NvidiaPolicy) and simulated != isinstance(
+            self.gpu.root, SimulatorRoot
+        ):
+            raise ValueError("cpu and gpu are either both simulated or both hardware")
         return self
 
 
@@ -143,31 +100,6 @@ def policy_from_dict(data: JsonValue) -> AppraisalPolicy:
         TrustInvalid: A field is missing, unknown or malformed.
     """
     return load_model(AppraisalPolicy, data, TrustInvalid, "appraisal policy")
-
-
-def insecure_simulator_policy(root_der: bytes) -> AppraisalPolicy:
-    """Policy that accepts any guest of one simulator, for demonstrations and tests.
-
-    Args:
-        root_der: The simulator's root certificate (``root.der`` of its state folder).
-
-    Raises:
-        TrustInvalid: Not a certificate that calls itself SIMULATED.
-    """
-    return policy_from_dict(
-        {
-            "platform": "simulator",
-            "root": {"insecure_simulator_root": to_base64(root_der)},
-            "tcb_status": ["UpToDate"],
-            "advisories": "none",
-            "debug": "refuse",
-            "measurements": "any",
-            "key_provider": "any",
-            "os_image_hash": "any",
-            "platform_ids": "any",
-            "min_tcb_evaluation_data_number": 1,
-        }
-    )
 
 
 class _StrictLoader(yaml.SafeLoader):

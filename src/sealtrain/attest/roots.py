@@ -9,12 +9,14 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import NameOID
 
 from sealtrain.base.encoding import from_base64
-from sealtrain.errors import DataInvalid, QuoteInvalid
+from sealtrain.base.models import Base64, StrictModel
+from sealtrain.errors import DataInvalid, EvidenceRefused, QuoteInvalid
 
 __all__ = [
     "INTEL_ROOT_SHA256",
     "SIMULATED_LABEL",
     "X509_ERRORS",
+    "SimulatorRoot",
     "certificates_of_pem",
     "is_simulated_certificate",
 ]
@@ -35,6 +37,33 @@ SIMULATED_LABEL = "SIMULATED — NOT ATTESTED"
 """What every artefact made under a simulator says."""
 
 
+class SimulatorRoot(StrictModel):
+    """Trust in a software root. Never part of a production policy."""
+
+    insecure_simulator_root: Base64
+    """DER certificate whose common name begins with SIMULATED."""
+
+    def require_simulated(self) -> None:
+        """Hold the root to its name.
+
+        Raises:
+            ValueError: Not a certificate, or one that does not call itself SIMULATED.
+        """
+        try:
+            simulated = is_simulated_certificate(self.der)
+        except (DataInvalid, EvidenceRefused):
+            raise ValueError("insecure_simulator_root is not a DER certificate") from None
+        if not simulated:
+            raise ValueError(
+                "insecure_simulator_root names a root that does not call itself SIMULATED"
+            )
+
+    @property
+    def der(self) -> bytes:
+        """The certificate."""
+        return from_base64(self.insecure_simulator_root)
+
+
 def is_simulated_certificate(der: bytes) -> bool:
     """Whether a certificate calls itself SIMULATED.
 
@@ -48,20 +77,20 @@ def is_simulated_certificate(der: bytes) -> bool:
     return any(str(name.value).startswith("SIMULATED") for name in names)
 
 
-def certificates_of_pem(text: bytes) -> tuple[bytes, ...]:
-    """DER certificates of a PEM chain that holds nothing else, at most four.
+def certificates_of_pem(text: bytes, *, limit: int = _MAX_CERTIFICATES) -> tuple[bytes, ...]:
+    """DER certificates of a PEM chain that holds nothing else, at most ``limit``.
 
     Only the one spelling is read: base64 without stray bits, 64 characters a line, one final
     newline or none. Otherwise a chain could be altered without altering what it says.
 
     Raises:
-        DataInvalid: Another spelling, no certificate, or more than four.
+        DataInvalid: Another spelling, no certificate, or more than ``limit``.
     """
     found: list[bytes] = []
     at = 0
     while at < len(text):
         match = _PEM.match(text, at)
-        if match is None or len(found) == _MAX_CERTIFICATES:
+        if match is None or len(found) == limit:
             raise DataInvalid("not a chain of PEM certificates")
         body = match[1].replace(b"\n", b"")
         lines = b"\n".join(body[start : start + 64] for start in range(0, len(body), 64))

@@ -1,25 +1,47 @@
 """Verification of evidence: from bytes somebody sent to facts a root of trust signed.
 
-1. The evidence is for the platform the policy names; simulated evidence never meets a policy that
-   asks for hardware.
-2. The quote verifies under the policy's root with collateral valid at ``now`` (``tdx.verify``).
-3. The event log replays to the quoted registers and keeps its rules (``dstack.verify``).
+1. The evidence is for the platform and the TEE the policy names; simulated evidence never meets a
+   policy that asks for hardware.
+2. What the processor signed verifies under the policy's root at ``now`` (``<tee>.verify``).
+3. Accelerators are shown where the policy asks for them, and only then; their reports verify and
+   were made for this conversation (``nvidia.verify``).
 
 What the facts are worth is decided by ``attest.appraise``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sealtrain.attest.dstack.verify import verify_log
-from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.evidence import (
+    Collateral,
+    DstackEvidence,
+    Evidence,
+    NitroEvidence,
+    SnpEvidence,
+    TdxEvidence,
+)
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
-from sealtrain.attest.tdx.verify import verify_quote
-from sealtrain.errors import CollateralMismatch, PlatformMismatch, SimulatedEvidence
+from sealtrain.errors import (
+    CollateralMismatch,
+    GpuSetRefused,
+    PlatformMismatch,
+    SimulatedEvidence,
+)
+
+if TYPE_CHECKING:
+    from sealtrain.attest.dstack.verify import VerifiedDstack
+    from sealtrain.attest.nitro.verify import VerifiedNitro
+    from sealtrain.attest.nvidia.collateral import GpuCollateral
+    from sealtrain.attest.nvidia.verify import VerifiedGpus
+    from sealtrain.attest.report_data import Binding
+    from sealtrain.attest.snp.verify import VerifiedSnp
+    from sealtrain.attest.tdx.verify import VerifiedTdx
+
+    VerifiedCpu = VerifiedDstack | VerifiedTdx | VerifiedNitro | VerifiedSnp
 
 __all__ = ["Verified", "verify"]
 
@@ -28,32 +50,61 @@ __all__ = ["Verified", "verify"]
 class Verified:
     """Facts about a guest that were signed by hardware, or by a simulator where ``simulated``.
 
-    Hex is lower case. ``report_data`` is 64 bytes and still means nothing until it is compared.
+    Attributes:
+        platform: What the evidence was offered as.
+        cpu: What the processor signed.
+        gpus: What accelerators signed; ``None`` where the guest shows none or nobody looks.
+        gpu_digest: What report data must commit to besides the conversation.
+        verified_at: Seconds since 1970.
     """
 
     platform: str
-    simulated: bool
-    quote_identity: str
-    """SHA-256 of the signed part of the quote: the only name that cannot be re-encoded."""
-    mrtd: str
-    rtmr0: str
-    rtmr1: str
-    rtmr2: str
-    rtmr3: str
-    report_data: bytes
-    tcb_status: str
-    advisories: tuple[str, ...]
-    tcb_evaluation_data_number: int
-    ppid: str
-    fmspc: str
-    app_id: str
-    compose_hash: str
-    app_compose: bytes
-    instance_id: str
-    key_provider_name: str
-    key_provider: str
-    os_image_hash: str | None
+    cpu: VerifiedCpu
+    gpus: VerifiedGpus | None
+    gpu_digest: bytes
     verified_at: int
+
+    @property
+    def simulated(self) -> bool:
+        """It proves nothing about hardware."""
+        return self.cpu.simulated
+
+    @property
+    def quote_identity(self) -> str:
+        """SHA-256 of what the processor signed: the only name that cannot be re-encoded."""
+        return self.cpu.quote_identity
+
+    @property
+    def report_data(self) -> bytes:
+        """64 bytes that mean nothing until they are compared."""
+        return self.cpu.report_data
+
+    @property
+    def app_id(self) -> str:
+        """40 hex digits."""
+        return self.cpu.app_id
+
+    @property
+    def compose_hash(self) -> str:
+        """64 hex digits: SHA-256 of the measured deployment document."""
+        return self.cpu.compose_hash
+
+    @property
+    def app_compose(self) -> bytes:
+        """The measured deployment document."""
+        return self.cpu.app_compose
+
+    @property
+    def key_provider(self) -> str:
+        """Id of who gave the guest its keys, hex; empty where the platform has no such thing."""
+        from sealtrain.attest.dstack.verify import VerifiedDstack
+
+        return self.cpu.measured.key_provider if isinstance(self.cpu, VerifiedDstack) else ""
+
+    @property
+    def instance_id(self) -> str:
+        """Which guest, hex; may be empty where the platform has no such thing."""
+        return self.cpu.instance_id
 
 
 def verify(
@@ -61,21 +112,26 @@ def verify(
     policy: AppraisalPolicy,
     now: int,
     *,
-    collateral: Collateral | Mapping[str, Any] | None = None,
+    binding: Binding,
+    collateral: Collateral | None = None,
+    gpu_collateral: GpuCollateral | None = None,
 ) -> Verified:
     """Verify evidence at a moment.
 
     Args:
         evidence: What the guest sent.
-        policy: Root, platform and TCB rules.
+        policy: Platform, roots, and the rules of signatures and collateral.
         now: Verification time, seconds since 1970, from the verifier's own clock.
-        collateral: The verifier's own collateral. ``None`` uses what the evidence carries, right
-            for archived evidence and wrong for live decisions, where a host could choose it.
+        binding: The conversation; accelerators' reports must carry its nonce.
+        collateral: The verifier's own DCAP collateral. ``None`` uses what the evidence carries,
+            right for archived evidence and wrong for live decisions, where a host could choose it.
+        gpu_collateral: The same for accelerators.
 
     Raises:
         SimulatedEvidence: Simulated evidence under a policy that asks for hardware.
-        PlatformMismatch: Evidence of another platform.
-        EvidenceRefused: Any other leaf of that branch; see ``verify_quote`` and ``verify_log``.
+        PlatformMismatch: Evidence of another platform or TEE.
+        GpuSetRefused: Accelerators are shown where there must be none, or the reverse.
+        EvidenceRefused: Any other leaf of that branch; see each platform's ``verify``.
     """
     if evidence.platform != policy.platform:
         error = SimulatedEvidence if evidence.platform == "simulator" else PlatformMismatch
@@ -85,42 +141,120 @@ def verify(
             got=SIMULATED_LABEL if evidence.platform == "simulator" else evidence.platform,
             expected=policy.platform,
         )
-    if collateral is None:
-        collateral = evidence.collateral
-    elif not isinstance(collateral, Collateral):
-        collateral = Collateral.from_dict(dict(collateral))
+    if evidence.cpu.tee != policy.cpu.tee:
+        raise PlatformMismatch(
+            "evidence is of another TEE than the policy asks for",
+            check="platform",
+            got=evidence.cpu.tee,
+            expected=policy.cpu.tee,
+        )
+    cpu = _cpu(evidence, policy, now, evidence.collateral if collateral is None else collateral)
+    if gpu_collateral is None:
+        gpu_collateral = evidence.gpu_collateral
+    return Verified(
+        platform=evidence.platform,
+        cpu=cpu,
+        gpus=_gpus(evidence, policy, now, binding, gpu_collateral),
+        gpu_digest=evidence.gpu_digest,
+        verified_at=now,
+    )
+
+
+def _cpu(
+    evidence: Evidence, policy: AppraisalPolicy, now: int, collateral: Collateral | None
+) -> VerifiedCpu:
+    # Each platform's verifier is loaded where it is needed: none is light.
+    shown, root = evidence.cpu, policy.simulator_root
+    if isinstance(shown, NitroEvidence):
+        from sealtrain.attest.nitro.verify import verify_nitro
+
+        return verify_nitro(
+            shown.document_bytes,
+            shown.app_compose_bytes,
+            policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
+            simulator_root=root,
+            now=now,
+        )
+    if isinstance(shown, SnpEvidence):
+        from sealtrain.attest.snp.verify import verify_snp
+
+        return verify_snp(
+            shown.report_bytes,
+            shown.certificates_der,
+            shown.app_compose_bytes,
+            policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
+            simulator_root=root,
+            now=now,
+        )
     if collateral is None:
         raise CollateralMismatch(
             "no collateral to verify the quote with",
             check="collateral",
             hint="give the verifier collateral of the platform, or collect evidence with it",
         )
-    signed = verify_quote(evidence.quote_bytes, collateral, policy, now)
-    quote = signed.quote
-    measured = verify_log(
-        evidence.event_log, quote.rtmr, quote.mr_config_id, evidence.app_compose_bytes
+    if isinstance(shown, TdxEvidence):
+        from sealtrain.attest.tdx.verify import verify_tdx
+
+        return verify_tdx(
+            shown.quote_bytes,
+            shown.app_compose_bytes,
+            collateral,
+            policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
+            simulator_root=root,
+            now=now,
+        )
+    return _dstack(shown, policy, now, collateral)
+
+
+def _dstack(
+    shown: DstackEvidence, policy: AppraisalPolicy, now: int, collateral: Collateral
+) -> VerifiedDstack:
+    from sealtrain.attest.dstack.verify import verify_dstack
+
+    return verify_dstack(
+        shown.quote_bytes,
+        shown.event_log,
+        shown.app_compose_bytes,
+        collateral,
+        policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
+        simulator_root=policy.simulator_root,
+        now=now,
     )
-    return Verified(
-        platform=evidence.platform,
-        simulated=signed.simulated,
-        quote_identity=quote.identity,
-        mrtd=quote.mrtd,
-        rtmr0=quote.rtmr[0],
-        rtmr1=quote.rtmr[1],
-        rtmr2=quote.rtmr[2],
-        rtmr3=quote.rtmr[3],
-        report_data=quote.report_data,
-        tcb_status=signed.tcb_status,
-        advisories=signed.advisories,
-        tcb_evaluation_data_number=signed.tcb_evaluation_data_number,
-        ppid=signed.ppid,
-        fmspc=signed.fmspc,
-        app_id=measured.app_id,
-        compose_hash=measured.compose_hash,
-        app_compose=evidence.app_compose_bytes,
-        instance_id=measured.instance_id,
-        key_provider_name=measured.key_provider_name,
-        key_provider=measured.key_provider,
-        os_image_hash=measured.os_image_hash,
-        verified_at=now,
+
+
+def _gpus(
+    evidence: Evidence,
+    policy: AppraisalPolicy,
+    now: int,
+    binding: Binding,
+    collateral: GpuCollateral | None,
+) -> VerifiedGpus | None:
+    if policy.gpu == "none" and evidence.gpu is not None:
+        raise GpuSetRefused(
+            "guest shows accelerators that this policy does not provide for",
+            check="accelerators",
+            got=len(evidence.gpu.devices),
+            expected="none",
+            hint="write the rules for them into the policy, or gpu: any",
+        )
+    if not isinstance(policy.gpu, NvidiaPolicy):
+        return None
+    if evidence.gpu is None:
+        raise GpuSetRefused(
+            "guest shows no accelerator",
+            check="accelerators",
+            got=0,
+            expected=policy.gpu.gpu_count,
+            hint="collect evidence where the accelerators are, with their driver running",
+        )
+    from sealtrain.attest.nvidia.verify import verify_gpus
+
+    root = policy.gpu.root
+    return verify_gpus(
+        evidence.gpu,
+        policy.gpu,
+        collateral,
+        nonce=binding.gpu_nonce(),
+        simulator_root=None if root == "nvidia" else root.der,
+        now=now,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from sealtrain.attest.guest import platform_of
 from sealtrain.errors import UsageError
 
 __all__ = ["BrokerConfig", "BrokerLimits"]
@@ -45,9 +45,11 @@ class BrokerConfig:
         policy: Appraisal policy for guests, YAML.
         root_secret: URI of the root secret (``file:…`` or ``dstack:…``).
         state: Folder of the database and the ledger; created if absent, mode 0700.
-        guest: Unix socket of the guest API that attests the broker itself.
-        collateral: URI of the collateral for quotes (``file:…``).
-        platform: What the guest API is: ``dstack`` or ``simulator``.
+        guest: Where evidence of the broker itself comes from (``attest.guest``).
+        collateral: URI of the collateral for quotes (``file:…``); ``None`` where neither guests nor
+            broker run on TDX.
+        platform: What the broker itself runs on.
+        gpu_collateral: URI of the collateral for guests' accelerators (``file:…``).
         host: Address to listen on.
         port: TCP port; 0 lets the system choose.
         lease_seconds: How long released keys may be used, 60 s to 7 days.
@@ -59,8 +61,9 @@ class BrokerConfig:
     root_secret: str
     state: Path
     guest: str
-    collateral: str
+    collateral: str | None
     platform: str
+    gpu_collateral: str | None = None
     host: str = "127.0.0.1"
     port: int = 8470
     lease_seconds: int = 3600
@@ -72,14 +75,7 @@ class BrokerConfig:
         Raises:
             UsageError: A value is out of its range.
         """
-        platforms: tuple[Literal["dstack", "simulator"], ...] = ("dstack", "simulator")
-        if self.platform not in platforms:
-            raise UsageError(
-                "no such platform",
-                check="platform",
-                got=self.platform,
-                expected=" or ".join(platforms),
-            )
+        platform_of(self.platform)
         if not _MIN_LEASE <= self.lease_seconds <= _MAX_LEASE:
             raise UsageError(
                 "lease time is out of range",

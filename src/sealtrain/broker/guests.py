@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from sealtrain.attest.appraise import Verdict, appraise
 from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.errors import ConfigError, DataInvalid, RecipeChanged
 from sealtrain.recipe.compose import extract_lock
@@ -39,7 +40,8 @@ def appraise_guest(
     request: ReleaseRequest | RenewalRequest,
     policy: AppraisalPolicy,
     *,
-    collateral: Collateral,
+    collateral: Collateral | None,
+    gpu_collateral: GpuCollateral | None,
     now: int,
 ) -> Appraised:
     """Verify and appraise the evidence of ``request``.
@@ -48,19 +50,28 @@ def appraise_guest(
         request: Its report data, compose hash and app id are what evidence must show.
         policy: For guests.
         collateral: The broker's own; what the guest sent is not used, a host could choose it.
+        gpu_collateral: The same for accelerators.
         now: The broker's time, seconds since the epoch.
 
     Raises:
         EvidenceRefused: The subclass of the first claim that fails.
         RecipeChanged: The measured deployment document holds no lock of this version.
     """
-    evidence: Evidence = request.evidence
+    evidence: Evidence = request.evidence.with_collateral(None)
     purpose = RELEASE_PURPOSE if isinstance(request, ReleaseRequest) else RENEWAL_PURPOSE
-    verified = verify(evidence, policy, now, collateral=collateral)
+    binding = Binding(purpose, request.transcript())
+    verified = verify(
+        evidence,
+        policy,
+        now,
+        binding=binding,
+        collateral=collateral,
+        gpu_collateral=gpu_collateral,
+    )
     verdict = appraise(
         verified,
         policy,
-        report_data=report_data(purpose, request.transcript()),
+        binding=binding,
         compose_hash=request.compose_hash,
         app_id=request.app_id,
     )
@@ -78,7 +89,7 @@ def appraise_guest(
             platforms=frozenset(lock.recipe.hardware.platforms),
             privacy=spendings(lock.recipe),
         ),
-        evidence_digest=evidence.digest,
+        evidence_digest=request.evidence.digest,
     )
 
 

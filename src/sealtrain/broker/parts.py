@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import Clock
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.keyring import Keyring
@@ -28,8 +30,9 @@ class BrokerParts:
         keyring: Everything secret.
         store: Challenges, decisions, datasets, runs, leases.
         ledger: Append-only log, signed by ``keyring.signer``.
-        collect: Makes the broker's own evidence for 64 bytes of report data.
+        collect: Makes the broker's own evidence for one conversation.
         collateral: Present collateral for verifying guests; what they send along is not used.
+        gpu_collateral: The same for their accelerators.
         clock: The broker's time.
         random: Source of challenges and lease ids.
         limits: Caps.
@@ -41,8 +44,9 @@ class BrokerParts:
     keyring: Keyring
     store: Store
     ledger: Ledger
-    collect: Callable[[bytes], Evidence]
-    collateral: Callable[[], Collateral]
+    collect: Callable[[Binding], Evidence]
+    collateral: Callable[[], Collateral | None]
+    gpu_collateral: Callable[[], GpuCollateral | None]
     clock: Clock
     random: Randomness
     limits: BrokerLimits

@@ -17,12 +17,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.dstack.collect import collect
-from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.guest import (
+    Guest,
+    load_gpu_collateral,
+    open_guest,
+    platform_of,
+)
 from sealtrain.attest.policy import load_policy
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.broker.config import BrokerConfig
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
     from sealtrain.broker.service import Broker
 
 __all__ = ["assembled", "running", "serve"]
+
+_Read = TypeVar("_Read")
 
 
 def serve(
@@ -125,7 +132,18 @@ def assembled(
 
     consortium = Consortium.load(config.consortium)
     policy = load_policy(config.policy)
-    load_collateral(config.collateral)
+    for read, uri in (
+        (load_collateral, config.collateral),
+        (load_gpu_collateral, config.gpu_collateral),
+    ):
+        if uri is not None:
+            read(uri)
+    guest = open_guest(
+        platform_of(config.platform),
+        str(config.guest),
+        collateral=config.collateral,
+        gpu_collateral=config.gpu_collateral,
+    )
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     keyring = Keyring(root_secret(config.root_secret, create=True, random=random))
     store = Store(config.state / "broker.sqlite")
@@ -143,8 +161,9 @@ def assembled(
                     keyring=keyring,
                     store=store,
                     ledger=ledger,
-                    collect=partial(_own_evidence, DstackClient(str(config.guest)), config),
-                    collateral=partial(_present_collateral, config),
+                    collect=partial(_own_evidence, guest),
+                    collateral=partial(_present, load_collateral, config.collateral),
+                    gpu_collateral=partial(_present, load_gpu_collateral, config.gpu_collateral),
                     clock=clock,
                     random=random,
                     limits=config.limits,
@@ -155,20 +174,17 @@ def assembled(
         store.close()
 
 
-def _own_evidence(client: DstackClient, config: BrokerConfig, report_data: bytes) -> Evidence:
-    platform: Literal["dstack", "simulator"] = (
-        "dstack" if config.platform == "dstack" else "simulator"
-    )
+def _own_evidence(guest: Guest, binding: Binding) -> Evidence:
     try:
-        return collect(client, report_data, platform=platform, collateral_uri=config.collateral)
+        return guest.evidence(binding)
     except (ConfigError, EvidenceRefused) as error:
         raise Unreachable("the broker cannot collect its own evidence") from error
 
 
-def _present_collateral(config: BrokerConfig) -> Collateral:
+def _present(read: Callable[[str], _Read], uri: str | None) -> _Read | None:
     """Read anew for each decision: whoever operates the broker renews the file while it runs."""
     try:
-        return load_collateral(config.collateral)
+        return None if uri is None else read(uri)
     except (ConfigError, EvidenceRefused) as error:
         # The asker is not to blame and learns nothing of the broker's files.
         raise Unreachable("the broker's collateral cannot be read") from error

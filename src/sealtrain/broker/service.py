@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
@@ -102,7 +102,7 @@ class Broker:
             "signing_key": to_base64(self._parts.keyring.signer.public),
             "nonce": nonce,
         }
-        evidence = self._parts.collect(report_data(KEYS_PURPOSE, statement))
+        evidence = self._parts.collect(Binding(KEYS_PURPOSE, statement))
         return BrokerKeys.model_validate_json(
             canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
         )
@@ -160,7 +160,11 @@ class Broker:
                 challenge = transaction.burn(request.challenge, now=now)
             admit(request, challenge, now=now, limits=self._limits)
             appraised = appraise_guest(
-                request, self._parts.policy, collateral=self._parts.collateral(), now=now
+                request,
+                self._parts.policy,
+                collateral=self._parts.collateral(),
+                gpu_collateral=self._parts.gpu_collateral(),
+                now=now,
             )
             return grant(request, challenge, appraised, now)
         except Unreachable:

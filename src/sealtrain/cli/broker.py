@@ -20,9 +20,18 @@ def serve(
     policy: Annotated[Path, typer.Option(help="Appraisal policy for guests (YAML).")],
     root_secret: Annotated[str, typer.Option(help="Where the root secret is: file:… or dstack:…")],
     state: Annotated[Path, typer.Option(help="Folder for the database and the ledger.")],
-    guest: Annotated[str, typer.Option(help="Socket of the guest API that attests the broker.")],
-    collateral: Annotated[str, typer.Option(help="Collateral of its own quotes: file:…")],
-    platform: Annotated[str, typer.Option(help="dstack or simulator.")],
+    guest: Annotated[
+        str, typer.Option(help="Where the broker's own evidence comes from, as of train.")
+    ],
+    platform: Annotated[
+        str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what the broker runs on.")
+    ],
+    collateral: Annotated[
+        str | None, typer.Option(help="Collateral of quotes of TDX, its own and guests': file:…")
+    ] = None,
+    gpu_collateral: Annotated[
+        str | None, typer.Option(help="Collateral of guests' accelerators: file:…")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks one.")] = 8470,
     lease_seconds: Annotated[int, typer.Option(help="How long released keys may be used.")] = 3600,
@@ -38,6 +47,7 @@ def serve(
         state=state,
         guest=guest,
         collateral=collateral,
+        gpu_collateral=gpu_collateral,
         platform=platform,
         host=host,
         port=port,

@@ -8,6 +8,16 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.runoptions import (
+    Base,
+    BrokerFile,
+    Collateral,
+    Data,
+    GpuCollateral,
+    GuestAddress,
+    PlatformName,
+    run_settings,
+)
 
 __all__ = ["register"]
 
@@ -19,36 +29,35 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     lock: Annotated[Path, typer.Argument(help="recipe.lock.json of a recipe of phase evaluate.")],
-    platform: Annotated[str, typer.Option(help="dstack or simulator: what proves the guest.")],
-    guest: Annotated[Path, typer.Option(help="Socket of the guest API.")],
-    collateral: Annotated[str, typer.Option(help="Collateral of the guest's quotes: file:…")],
-    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
-    data: Annotated[list[Path], typer.Option(help="Sealed dataset, or a folder of them; repeat.")],
+    platform: PlatformName,
+    guest: GuestAddress,
+    broker: BrokerFile,
+    data: Data,
     out: Annotated[Path, typer.Option(help="Folder for sealed metrics and manifest.")],
-    base: Annotated[
-        Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
-    ] = None,
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model on sealed data; only noisy or thresholded aggregates leave."""
     from sealtrain.errors import UsageError
     from sealtrain.recipe.lockfile import load_lock
     from sealtrain.runner.run import start
-    from sealtrain.runner.settings import RunSettings, platform_of
 
     phase = load_lock(lock).recipe.phase
     if phase != "evaluate":
         raise UsageError(
             "this lock is of a training", got=phase, expected="evaluate", hint="sealtrain train"
         )
-    settings = RunSettings(
-        lock=lock,
-        platform=platform_of(platform),
+    settings = run_settings(
+        lock,
+        platform=platform,
         guest=guest,
         collateral=collateral,
+        gpu_collateral=gpu_collateral,
         broker=broker,
-        data=tuple(data),
-        base=base or lock.parent,
+        data=data,
+        base=base,
         out=out,
     )
     outcome = start(settings, progress=False, alone=True)

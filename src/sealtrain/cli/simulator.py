@@ -40,7 +40,7 @@ def policy(
     """Write an appraisal policy that trusts this simulator and nothing else."""
     import yaml
 
-    from sealtrain.attest.policy import insecure_simulator_policy
+    from sealtrain.attest.presets import insecure_simulator_policy
     from sealtrain.attest.simulator.state import ensure
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import atomic_write

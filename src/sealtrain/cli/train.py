@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.runoptions import (
+    Base,
+    BrokerFile,
+    Collateral,
+    Data,
+    GpuCollateral,
+    GuestAddress,
+    PlatformName,
+    run_settings,
+)
 
 if TYPE_CHECKING:
     from sealtrain.runner.closing import Outcome
@@ -30,33 +40,29 @@ def register(app: typer.Typer) -> None:
 
 def train(
     lock: Annotated[Path, typer.Argument(help="recipe.lock.json")],
-    platform: Annotated[str, typer.Option(help="dstack or simulator: what proves the guest.")],
-    guest: Annotated[Path, typer.Option(help="Socket of the guest API.")],
-    collateral: Annotated[str, typer.Option(help="Collateral of the guest's quotes: file:…")],
-    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
-    data: Annotated[
-        list[str],
-        typer.Option(help="Sealed dataset, a folder of them, or a URL of one (https, s3); repeat."),
-    ],
+    platform: PlatformName,
+    guest: GuestAddress,
+    broker: BrokerFile,
+    data: Data,
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, model and manifest.")],
-    base: Annotated[
-        Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
-    ] = None,
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
     metrics_port: MetricsPort = None,
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
     from sealtrain.runner.run import start
-    from sealtrain.runner.settings import RunSettings, place_of, platform_of
 
-    settings = RunSettings(
-        lock=lock,
-        platform=platform_of(platform),
+    settings = run_settings(
+        lock,
+        platform=platform,
         guest=guest,
         collateral=collateral,
+        gpu_collateral=gpu_collateral,
         broker=broker,
-        data=tuple(place_of(one) for one in data),
-        base=base or lock.parent,
+        data=data,
+        base=base,
         out=out,
     )
     _show(start(settings, progress=True, metrics_port=metrics_port, alone=True), as_json)

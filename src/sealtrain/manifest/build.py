@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest import form, limits
@@ -24,7 +24,7 @@ def build_manifest(
     subjects: Sequence[statement.Subject],
     predicate: Predicate,
     guest_signer: dsse.Ed25519Signer,
-    quote: Callable[[bytes], Evidence],
+    quote: Callable[[Binding], Evidence],
 ) -> bytes:
     """Canonical bytes of a signed run manifest.
 
@@ -32,8 +32,8 @@ def build_manifest(
         subjects: The sealed output files in the order of ``predicate.outputs.files``.
         predicate: Every fact of the run; its ``signer`` is ``guest_signer``'s public half.
         guest_signer: Fresh key, used for this manifest and then forgotten.
-        quote: Collects evidence over 64 bytes of report data, with collateral inside, so that the
-            file can be verified offline.
+        quote: Collects evidence for one conversation, with collateral inside, so that the file can
+            be verified offline.
 
     Raises:
         ClaimContradicted: The predicate contradicts itself, the subjects or the evidence; a file
@@ -42,7 +42,7 @@ def build_manifest(
     _refuse_contradictions(subjects, predicate, guest_signer)
     payload = statement.build(subjects, PREDICATE_TYPE, predicate.to_dict())
     promised = form.commitment(payload, guest_signer.public, predicate.run_log.head)
-    evidence = quote(report_data("manifest", promised))
+    evidence = quote(Binding("manifest", promised))
     if evidence.platform != predicate.deployment.platform:
         raise ClaimContradicted(
             "evidence comes from another platform than the manifest says",
@@ -50,7 +50,7 @@ def build_manifest(
             got=evidence.platform,
             expected=predicate.deployment.platform,
         )
-    if evidence.collateral is None:
+    if evidence.collateral is None and evidence.cpu.tee in ("dstack", "tdx"):
         raise ClaimContradicted(
             "evidence carries no collateral; the manifest could not be verified offline",
             check="quote",

@@ -134,8 +134,9 @@ def limits_for(
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
     """What this reader chose not to check, one sentence each."""
-    written = {**trust.appraisal.to_dict(), "compose_hash": trust.compose_hash}
-    written["app_id"] = trust.app_id
+    appraisal = trust.appraisal.to_dict()
+    written = {"compose_hash": trust.compose_hash, "app_id": trust.app_id, **appraisal.pop("cpu")}
+    written |= appraisal["gpu"] if isinstance(appraisal["gpu"], dict) else appraisal
     sentences = [
         f"Your trust file accepts any {_OPEN.get(name, name.replace('_', ' '))}."
         for name, value in written.items()

@@ -165,9 +165,12 @@ def _limits(report: Report) -> Html | None:
     )
 
 
+_ROOTS = {"intel": "Intel's root", "aws": "the root of AWS", "amd": "AMD's root"}
+
+
 def _footer(report: Report) -> Html:
     trust = report.trust
-    root = "a simulator's root" if trust.appraisal.simulator_root is not None else "Intel's root"
+    root = _ROOTS.get(str(trust.appraisal.root), "a simulator's root")
     return tag(
         "footer",
         tag("p", "Manifest SHA-256 ", tag("code", report.digest)),

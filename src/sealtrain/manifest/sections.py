@@ -186,6 +186,19 @@ def what_ran(predicate: Predicate, facts: Facts) -> Html:
     return tag("section", *parts)
 
 
+_SUBMODULES = {"cpu": "Processor", "gpu": "Accelerator", "switch": "Switch"}
+_EAT = {
+    "ueid": "Identity (ueid)",
+    "oemid": "Vendor (oemid)",
+    "hwmodel": "Model (hwmodel)",
+    "hwversion": "Hardware version (hwversion)",
+    "swname": "Software (swname)",
+    "swversion": "Software version (swversion)",
+    "dbgstat": "Debugging (dbgstat)",
+}
+"""RFC 9711 claims as people read them."""
+
+
 def evidence(predicate: Predicate, facts: Facts) -> Html:
     """What the final quote showed, claim by claim."""
     heading = tag("h2", "Evidence")
@@ -195,23 +208,25 @@ def evidence(predicate: Predicate, facts: Facts) -> Html:
     pairs: list[tuple[str, Part]] = [
         ("Platform", verified.platform),
         ("Verified as of", predicate.run.finished_at),
-        ("TCB status", verified.tcb_status),
-        ("Advisories", ", ".join(verified.advisories) or "none"),
-        ("Machine (PPID)", tag("code", verified.ppid)),
     ]
     if verdict is None:
         return tag("section", heading, _list(pairs), _missing())
-    rows = [
-        (
-            one.name,
-            tag("code", one.got),
-            one.expected if one.outcome != "equal" else "",
-            one.outcome,
-        )
-        for one in verdict.claims
-    ]
-    columns = ("Claim", "Measured", "Accepted", "Outcome")
-    return tag("section", heading, _list(pairs), _table(columns, rows))
+    parts: list[Part] = [heading, _list(pairs)]
+    for name, submodule in verdict.submods.items():
+        parts.append(tag("h3", _SUBMODULES.get(name.rstrip("0123456789"), name), f" ({name})"))
+        parts.append(_list([(_EAT[key], tag("code", text)) for key, text in submodule.eat.items()]))
+        rows = [
+            (
+                one.name,
+                tag("code", one.got),
+                one.expected if one.outcome != "equal" else "",
+                one.source,
+                one.outcome,
+            )
+            for one in submodule.claims
+        ]
+        parts.append(_table(("Claim", "Measured", "Accepted", "Source", "Outcome"), rows))
+    return tag("section", *parts)
 
 
 def timeline(predicate: Predicate, facts: Facts) -> Html:

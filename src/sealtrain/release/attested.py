@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sealtrain.attest.appraise import Verdict, appraise
 from sealtrain.attest.evidence import Collateral, Evidence
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import from_base64
 from sealtrain.consortium.members import Consortium
@@ -130,11 +130,12 @@ def fetch_keys(
             got=", ".join(name for name, _ in named),
             expected=", ".join(name for name, _ in expected_owners),
         )
-    verified = verify(answer.evidence, pin.appraisal, now, collateral=collateral)
+    binding = Binding(KEYS_PURPOSE, answer.transcript())
+    verified = verify(answer.evidence, pin.appraisal, now, binding=binding, collateral=collateral)
     verdict = appraise(
         verified,
         pin.appraisal,
-        report_data=report_data(KEYS_PURPOSE, answer.transcript()),
+        binding=binding,
         compose_hash=pin.compose_hash,
         app_id=None,
     )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
@@ -49,7 +49,7 @@ from sealtrain.sealing.stanza import Stanza
 
 __all__ = ["Grant", "Receipted", "obtain", "renew"]
 
-Collect = Callable[[bytes], Evidence]
+Collect = Callable[[Binding], Evidence]
 """Makes this guest's evidence for 64 bytes of report data."""
 
 
@@ -139,9 +139,8 @@ def obtain(
             for dataset_id, root, stanza in datasets
         ],
         "resume": resume,
-        "gpu_evidence_digest": None,
     }
-    evidence = collect(report_data(RELEASE_PURPOSE, transcript))
+    evidence = collect(Binding(RELEASE_PURPOSE, transcript))
     request = ReleaseRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
     answer = client.release(request)
     receipted = _receipted(answer, request, broker)
@@ -189,7 +188,7 @@ def renew(
         if checkpoint is None
         else {"counter": checkpoint[0], "digest": checkpoint[1]},
     }
-    evidence = collect(report_data(RENEWAL_PURPOSE, transcript))
+    evidence = collect(Binding(RENEWAL_PURPOSE, transcript))
     request = RenewalRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
     receipted = _receipted(client.renew(request), request, broker)
     receipt = receipted.receipt

@@ -130,7 +130,6 @@ class ReleaseRequest(_Attested):
     hpke_public_key: _HPKE_KEY
     datasets: tuple[DatasetRequest, ...] = Field(min_length=1, max_length=MAX_DATASETS)
     resume: bool
-    gpu_evidence_digest: Literal[None]
 
     @model_validator(mode="after")
     def _each_dataset_once(self) -> ReleaseRequest:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.guest import Guest, open_guest
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import LockInvalid, PlatformMismatch, RecipeChanged
 from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
@@ -32,7 +32,7 @@ class Admitted:
     lock_bytes: bytes
     app_id: str
     compose_hash: str
-    client: DstackClient
+    guest: Guest
 
 
 def admit(settings: RunSettings) -> Admitted:
@@ -43,7 +43,8 @@ def admit(settings: RunSettings) -> Admitted:
         RecipeChanged: Check 2.
         EnvironmentChanged: Check 3.
         LockInvalid: The lock is malformed.
-        GuestApiUnreachable: No guest API answers at the socket.
+        GuestApiUnreachable: No guest answers at its address.
+        UsageError: The address does not fit the platform.
     """
     lock_bytes = read_bounded(settings.lock, _MAX_LOCK)
     lock = parse_lock(lock_bytes)
@@ -56,8 +57,13 @@ def admit(settings: RunSettings) -> Admitted:
             expected=" or ".join(allowed),
             hint="hardware.platforms is part of what the owners approved",
         )
-    client = DstackClient(str(settings.guest))
-    compose = client.info().app_compose
+    guest = open_guest(
+        settings.platform,
+        settings.guest,
+        collateral=settings.collateral,
+        gpu_collateral=settings.gpu_collateral,
+    )
+    compose = guest.app_compose()
     measured = _measured_lock(compose)
     if measured != lock_bytes:
         raise RecipeChanged(
@@ -73,7 +79,7 @@ def admit(settings: RunSettings) -> Admitted:
         lock_bytes=lock_bytes,
         app_id=app_id_of(compose, lock),
         compose_hash=compose_hash(compose),
-        client=client,
+        guest=guest,
     )
 
 

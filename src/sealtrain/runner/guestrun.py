@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.attest.dstack.collect import collect
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write
@@ -33,6 +32,7 @@ from sealtrain.runner.settings import RunSettings, load_run, save_run
 
 if TYPE_CHECKING:
     from sealtrain.attest.evidence import Evidence
+    from sealtrain.attest.report_data import Binding
     from sealtrain.consortium.members import Consortium
     from sealtrain.release.client import AttestedBroker, BrokerClient
     from sealtrain.release.grant import Grant
@@ -306,14 +306,9 @@ class GuestRun:
         with contextlib.suppress(OSError):
             atomic_write(self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True)
 
-    def collect(self, data: bytes) -> Evidence:
-        """Evidence of this guest over 64 bytes of report data."""
-        return collect(
-            self.admitted.client,
-            data,
-            platform=self.settings.platform,
-            collateral_uri=self.settings.collateral,
-        )
+    def collect(self, binding: Binding) -> Evidence:
+        """Evidence of this guest for one conversation."""
+        return self.admitted.guest.evidence(binding)
 
     def wall(self) -> float:
         """Seconds of work so far, earlier processes of this run included."""

@@ -92,7 +92,7 @@ class _Work:
             _monitor(run, metrics_port) as monitor,
             confined_to(
                 *urls,
-                unix=[run.settings.guest],
+                unix=run.admitted.guest.sockets,
                 writable=writable,
                 compilers=accelerated,
                 noted=run.tally.note,

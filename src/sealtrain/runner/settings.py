@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sealtrain.attest.evidence import Platform
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.errors import LockInvalid, UsageError
 from sealtrain.storage.address import is_url
 
-__all__ = ["Platform", "RunSettings", "load_run", "place_of", "platform_of", "save_run"]
+__all__ = ["RunSettings", "load_run", "place_of", "save_run"]
 
-Platform = Literal["dstack", "simulator"]
 FILE_NAME = "run.json"
 _MAX_BYTES = 1 << 20
 
@@ -26,8 +26,10 @@ class RunSettings:
     Attributes:
         lock: ``recipe.lock.json``.
         platform: What proves the guest. Always chosen explicitly.
-        guest: Unix socket of the guest API.
-        collateral: Source of the collateral for the guest's quotes (``file:…``).
+        guest: Where evidence comes from (``attest.guest``): a socket, or a device by its TEE.
+        collateral: Source of the collateral for the guest's quotes (``file:…``), ``None`` for TEEs
+            that have none.
+        gpu_collateral: The same for its accelerators.
         broker: Broker file (spec/key-release.md §2).
         data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.
         base: Folder that relative paths of the recipe start from.
@@ -36,12 +38,13 @@ class RunSettings:
 
     lock: Path
     platform: Platform
-    guest: Path
-    collateral: str
+    guest: str
+    collateral: str | None
     broker: Path
     data: tuple[Path | str, ...]
     base: Path
     out: Path
+    gpu_collateral: str | None = None
 
 
 class _RunFile(StrictModel):
@@ -50,23 +53,11 @@ class _RunFile(StrictModel):
     lock: str
     platform: Platform
     guest: str
-    collateral: str
+    collateral: str | None
+    gpu_collateral: str | None
     broker: str
     data: tuple[str, ...]
     base: str
-
-
-def platform_of(name: str) -> Platform:
-    """The platform of that name.
-
-    Raises:
-        UsageError: There is none.
-    """
-    if name == "dstack":
-        return "dstack"
-    if name == "simulator":
-        return "simulator"
-    raise UsageError("unknown platform", got=name, expected="dstack or simulator")
 
 
 def place_of(text: str) -> Path | str:
@@ -81,13 +72,19 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "run_id": run_id,
         "lock": str(settings.lock.resolve()),
         "platform": settings.platform,
-        "guest": str(settings.guest.resolve()),
+        "guest": _lasting(settings.guest),
         "collateral": settings.collateral,
+        "gpu_collateral": settings.gpu_collateral,
         "broker": str(settings.broker.resolve()),
         "data": [one if isinstance(one, str) else str(one.resolve()) for one in settings.data],
         "base": str(settings.base.resolve()),
     }
     atomic_write(settings.out / FILE_NAME, canonical_json(document))
+
+
+def _lasting(guest: str) -> str:
+    """The address as it is from any working directory."""
+    return guest if ":" in guest else str(Path(guest).resolve())
 
 
 def load_run(out: Path) -> tuple[RunSettings, str]:
@@ -105,8 +102,9 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
     settings = RunSettings(
         lock=Path(run.lock),
         platform=run.platform,
-        guest=Path(run.guest),
+        guest=run.guest,
         collateral=run.collateral,
+        gpu_collateral=run.gpu_collateral,
         broker=Path(run.broker),
         data=tuple(place_of(text) for text in run.data),
         base=Path(run.base),

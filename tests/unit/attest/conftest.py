@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sealtrain.attest.policy import AppraisalPolicy, insecure_simulator_policy
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.secret import Secret

@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from policies import changed, intel
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.verify import Verified, verify
@@ -27,17 +28,18 @@ from sealtrain.errors import (
 )
 
 NOW = 1_800_000_000
-ASKED = report_data("unit", {"challenge": "c"})
+ASKED = Binding("unit", {"challenge": "c"})
 
 
 @pytest.fixture
 def verified(guest: SimulatedGuest, pki: SimulatedPki, policy: AppraisalPolicy) -> Verified:
     evidence = guest.evidence(ASKED, collateral=None)
-    return verify(evidence, policy, NOW, collateral=pki.collateral(NOW))
+    return verify(evidence, policy, NOW, binding=ASKED, collateral=pki.collateral(NOW))
 
 
-def changed(policy: AppraisalPolicy, **fields: Any) -> AppraisalPolicy:
-    return policy_from_dict({**policy.to_dict(), **fields})
+def image_of(verified: Verified) -> dict[str, str]:
+    quote = verified.cpu.signed.quote
+    return dict(zip(("mrtd", "rtmr0", "rtmr1", "rtmr2"), (quote.mrtd, *quote.rtmr), strict=False))
 
 
 def test_a_verdict_lists_every_claim_and_says_simulated(
@@ -46,7 +48,7 @@ def test_a_verdict_lists_every_claim_and_says_simulated(
     verdict = appraise(
         verified,
         policy,
-        report_data=ASKED,
+        binding=ASKED,
         compose_hash=guest.compose_hash.hex(),
         app_id=guest.app_id.hex(),
     )
@@ -54,11 +56,20 @@ def test_a_verdict_lists_every_claim_and_says_simulated(
     assert document["simulated"] is True
     assert document["label"] == "SIMULATED — NOT ATTESTED"
     assert document["verified_at"] == "2027-01-15T08:00:00Z"
-    assert [claim["name"] for claim in document["claims"]] == [
+    assert document["eat_nonce"] == ASKED.report_data().hex()
+    assert set(document["submods"]) == {"cpu0"}
+    cpu = document["submods"]["cpu0"]
+    assert cpu["ueid"] == verified.cpu.signed.ppid
+    assert cpu["dbgstat"] == "disabled"
+    assert all(claim["source"] for claim in cpu["claims"])
+    assert [claim["name"] for claim in cpu["claims"]] == [
         "platform",
         "TCB status",
         "advisories",
         "collateral floor",
+        "collateral age",
+        "debug",
+        "migration",
         "machine",
         "guest image",
         "key provider",
@@ -67,15 +78,15 @@ def test_a_verdict_lists_every_claim_and_says_simulated(
         "app id",
         "report data",
     ]
-    outcomes = {claim["name"]: claim["outcome"] for claim in document["claims"]}
+    outcomes = {claim["name"]: claim["outcome"] for claim in cpu["claims"]}
     assert outcomes["compose hash"] == outcomes["report data"] == "equal"
     assert outcomes["guest image"] == "any"
 
 
 def test_pinned_reference_values_hold(verified: Verified, policy: AppraisalPolicy) -> None:
-    image = {name: getattr(verified, name) for name in ("mrtd", "rtmr0", "rtmr1", "rtmr2")}
-    pinned = changed(policy, measurements=[image], platform_ids=[verified.ppid])
-    verdict = appraise(verified, pinned, report_data=ASKED, compose_hash=None, app_id=None)
+    image = image_of(verified)
+    pinned = changed(policy, measurements=[image], platform_ids=[verified.cpu.signed.ppid])
+    verdict = appraise(verified, pinned, binding=ASKED, compose_hash=None, app_id=None)
     outcomes = {claim.name: claim.outcome for claim in verdict.claims}
     assert outcomes["guest image"] == "equal"
     assert outcomes["machine"] == "allowed"
@@ -85,13 +96,13 @@ def test_pinned_reference_values_hold(verified: Verified, policy: AppraisalPolic
 def test_one_register_off_is_another_image(
     verified: Verified, policy: AppraisalPolicy, register: str
 ) -> None:
-    image = {name: getattr(verified, name) for name in ("mrtd", "rtmr0", "rtmr1", "rtmr2")}
+    image = image_of(verified)
     image[register] = "00" * 48
     with pytest.raises(MeasurementMismatch):
         appraise(
             verified,
             changed(policy, measurements=[image]),
-            report_data=ASKED,
+            binding=ASKED,
             compose_hash=None,
             app_id=None,
         )
@@ -114,42 +125,58 @@ def test_a_policy_that_asks_for_more_refuses(
     error: type[EvidenceRefused],
 ) -> None:
     with pytest.raises(error) as caught:
-        appraise(
-            verified, changed(policy, **fields), report_data=ASKED, compose_hash=None, app_id=None
-        )
+        appraise(verified, changed(policy, **fields), binding=ASKED, compose_hash=None, app_id=None)
     assert caught.value.got
     assert caught.value.expected
 
 
 def test_an_os_image_is_compared_once_its_provider_is_pinned(pki: SimulatedPki) -> None:
-    from sealtrain.attest.policy import insecure_simulator_policy
+    from sealtrain.attest.presets import insecure_simulator_policy
     from sealtrain.base.secret import Secret
 
     guest = SimulatedGuest(pki, Secret(b"\x05" * 32), b'{"key_provider":"kms"}')
     policy = insecure_simulator_policy(pki.root_der)
     facts = verify(
-        guest.evidence(ASKED, collateral=None), policy, NOW, collateral=pki.collateral(NOW)
+        guest.evidence(ASKED, collateral=None),
+        policy,
+        NOW,
+        binding=ASKED,
+        collateral=pki.collateral(NOW),
     )
-    assert facts.key_provider_name == "kms"
-    for image, accepted in ((facts.os_image_hash, True), ("00" * 32, False)):
+    assert facts.cpu.measured.key_provider_name == "kms"
+    for image, accepted in ((facts.cpu.measured.os_image_hash, True), ("00" * 32, False)):
         pinned = changed(policy, key_provider=facts.key_provider, os_image_hash=[image])
         if accepted:
-            appraise(facts, pinned, report_data=ASKED, compose_hash=None, app_id=None)
+            appraise(facts, pinned, binding=ASKED, compose_hash=None, app_id=None)
         else:
             with pytest.raises(MeasurementMismatch):
-                appraise(facts, pinned, report_data=ASKED, compose_hash=None, app_id=None)
+                appraise(facts, pinned, binding=ASKED, compose_hash=None, app_id=None)
 
 
 def test_another_document_app_or_conversation_is_refused(
     verified: Verified, policy: AppraisalPolicy
 ) -> None:
     with pytest.raises(ComposeHashMismatch):
-        appraise(verified, policy, report_data=ASKED, compose_hash="00" * 32, app_id=None)
+        appraise(verified, policy, binding=ASKED, compose_hash="00" * 32, app_id=None)
     with pytest.raises(AppIdMismatch):
-        appraise(verified, policy, report_data=ASKED, compose_hash=None, app_id="00" * 20)
-    for asked in (bytes(64), ASKED[:32] + bytes(32), ASKED[:32], ASKED + b"\0", b""):
+        appraise(verified, policy, binding=ASKED, compose_hash=None, app_id="00" * 20)
+    for other in (Binding("unit", {}), Binding("units", ASKED.transcript)):
         with pytest.raises(ReportDataMismatch):
-            appraise(verified, policy, report_data=asked, compose_hash=None, app_id=None)
+            appraise(verified, policy, binding=other, compose_hash=None, app_id=None)
+
+
+@pytest.mark.negative(4)
+@pytest.mark.negative(5)
+@pytest.mark.parametrize("cut", [0, 32, 63])
+def test_the_right_beginning_of_report_data_is_not_enough(
+    guest: SimulatedGuest, pki: SimulatedPki, policy: AppraisalPolicy, cut: int
+) -> None:
+    """The agent pads what it is given with zeros."""
+    asked = ASKED.report_data()
+    evidence = guest.evidence(asked[:cut], collateral=pki.collateral(NOW))
+    facts = verify(evidence, policy, NOW, binding=ASKED)
+    with pytest.raises(ReportDataMismatch):
+        appraise(facts, policy, binding=ASKED, compose_hash=None, app_id=None)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +186,14 @@ def test_another_document_app_or_conversation_is_refused(
 def test_open_advisories_are_the_policys_decision(
     verified: Verified, policy: AppraisalPolicy, advisories: object, accepted: bool
 ) -> None:
-    facts = dataclasses.replace(verified, advisories=("INTEL-SA-1", "INTEL-SA-2"))
+    signed = dataclasses.replace(verified.cpu.signed, advisories=("INTEL-SA-1", "INTEL-SA-2"))
+    facts = dataclasses.replace(verified, cpu=dataclasses.replace(verified.cpu, signed=signed))
     relaxed = changed(policy, advisories=advisories)
     if accepted:
-        appraise(facts, relaxed, report_data=ASKED, compose_hash=None, app_id=None)
+        appraise(facts, relaxed, binding=ASKED, compose_hash=None, app_id=None)
     else:
         with pytest.raises(TcbStatusRefused):
-            appraise(facts, relaxed, report_data=ASKED, compose_hash=None, app_id=None)
+            appraise(facts, relaxed, binding=ASKED, compose_hash=None, app_id=None)
 
 
 @pytest.mark.parametrize(
@@ -183,39 +211,30 @@ def test_a_lower_tcb_status_passes_only_where_the_policy_lists_it(
 ) -> None:
     evidence = guest.evidence(ASKED, collateral=pki.collateral(NOW, tcb_status=status))
     with pytest.raises(TcbStatusRefused):
-        verify(evidence, policy, NOW)
+        verify(evidence, policy, NOW, binding=ASKED)
     lenient = changed(policy, tcb_status=["UpToDate", status])
-    assert verify(evidence, lenient, NOW).tcb_status == status
+    facts = verify(evidence, lenient, NOW, binding=ASKED)
+    assert facts.cpu.signed.tcb_status == status
+    claims = appraise(facts, lenient, binding=ASKED, compose_hash=None, app_id=None).claims
+    assert {claim.name: claim.got for claim in claims}["TCB status"] == status
 
 
 def test_a_hardware_policy_never_appraises_simulated_facts(verified: Verified) -> None:
-    production = policy_from_dict(
-        {
-            "platform": "dstack",
-            "root": "intel",
-            "tcb_status": ["UpToDate"],
-            "advisories": "none",
-            "debug": "refuse",
-            "measurements": "any",
-            "key_provider": "any",
-            "os_image_hash": "any",
-            "platform_ids": "any",
-            "min_tcb_evaluation_data_number": 0,
-        }
-    )
+    production = policy_from_dict(intel())
     for facts in (verified, dataclasses.replace(verified, platform="dstack")):
         with pytest.raises(SimulatedEvidence):
-            appraise(facts, production, report_data=ASKED, compose_hash=None, app_id=None)
+            appraise(facts, production, binding=ASKED, compose_hash=None, app_id=None)
 
 
 def test_a_simulator_policy_never_appraises_hardware_facts(
     verified: Verified, policy: AppraisalPolicy
 ) -> None:
+    hardware = dataclasses.replace(verified.cpu.signed, simulated=False)
     with pytest.raises(PlatformMismatch):
         appraise(
-            dataclasses.replace(verified, simulated=False),
+            dataclasses.replace(verified, cpu=dataclasses.replace(verified.cpu, signed=hardware)),
             policy,
-            report_data=ASKED,
+            binding=ASKED,
             compose_hash=None,
             app_id=None,
         )
@@ -225,4 +244,4 @@ def test_evidence_without_any_collateral_is_refused(
     guest: SimulatedGuest, policy: AppraisalPolicy
 ) -> None:
     with pytest.raises(CollateralMismatch):
-        verify(guest.evidence(ASKED, collateral=None), policy, NOW)
+        verify(guest.evidence(ASKED, collateral=None), policy, NOW, binding=ASKED)

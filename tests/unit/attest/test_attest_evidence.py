@@ -12,6 +12,7 @@ from sealtrain.attest.report_data import report_data
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid, EvidenceMalformed
 
 NOW = 1_800_000_000
@@ -48,7 +49,7 @@ def test_evidence_survives_its_bytes(evidence: Evidence) -> None:
 
 def test_evidence_keeps_the_deployment_document_byte_for_byte(guest: SimulatedGuest) -> None:
     evidence = guest.evidence(bytes(64), collateral=None)
-    assert evidence.app_compose_bytes == guest.compose
+    assert evidence.cpu.app_compose_bytes == guest.compose
 
 
 def test_another_spelling_of_the_same_document_is_refused(evidence: Evidence) -> None:
@@ -61,9 +62,27 @@ def test_another_spelling_of_the_same_document_is_refused(evidence: Evidence) ->
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("version", 2),
+        ("version", 1),
         ("version", True),
         ("platform", "nitro"),
+        ("platform", "cloud"),
+        ("cpu", {}),
+        ("gpu", {}),
+        ("collateral", {}),
+        ("gpu_collateral", {"rims": {}, "ocsp": [], "nras": None}),
+        ("surprise", 1),
+    ],
+)
+def test_a_field_of_another_form_is_refused(evidence: Evidence, name: str, value: object) -> None:
+    with pytest.raises(EvidenceMalformed):
+        Evidence.from_bytes(canonical_json({**evidence.to_dict(), name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tee", "nitro"),
+        ("tee", "sgx"),
         ("quote", "AAA"),
         ("quote", "AA==\n"),
         ("quote", "AAB="),
@@ -73,13 +92,14 @@ def test_another_spelling_of_the_same_document_is_refused(evidence: Evidence) ->
         ("app_compose", ""),
         ("app_compose", 7),
         ("vm_config", {}),
-        ("collateral", {}),
         ("surprise", 1),
     ],
 )
-def test_a_field_of_another_form_is_refused(evidence: Evidence, name: str, value: object) -> None:
+def test_a_part_of_another_form_is_refused(evidence: Evidence, name: str, value: object) -> None:
+    document = evidence.to_dict()
+    document["cpu"][name] = value
     with pytest.raises(EvidenceMalformed):
-        Evidence.from_bytes(canonical_json({**evidence.to_dict(), name: value}))
+        Evidence.from_bytes(canonical_json(document))
 
 
 @pytest.mark.parametrize(
@@ -100,14 +120,14 @@ def test_a_log_entry_of_another_form_is_refused(
     evidence: Evidence, name: str, value: object
 ) -> None:
     document = evidence.to_dict()
-    document["event_log"][0][name] = value
+    document["cpu"]["event_log"][0][name] = value
     with pytest.raises(EvidenceMalformed):
         Evidence.from_bytes(canonical_json(document))
 
 
 def test_a_log_over_the_limit_is_refused(evidence: Evidence) -> None:
     document = evidence.to_dict()
-    document["event_log"] = [document["event_log"][0]] * (MAX_LOG_ENTRIES + 1)
+    document["cpu"]["event_log"] = [document["cpu"]["event_log"][0]] * (MAX_LOG_ENTRIES + 1)
     with pytest.raises(EvidenceMalformed):
         Evidence.from_bytes(canonical_json(document))
 
@@ -115,10 +135,5 @@ def test_a_log_over_the_limit_is_refused(evidence: Evidence) -> None:
 def test_a_document_that_is_not_text_is_refused(guest: SimulatedGuest) -> None:
     with pytest.raises(EvidenceMalformed):
         Evidence.build(
-            platform="simulator",
-            quote=guest.quote(bytes(64)),
-            event_log=guest.evidence(bytes(64), collateral=None).event_log,
-            app_compose=b"\xff\xfe",
-            vm_config=None,
-            collateral=None,
+            "simulator", tee="tdx", quote=to_base64(guest.quote(bytes(64))), app_compose=b"\xff\xfe"
         )

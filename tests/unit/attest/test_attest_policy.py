@@ -7,31 +7,26 @@ from typing import Any
 
 import pytest
 import yaml
+from policies import intel
 
-from sealtrain.attest.policy import (
-    AppraisalPolicy,
-    insecure_simulator_policy,
-    load_policy,
-    policy_from_dict,
-)
+from sealtrain.attest.policy import AppraisalPolicy, load_policy, policy_from_dict
+from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import TrustInvalid
 
 pytestmark = pytest.mark.claim("C28")
 
-INTEL: dict[str, Any] = {
-    "platform": "dstack",
-    "root": "intel",
-    "tcb_status": ["UpToDate", "SWHardeningNeeded"],
-    "advisories": ["INTEL-SA-00615"],
-    "debug": "refuse",
-    "measurements": [dict.fromkeys(("mrtd", "rtmr0", "rtmr1", "rtmr2"), "ab" * 48)],
-    "key_provider": "30" * 91,
-    "os_image_hash": ["cd" * 32],
-    "platform_ids": ["ef" * 16],
-    "min_tcb_evaluation_data_number": 17,
-}
+INTEL: dict[str, Any] = intel(
+    tcb_status=["UpToDate", "SWHardeningNeeded"],
+    advisories=["INTEL-SA-00615"],
+    measurements=[dict.fromkeys(("mrtd", "rtmr0", "rtmr1", "rtmr2"), "ab" * 48)],
+    key_provider="30" * 91,
+    os_image_hash=["cd" * 32],
+    platform_ids=["ef" * 16],
+    min_tcb_evaluation_data_number=17,
+    max_collateral_age_s=86400,
+)
 
 
 def test_a_policy_file_reads_back_as_written(tmp_path: Path) -> None:
@@ -48,23 +43,26 @@ def test_every_field_is_mandatory(name: str) -> None:
         policy_from_dict({key: value for key, value in INTEL.items() if key != name})
 
 
+@pytest.mark.parametrize("name", sorted(INTEL["cpu"]))
+def test_every_rule_is_mandatory(name: str) -> None:
+    rules = {key: value for key, value in INTEL["cpu"].items() if key != name}
+    with pytest.raises(TrustInvalid):
+        policy_from_dict({**INTEL, "cpu": rules})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("platform", "tpm"),
-        ("root", "any"),
         ("tcb_status", []),
         ("tcb_status", ["Revoked"]),
         ("tcb_status", "any"),
         ("advisories", "some"),
         ("debug", "allow"),
-        ("measurements", []),
         ("measurements", [{"mrtd": "ab" * 48}]),
-        ("measurements", [{**INTEL["measurements"][0], "rtmr3": "ab" * 48}]),
+        ("measurements", [{**INTEL["cpu"]["measurements"][0], "rtmr3": "ab" * 48}]),
         ("key_provider", "none"),
         ("key_provider", ""),
         ("os_image_hash", ["CD" * 32]),
-        ("platform_ids", []),
         ("min_tcb_evaluation_data_number", -1),
         ("min_tcb_evaluation_data_number", "17"),
         ("min_tcb_evaluation_data_number", True),
@@ -72,12 +70,37 @@ def test_every_field_is_mandatory(name: str) -> None:
 )
 def test_a_value_of_another_form_is_refused(name: str, value: object) -> None:
     with pytest.raises(TrustInvalid):
+        policy_from_dict({**INTEL, "cpu": {**INTEL["cpu"], name: value}})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("version", 1),
+        ("version", True),
+        ("platform", "tpm"),
+        ("platform", "tdx"),
+        ("platform", "nitro"),
+        ("root", "any"),
+        ("root", "aws"),
+        ("gpu", "all"),
+        ("gpu", None),
+    ],
+)
+def test_a_part_that_does_not_fit_is_refused(name: str, value: object) -> None:
+    with pytest.raises(TrustInvalid):
         policy_from_dict({**INTEL, name: value})
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_for_hardware_accepts_no_image_until_some_are_listed(name: str) -> None:
+    rules = preset(name).to_dict()["cpu"]
+    assert rules["images" if name == "nitro" else "measurements"] == []
 
 
 def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(TrustInvalid) as caught:
-        policy_from_dict({**INTEL, "measurement": "any"})
+        policy_from_dict({**INTEL, "cpu": {**INTEL["cpu"], "measurement": "any"}})
     assert "measurements" in str(caught.value.hint)
 
 
@@ -114,7 +137,7 @@ def test_a_root_that_does_not_call_itself_simulated_is_refused(pki: SimulatedPki
 
 def test_an_os_image_needs_the_key_provider_that_told_it_pinned() -> None:
     with pytest.raises(TrustInvalid, match="key_provider"):
-        policy_from_dict({**INTEL, "key_provider": "any"})
+        policy_from_dict({**INTEL, "cpu": {**INTEL["cpu"], "key_provider": "any"}})
 
 
 @pytest.mark.parametrize(
@@ -148,4 +171,4 @@ def test_a_policy_is_frozen(policy: AppraisalPolicy) -> None:
     from pydantic import ValidationError
 
     with pytest.raises(ValidationError):
-        policy.debug = "allow"  # type: ignore[assignment,misc]
+        policy.gpu = "any"  # type: ignore[misc]

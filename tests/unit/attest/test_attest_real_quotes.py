@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
+from policies import changed, intel
 
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.policy import policy_from_dict
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
-from sealtrain.attest.tdx.verify import verify_quote
+from sealtrain.attest.tdx.verify import verify_quote as verify_any_quote
 from sealtrain.attest.verify import verify
+from sealtrain.base.encoding import to_base64
 from sealtrain.errors import (
     CollateralExpired,
     CollateralMismatch,
@@ -27,19 +31,10 @@ from sealtrain.errors import (
 
 pytestmark = pytest.mark.claim("C16")
 
-INTEL = {
-    "platform": "dstack",
-    "root": "intel",
-    "tcb_status": ["UpToDate"],
-    "advisories": "none",
-    "debug": "refuse",
-    "measurements": "any",
-    "key_provider": "any",
-    "os_image_hash": "any",
-    "platform_ids": "any",
-    "min_tcb_evaluation_data_number": 17,
-}
+INTEL = intel(min_tcb_evaluation_data_number=17)
 POLICY = policy_from_dict(INTEL)
+RULES = POLICY.cpu
+verify_quote = partial(verify_any_quote, simulator_root=None)
 # name, quote, collateral, first and last valid second, evaluation data number
 REAL = [
     ("tdx", "tdx/tdx_quote", "tdx/tdx_quote_collateral.json", 1750329147, 1752919234, 17),
@@ -88,7 +83,7 @@ def test_a_real_quote_verifies_inside_its_window(
 ) -> None:
     for now in (first, last):
         verified = verify_quote(
-            load_quote(shared, quote), load_collateral(shared, collateral), POLICY, now
+            load_quote(shared, quote), load_collateral(shared, collateral), RULES, now=now
         )
         assert verified.tcb_status == "UpToDate"
         assert not verified.simulated
@@ -102,7 +97,7 @@ def test_a_real_quote_is_refused_one_second_outside_its_window(
     for now in (0, first - 1, last + 1, last + 10**9):
         with pytest.raises(CollateralExpired):
             verify_quote(
-                load_quote(shared, quote), load_collateral(shared, collateral), POLICY, now
+                load_quote(shared, quote), load_collateral(shared, collateral), RULES, now=now
             )
 
 
@@ -110,21 +105,25 @@ def test_a_real_quote_is_refused_one_second_outside_its_window(
 def test_a_floor_above_the_collaterals_number_refuses_it(
     shared: Path, quote: str, collateral: str, first: int, last: int, number: int
 ) -> None:
-    policy = policy_from_dict({**INTEL, "min_tcb_evaluation_data_number": number + 1})
+    policy = changed(POLICY, min_tcb_evaluation_data_number=number + 1)
     with pytest.raises(TcbStatusRefused, match="floor"):
-        verify_quote(load_quote(shared, quote), load_collateral(shared, collateral), policy, first)
+        verify_quote(
+            load_quote(shared, quote), load_collateral(shared, collateral), policy.cpu, now=first
+        )
 
 
 def test_the_same_verifier_accepts_the_shared_mock_only_under_its_own_root(shared: Path) -> None:
-    from sealtrain.attest.policy import insecure_simulator_policy
+    from sealtrain.attest.presets import insecure_simulator_policy
 
     folder = shared / "vectors/tdx/own-mock"
     collateral = Collateral.from_dict(json.loads((folder / "collateral.json").read_text()))
     raw = (folder / "quote.bin").read_bytes()
     policy = insecure_simulator_policy((folder / "root.der").read_bytes())
-    assert verify_quote(raw, collateral, policy, 1750000001).simulated
+    root = policy.simulator_root
+    checked = verify_any_quote(raw, collateral, policy.cpu, simulator_root=root, now=1750000001)
+    assert checked.simulated
     with pytest.raises(EvidenceRefused):
-        verify_quote(raw, collateral, POLICY, 1750000001)
+        verify_quote(raw, collateral, RULES, now=1750000001)
 
 
 def test_collateral_of_another_platform_family_is_refused(shared: Path) -> None:
@@ -132,8 +131,8 @@ def test_collateral_of_another_platform_family_is_refused(shared: Path) -> None:
         verify_quote(
             load_quote(shared, "tdx/tdx_quote"),
             load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
-            POLICY,
-            1772708331,
+            RULES,
+            now=1772708331,
         )
 
 
@@ -142,8 +141,8 @@ def test_a_platform_below_every_tcb_level_is_refused(shared: Path) -> None:
         verify_quote(
             load_quote(shared, "tdx/tdx_quote_outdated"),
             load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
-            POLICY,
-            1772708331,
+            RULES,
+            now=1772708331,
         )
 
 
@@ -152,8 +151,8 @@ def test_an_sgx_quote_is_another_platform(shared: Path) -> None:
         verify_quote(
             (shared / "vectors/tdx/sgx_quote").read_bytes(),
             load_collateral(shared, "tdx/sgx_quote_collateral.json"),
-            POLICY,
-            1750332747,
+            RULES,
+            now=1750332747,
         )
 
 
@@ -211,13 +210,14 @@ def test_the_v054_simulator_log_replays_to_its_quote(shared: Path) -> None:
 def test_a_whole_real_gpu_guest_verifies_up_to_the_document_we_do_not_have(shared: Path) -> None:
     report = json.loads((shared / "vectors/dstack/verifier-fixtures/quote-report.json").read_text())
     evidence = Evidence.build(
-        platform="dstack",
-        quote=canonical_quote(bytes.fromhex(report["quote"])),
-        event_log=parse_event_log(report["event_log"]),
+        "dstack",
         app_compose=b"{}",
-        vm_config=report["vm_config"],
         collateral=load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
+        tee="dstack",
+        quote=to_base64(canonical_quote(bytes.fromhex(report["quote"]))),
+        event_log=[entry.to_dict() for entry in parse_event_log(report["event_log"])],
+        vm_config=report["vm_config"],
     )
     evidence = Evidence.from_bytes(evidence.to_bytes())
     with pytest.raises(ComposeHashMismatch):
-        verify(evidence, POLICY, 1772708331)
+        verify(evidence, POLICY, 1772708331, binding=Binding("unit", {}))

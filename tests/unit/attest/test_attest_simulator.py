@@ -21,12 +21,15 @@ from sealtrain.attest.appraise import appraise
 from sealtrain.attest.dstack import keys
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.dstack.collect import collect
-from sealtrain.attest.policy import insecure_simulator_policy
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.guest import open_guest
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.simulator.server import running
 from sealtrain.attest.simulator.state import ensure
+from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
@@ -40,6 +43,7 @@ from sealtrain.errors import (
 )
 
 NOW = 1_800_000_000
+ASKED = Binding("unit", {})
 COMPOSE = b'{"name": "breast-cancer",\n "key_provider": "kms"}\n'
 
 
@@ -69,20 +73,20 @@ def test_evidence_of_both_generations_verifies(folder: Path, socket: Path, api: 
     client = DstackClient(str(socket))
     assert client.api == "v1"
     client._api = api
-    asked = report_data("unit", {"api": api})
-    evidence = collect(
-        client,
-        asked,
-        platform="simulator",
-        collateral_uri=f"file:{folder}/state/collateral.json",
+    asked = Binding("unit", {"api": api})
+    evidence = Evidence.build(
+        "simulator",
+        app_compose=client.info().app_compose,
+        collateral=load_collateral(f"file:{folder}/state/collateral.json"),
+        **collect(client, asked.report_data()),
     )
     policy = insecure_simulator_policy((folder / "state/root.der").read_bytes())
-    facts = verify(evidence, policy, NOW)
+    facts = verify(evidence, policy, NOW, binding=asked)
     expected = hashlib.sha256(COMPOSE).hexdigest()
-    appraise(facts, policy, report_data=asked, compose_hash=expected, app_id=expected[:40])
+    appraise(facts, policy, binding=asked, compose_hash=expected, app_id=expected[:40])
     assert facts.app_compose == COMPOSE
     # v1 strips firmware events; both replay the run-time register.
-    assert len(evidence.event_log) == (9 if api == "v1" else 17)
+    assert len(evidence.cpu.event_log) == (9 if api == "v1" else 17)
 
 
 def test_both_generations_describe_the_same_guest(socket: Path) -> None:
@@ -124,10 +128,10 @@ def test_a_second_guest_shares_the_state_but_not_the_socket(folder: Path, socket
         one, two = DstackClient(str(socket)), DstackClient(str(second))
         assert one.info().app_id != two.info().app_id
         assert one.get_key("x", purpose="") != two.get_key("x", purpose="")
-        evidence = collect(two, bytes(64), platform="simulator", collateral_uri=None)
         state = ensure(folder / "state", NOW)
+        guest = open_guest("simulator", str(second), collateral=f"file:{state.collateral_path}")
         policy = insecure_simulator_policy(state.root_path.read_bytes())
-        verify(evidence, policy, NOW, collateral=state.pki.collateral(NOW).to_dict())
+        verify(guest.evidence(ASKED), policy, NOW, binding=ASKED)
     assert not (folder / "b.sock").exists()
 
 
@@ -197,16 +201,20 @@ def test_a_refusing_guest_and_malformed_arguments_are_typed(socket: Path) -> Non
         client.get_key("x" * 2000, purpose="")
 
 
-def test_collateral_comes_from_a_file_or_not_at_all(tmp_path: Path, socket: Path) -> None:
-    client = DstackClient(str(socket))
+def test_collateral_of_a_guest_comes_from_a_readable_source(tmp_path: Path, socket: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     for uri, error in (
-        ("https://pccs.example", TrustInvalid),
+        ("ftp://collateral.example", TrustInvalid),
         (f"file:{tmp_path}/none.json", TrustInvalid),
         (f"file:{tmp_path}/bad.json", EvidenceMalformed),
     ):
         with pytest.raises(error):
-            collect(client, bytes(64), platform="simulator", collateral_uri=uri)
+            open_guest("simulator", str(socket), collateral=uri).evidence(ASKED)
+
+
+def test_a_guest_on_tdx_without_collateral_is_refused_before_anything_is_made(socket: Path) -> None:
+    with pytest.raises(UsageError, match="collateral"):
+        open_guest("simulator", str(socket), collateral=None)
 
 
 def test_a_readable_or_broken_seed_is_refused(tmp_path: Path) -> None:
@@ -242,7 +250,8 @@ def test_collateral_is_fresh_at_every_start(tmp_path: Path) -> None:
     second = ensure(tmp_path / "state", later)
     stored = json.loads(second.collateral_path.read_text())
     guest = SimulatedGuest(second.pki, second.seed, b"{}")
-    verify(guest.evidence(bytes(64), collateral=None), policy, later, collateral=stored)
+    evidence = guest.evidence(ASKED, collateral=Collateral.from_dict(stored))
+    verify(evidence, policy, later, binding=ASKED)
 
 
 @pytest.mark.parametrize("compose", [b"", b"[]", b"\xff", b'{"a":1,"a":2}'])
@@ -318,9 +327,8 @@ def test_the_pki_is_a_function_of_its_seed_and_names_itself() -> None:
 def test_a_guest_without_instance_id_and_with_a_kms_measures_so(pki: SimulatedPki) -> None:
     policy = insecure_simulator_policy(pki.root_der)
     guest = SimulatedGuest(pki, Secret(bytes(32)), b'{"no_instance_id":true,"kms_enabled":true}')
-    facts = verify(
-        guest.evidence(bytes(64), collateral=None), policy, NOW, collateral=pki.collateral(NOW)
-    )
+    evidence = guest.evidence(ASKED, collateral=pki.collateral(NOW))
+    facts = verify(evidence, policy, NOW, binding=ASKED)
     assert facts.instance_id == ""
-    assert facts.key_provider_name == "kms"
+    assert facts.cpu.measured.key_provider_name == "kms"
     assert facts.key_provider.startswith("3059301306072a8648ce3d0201")

@@ -11,6 +11,7 @@ import pytest
 from manifest_world import World
 
 from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.report_data import Binding
 from sealtrain.errors import ClaimContradicted, SealtrainError
 from sealtrain.manifest.limits import TEXTS, limits_for, required
 from sealtrain.manifest.predicate import SIMULATED_MARKER
@@ -24,14 +25,14 @@ def test_the_same_run_gives_the_same_bytes(world: World, honest: bytes) -> None:
 
 
 def test_the_quote_is_asked_for_once_and_over_the_final_statement(world: World) -> None:
-    asked: list[bytes] = []
+    asked: list[Binding] = []
 
-    def quote(report_data: bytes) -> Evidence:
-        asked.append(report_data)
-        return world.evidence(report_data)
+    def quote(binding: Binding) -> Evidence:
+        asked.append(binding)
+        return world.evidence(binding)
 
     world.manifest(quote=quote)
-    assert [len(one) for one in asked] == [64]
+    assert [one.purpose for one in asked] == ["manifest"]
 
 
 def _hide(facts: dict[str, Any]) -> None:
@@ -54,7 +55,7 @@ def _rekey(facts: dict[str, Any]) -> None:
 def test_a_predicate_that_contradicts_itself_is_not_signed(
     world: World, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    def quote(report_data: bytes) -> Evidence:
+    def quote(binding: Binding) -> Evidence:
         raise AssertionError("no quote is asked for a contradiction")
 
     with pytest.raises(ClaimContradicted):

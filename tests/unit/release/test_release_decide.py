@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from bare_evidence import EVIDENCE
 from manifest_world import OWNERS, digest, identity
 
-from sealtrain.attest.evidence import Evidence
 from sealtrain.consortium.approvals import (
     DatasetPin,
     Decision,
@@ -61,33 +61,13 @@ TARGET = Target(
     app_id=digest("app", 20), compose_hash=digest("compose"), recipe_hash=digest("recipe")
 )
 DATASET, ROOT, RUN, LEASE = digest("dataset", 16), digest("root"), digest("run", 16), digest("l")
-EVIDENCE = Evidence.from_dict(
-    {
-        "version": 1,
-        "platform": "simulator",
-        "quote": "AAAA",
-        "event_log": [
-            {
-                "imr": 3,
-                "event_type": 1,
-                "digest": "",
-                "event": "x",
-                "event_payload": "",
-                "version": 1,
-            }
-        ],
-        "app_compose": "{}",
-        "vm_config": None,
-        "collateral": None,
-    }
-)
 CONVERSATION: dict[str, Any] = {
     "version": 1,
     "challenge": digest("challenge"),
     "run_id": RUN,
     "consortium_id": CONSORTIUM.consortium_id,
     **TARGET.to_dict(),
-    "evidence": EVIDENCE.to_dict(),
+    "evidence": EVIDENCE,
 }
 RELEASE = ReleaseRequest.from_dict(
     CONVERSATION
@@ -101,7 +81,6 @@ RELEASE = ReleaseRequest.from_dict(
             }
         ],
         "resume": False,
-        "gpu_evidence_digest": None,
     }
 )
 RENEWAL = RenewalRequest.from_dict(CONVERSATION | {"lease_id": LEASE, "checkpoint": None})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bare_evidence import EVIDENCE
 
 from sealtrain.errors import AnswerInvalid, DataInvalid, LimitExceeded
 from sealtrain.release.messages import (
@@ -20,17 +21,6 @@ from sealtrain.release.messages import (
 )
 
 VECTORS = Path(__file__).resolve().parents[3] / "vectors" / "release" / "conversations.json"
-EVIDENCE = {
-    "version": 1,
-    "platform": "simulator",
-    "quote": "AAAA",
-    "event_log": [
-        {"imr": 3, "event_type": 1, "digest": "", "event": "x", "event_payload": "", "version": 1}
-    ],
-    "app_compose": "{}",
-    "vm_config": None,
-    "collateral": None,
-}
 
 
 @pytest.fixture
@@ -56,8 +46,9 @@ BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
     "unknown field of a stanza": lambda one: one["datasets"][0]["stanza"].update(extra=1),
     "challenge left out": lambda one: one.pop("challenge"),
     "resume left out": lambda one: one.pop("resume"),
-    "GPU evidence left out": lambda one: one.pop("gpu_evidence_digest"),
-    "GPU evidence of a later version": lambda one: one.update(gpu_evidence_digest="ab" * 32),
+    "accelerators left out": lambda one: one.update(
+        evidence={name: value for name, value in EVIDENCE.items() if name != "gpu"}
+    ),
     "another version": lambda one: one.update(version=2),
     "version as text": lambda one: one.update(version="1"),
     "resume as number": lambda one: one.update(resume=1),

@@ -235,11 +235,13 @@ class DstackClient:
         if not isinstance(bundles, list) or not 0 < len(bundles) <= _MAX_DEVICES:
             raise EvidenceMalformed("guest API answered without GPU evidence", check="GPU evidence")
         devices = [device for bundle in bundles for device in _devices(bundle)]
-        if len(devices) > _MAX_DEVICES or any(one["nonce"] != nonce.hex() for one in devices):
+        if not 0 < len(devices) <= _MAX_DEVICES or any(
+            one["nonce"] != nonce.hex() for one in devices
+        ):
             raise EvidenceMalformed(
                 "guest API answered with GPU evidence for something else",
                 check="GPU evidence",
-                expected=f"at most {_MAX_DEVICES} devices, all with the nonce that was sent",
+                expected=f"1 to {_MAX_DEVICES} devices, all with the nonce that was sent",
             )
         return devices
 

@@ -9,6 +9,8 @@
    one ``system-ready``; what follows is under the app's control and counts for nothing.
 4. SHA-256 of the deployment document's raw bytes is the measured compose hash.
 5. A nonzero MRCONFIGID commits to the same values.
+
+``verify_dstack`` does this over a quote that ``tdx.verify`` verified.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from dataclasses import dataclass
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
-from sealtrain.attest.evidence import LogEntry
+from sealtrain.attest.evidence import Collateral, LogEntry
+from sealtrain.attest.tdx.policy import QuotePolicy
+from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
@@ -29,7 +33,7 @@ from sealtrain.errors import (
     KeyProviderMismatch,
 )
 
-__all__ = ["MeasuredGuest", "verify_log"]
+__all__ = ["MeasuredGuest", "VerifiedDstack", "verify_dstack", "verify_log"]
 
 _READY = "system-ready"
 _KIND_BYTE = {"none": 0, "local": 1, "kms": 2, "tpm": 3}
@@ -47,6 +51,74 @@ class MeasuredGuest:
     key_provider: str
     os_image_hash: str | None
     """As the key provider told the guest; only as true as the provider."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedDstack:
+    """A dstack guest: its quote, and what it measured."""
+
+    signed: VerifiedQuote
+    measured: MeasuredGuest
+    app_compose: bytes
+
+    @property
+    def simulated(self) -> bool:
+        """A simulator signed it."""
+        return self.signed.simulated
+
+    @property
+    def quote_identity(self) -> str:
+        """As of the quote."""
+        return self.signed.quote_identity
+
+    @property
+    def report_data(self) -> bytes:
+        """As of the quote."""
+        return self.signed.report_data
+
+    @property
+    def app_id(self) -> str:
+        """As measured, 40 hex digits."""
+        return self.measured.app_id
+
+    @property
+    def compose_hash(self) -> str:
+        """As measured, 64 hex digits."""
+        return self.measured.compose_hash
+
+    @property
+    def instance_id(self) -> str:
+        """As measured; empty where the deployment asked for none."""
+        return self.measured.instance_id
+
+
+def verify_dstack(
+    raw: bytes,
+    log: tuple[LogEntry, ...],
+    app_compose: bytes,
+    collateral: Collateral,
+    policy: QuotePolicy,
+    *,
+    simulator_root: bytes | None,
+    now: int,
+) -> VerifiedDstack:
+    """Verify quote, log and deployment document of a dstack guest.
+
+    Args:
+        raw: The quote in its one encoding.
+        log: Entries in the order they were measured.
+        app_compose: Raw bytes of the deployment document.
+        collateral: Collateral of the platform's FMSPC.
+        policy: Which TCB statuses and which collateral floor are acceptable.
+        simulator_root: Trusted software root (DER), ``None`` for Intel's.
+        now: Verification time, seconds since 1970.
+
+    Raises:
+        EvidenceRefused: As ``verify_quote`` and ``verify_log``.
+    """
+    signed = verify_quote(raw, collateral, policy, simulator_root=simulator_root, now=now)
+    measured = verify_log(log, signed.quote.rtmr, signed.quote.mr_config_id, app_compose)
+    return VerifiedDstack(signed=signed, measured=measured, app_compose=app_compose)
 
 
 def verify_log(

@@ -111,6 +111,9 @@ class NvidiaPolicy(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> NvidiaPolicy:
+        for root in (self.root, self.rim_root):
+            if isinstance(root, SimulatorRoot):
+                root.require_simulated()
         if isinstance(self.root, SimulatorRoot) != isinstance(self.rim_root, SimulatorRoot):
             raise ValueError("root and rim_root are either both simulated or both NVIDIA's")
         if self.mode == ("protected_pcie",) and self.switch_count == 0:

@@ -21,13 +21,17 @@ from sealtrain.attest.dstack import keys
 from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, log_entries, runtime_digest
 from sealtrain.attest.dstack.secp256k1 import ORDER, sign_recoverable
-from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.evidence import MAX_LOG_ENTRIES, Collateral, Evidence
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.simulator.devices import Devices
+from sealtrain.attest.simulator.faults import FAULTS, check_fault
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import parse_json
+from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, LockInvalid
 
-__all__ = ["SimulatedGuest"]
+__all__ = ["FAULTS", "SimulatedGuest"]
 
 # (register, event type, name) of the firmware's events; their digests only need to be stable.
 _FIRMWARE_EVENTS = (
@@ -50,10 +54,15 @@ class SimulatedGuest:
         pki: Who signs its quotes.
         seed: Seed of its key provider; guests of one seed and one app share keys, as on dstack.
         compose: Raw bytes of ``app-compose.json``.
+        devices: What the machine has besides its dstack agent.
         random: Source of the instance id.
+        emit_events: Play an agent of API v0 that measures the app's own events (0.5), instead of
+            one that serves v0 and v1 and measures none (0.6).
+        fault: One of ``FAULTS``, or ``None`` to tell the truth.
 
     Raises:
         LockInvalid: ``compose`` is not a JSON object in UTF-8.
+        DataInvalid: There is no such fault.
     """
 
     def __init__(
@@ -62,13 +71,23 @@ class SimulatedGuest:
         seed: Secret,
         compose: bytes,
         *,
+        devices: Devices | None = None,
         random: Callable[[int], bytes] = os.urandom,
+        emit_events: bool = False,
+        fault: str | None = None,
     ) -> None:
+        self.devices = Devices() if devices is None else devices
         document = _document(compose)
-        self._pki = pki
+        check_fault(fault)
+        self._pki = pki if fault is None else pki.lying(fault)
+        self._fault = fault
+        self.emits_events = emit_events
         self.compose = bytes(compose)
         self.compose_hash = hashlib.sha256(compose).digest()
-        self.app_id = self.compose_hash[:20]
+        # What was measured is what booted, whatever document is shown afterwards.
+        booted = compose + b"\n" if fault == "other-compose" else compose
+        self._measured_hash = hashlib.sha256(booted).digest()
+        self.app_id = self._measured_hash[:20]
         self.app_name = str(document.get("name", "app"))[:256]
         self.instance_id = b"" if document.get("no_instance_id") is True else random(20)
         root = _k256_scalar(seed, "k256-root")
@@ -91,7 +110,25 @@ class SimulatedGuest:
         """
         if len(report_data) > 64:
             raise DataInvalid("report_data is longer than 64 bytes")
-        return self._pki.quote(report_data.ljust(64, b"\0"), mrtd=self._mrtd, rtmr=self._registers)
+        committed = report_data.ljust(64, b"\0")
+        if self._fault == "wrong-report-data":
+            committed = hashlib.sha512(committed).digest()
+        return self._pki.quote(committed, mrtd=self._mrtd, rtmr=self._registers)
+
+    def emit(self, event: str, payload: bytes) -> None:
+        """Measure an event of the app, as v0 ``EmitEvent`` does.
+
+        Raises:
+            DataInvalid: This agent measures no events of apps, or the log is full.
+        """
+        if not self.emits_events:
+            raise DataInvalid("EmitEvent is not supported")
+        if len(self._log) >= MAX_LOG_ENTRIES or not 0 < len(event) <= 128:
+            raise DataInvalid("event is malformed or the log is full")
+        log, registers = list(self._log), list(self._registers)
+        _measure(log, registers, 3, RUNTIME_EVENT, event, payload)
+        self._log = log
+        self._registers = (registers[0], registers[1], registers[2], registers[3])
 
     def attestation(self, report_data: bytes) -> bytes:
         """The same as API v1 packs it. Raises as ``quote``."""
@@ -134,15 +171,25 @@ class SimulatedGuest:
             }
         )
 
-    def evidence(self, report_data: bytes, *, collateral: Collateral | None) -> Evidence:
-        """Evidence as ``dstack.collect`` builds it, without a server. Raises as ``quote``."""
+    def evidence(self, binding: Binding | bytes, *, collateral: Collateral | None) -> Evidence:
+        """Evidence as ``attest.guest`` builds it of a dstack guest, without a server.
+
+        Args:
+            binding: A conversation, or bare report data of up to 64 bytes.
+            collateral: To carry along.
+
+        Raises:
+            DataInvalid: More than 64 bytes.
+        """
+        report_data = binding if isinstance(binding, bytes) else binding.report_data()
         return Evidence.build(
-            platform="simulator",
-            quote=self.quote(report_data),
-            event_log=log_entries(self.event_log()),
+            "simulator",
             app_compose=self.compose,
-            vm_config=self.vm_config(),
             collateral=collateral,
+            tee="dstack",
+            quote=to_base64(self.quote(report_data)),
+            event_log=[entry.to_dict() for entry in log_entries(self.event_log())],
+            vm_config=self.vm_config(),
         )
 
     def vm_config(self) -> str:
@@ -203,37 +250,55 @@ class SimulatedGuest:
     def _boot(self) -> None:
         registers = [bytes(48)] * 4
         log: list[dict[str, Any]] = []
-
-        def measure(imr: int, kind: int, name: str, payload: bytes, digest: bytes) -> None:
-            registers[imr] = hashlib.sha384(registers[imr] + digest).digest()
-            log.append(
-                {
-                    "imr": imr,
-                    "event_type": kind,
-                    "digest": digest.hex() if imr < 3 else "",
-                    "event": name,
-                    "event_payload": payload.hex(),
-                }
-            )
-
+        image = "SIMULATED other image" if self._fault == "other-image" else "SIMULATED"
         for imr, kind, name in _FIRMWARE_EVENTS:
-            measure(imr, kind, "", b"", hashlib.sha384(f"SIMULATED {name}".encode()).digest())
-        image = bytes.fromhex(_OS_IMAGE_HASH)
-        for name, payload in (
+            digest = hashlib.sha384(f"{image} {name}".encode()).digest()
+            _measure(log, registers, imr, kind, "", b"", digest)
+        for name, payload in self._boot_events():
+            _measure(log, registers, 3, RUNTIME_EVENT, name, payload)
+        self._mrtd = hashlib.sha384(f"{image} firmware".encode()).digest()
+        self._registers = (registers[0], registers[1], registers[2], registers[3])
+        if self._fault == "replayed-log":
+            # The boot before this one, when the disk had another file system.
+            at = next(i for i, entry in enumerate(log) if entry["event"] == "storage-fs")
+            log[at] = {**log[at], "event_payload": b"ext4".hex()}
+        self._log = log
+
+    def _boot_events(self) -> tuple[tuple[str, bytes], ...]:
+        return (
             ("system-preparing", b""),
             ("app-id", self.app_id),
-            ("compose-hash", self.compose_hash),
+            ("compose-hash", self._measured_hash),
             ("instance-id", self.instance_id),
             ("boot-mr-done", b""),
-            ("os-image-hash", image),
+            ("os-image-hash", bytes.fromhex(_OS_IMAGE_HASH)),
             ("key-provider", self.key_provider),
             ("storage-fs", b"zfs"),
             ("system-ready", b""),
-        ):
-            measure(3, RUNTIME_EVENT, name, payload, runtime_digest(name, payload, 1))
-        self._log = log
-        self._mrtd = hashlib.sha384(b"SIMULATED firmware").digest()
-        self._registers = (registers[0], registers[1], registers[2], registers[3])
+        )
+
+
+def _measure(
+    log: list[dict[str, Any]],
+    registers: list[bytes],
+    imr: int,
+    kind: int,
+    name: str,
+    payload: bytes,
+    digest: bytes | None = None,
+) -> None:
+    """Extend a register by an event: by its given digest, or by that of name and payload."""
+    found = runtime_digest(name, payload, 1) if digest is None else digest
+    registers[imr] = hashlib.sha384(registers[imr] + found).digest()
+    log.append(
+        {
+            "imr": imr,
+            "event_type": kind,
+            "digest": found.hex() if imr < 3 else "",
+            "event": name,
+            "event_payload": payload.hex(),
+        }
+    )
 
 
 def _document(compose: bytes) -> dict[str, Any]:

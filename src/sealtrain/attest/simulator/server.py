@@ -33,7 +33,6 @@ __all__ = ["guest_app", "running", "serve"]
 
 MAX_REQUEST_BYTES = 64 << 10
 MAX_COMPOSE_BYTES = 4 << 20
-_VERSION = {"version": "0.6.0-simulated", "rev": "SIMULATED"}
 
 _Method = Callable[[SimulatedGuest, dict[str, Any]], dict[str, Any]]
 
@@ -45,6 +44,8 @@ def serve(
     ready: Callable[[], None] | None = None,
     *,
     clock: Clock = system_clock,
+    emit_events: bool = False,
+    fault: str | None = None,
 ) -> None:
     """Serve one guest until SIGTERM or SIGINT.
 
@@ -54,27 +55,36 @@ def serve(
         state: State folder, shared by all guests of one simulator.
         ready: Called once the socket answers.
         clock: Issue date of the collateral.
+        emit_events: Play an agent of 0.5, which measures the app's own events.
+        fault: One of ``simulator.faults.FAULTS``, or ``None`` to tell the truth.
 
     Raises:
         AlreadyExists: Something else lives at ``socket``.
         UsageError: The path is too long for a unix socket.
         LockInvalid: ``compose`` cannot be read or is not JSON.
+        DataInvalid: There is no such fault.
         ExtraMissing: The ``simulator`` extra is not installed.
     """
-    app = guest_app(_guest(compose, state, clock()))
+    app = guest_app(_guest(compose, state, clock(), emit_events, fault))
     asyncio.run(_serve(app, Path(socket), ready, None))
 
 
 @contextmanager
 def running(
-    socket: Path, compose: Path, state: Path, *, clock: Clock = system_clock
+    socket: Path,
+    compose: Path,
+    state: Path,
+    *,
+    clock: Clock = system_clock,
+    emit_events: bool = False,
+    fault: str | None = None,
 ) -> Iterator[Path]:
     """The same in a background thread, for tests and for a guest inside one process.
 
     Yields:
         The socket's path, answering. Raises as ``serve``.
     """
-    app = guest_app(_guest(compose, state, clock()))
+    app = guest_app(_guest(compose, state, clock(), emit_events, fault))
     started = threading.Event()
     quitters: list[Callable[[], None]] = []
     failures: list[BaseException] = []
@@ -127,9 +137,13 @@ def guest_app(guest: SimulatedGuest) -> Starlette:
         return Route(path, answer, methods=["GET", "POST"])
 
     async def missing(request: Request, error: Exception) -> Response:
+        if guest.emits_events and request.url.path.startswith("/v1/"):
+            return Response(status_code=404)  # an agent of 0.5 has nothing mounted there
         return JSONResponse({"error": "Service not found"}, status_code=404)
 
-    routes = [route(f"/v1/{name}", method) for name, method in _V1.items()]
+    newer = {} if guest.emits_events else _V1
+    routes = [route(f"/v1/{name}", method) for name, method in newer.items()]
+    routes += [route(f"/simulator/{name}", method) for name, method in _MACHINE.items()]
     for prefix in ("", "/v0"):
         routes += [route(f"{prefix}/{name}", method) for name, method in _V0.items()]
     return Starlette(routes=routes, exception_handlers={404: missing})
@@ -157,9 +171,11 @@ def _report_data(fields: dict[str, Any]) -> bytes:
         raise DataInvalid("report_data is not hex") from error
 
 
-def _text(fields: dict[str, Any], name: str, default: str | None = None) -> str:
+def _text(
+    fields: dict[str, Any], name: str, default: str | None = None, *, most: int = 1024
+) -> str:
     value = fields.get(name, default)
-    if not isinstance(value, str) or len(value) > 1024:
+    if not isinstance(value, str) or len(value) > most:
         raise DataInvalid(f"{name} is missing or is no text")
     return value
 
@@ -190,8 +206,14 @@ def _key_v0(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
     return guest.key_v0(_text(fields, "path", ""), _text(fields, "purpose", ""), algorithm)
 
 
-def _refuse_event(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
-    raise DataInvalid("EmitEvent is not supported")
+def _emit_event(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
+    text = _text(fields, "payload", "", most=MAX_REQUEST_BYTES)
+    try:
+        payload = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError as error:
+        raise DataInvalid("payload is not hex") from error
+    guest.emit(_text(fields, "event"), payload)
+    return {}
 
 
 def _info_v1(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
@@ -210,14 +232,20 @@ def _key_v1(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _version(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
-    return dict(_VERSION)
+    version = "0.5.11-simulated" if guest.emits_events else "0.6.0-simulated"
+    return {"version": version, "rev": "SIMULATED"}
 
 
+_MACHINE: dict[str, _Method] = {
+    "Guest": lambda guest, fields: guest.devices.guest(),
+    "Nsm": lambda guest, fields: guest.devices.ask_nsm(fields),
+    "Gpus": lambda guest, fields: guest.devices.ask_gpus(fields),
+}
 _V0: dict[str, _Method] = {
     "Info": _info_v0,
     "GetKey": _key_v0,
     "GetQuote": _quote_v0,
-    "EmitEvent": _refuse_event,
+    "EmitEvent": _emit_event,
     "Version": _version,
 }
 _V1: dict[str, _Method] = {
@@ -228,13 +256,15 @@ _V1: dict[str, _Method] = {
 }
 
 
-def _guest(compose: Path, state: Path, now: int) -> SimulatedGuest:
+def _guest(
+    compose: Path, state: Path, now: int, emit_events: bool, fault: str | None
+) -> SimulatedGuest:
     try:
         document = read_bounded(Path(compose), MAX_COMPOSE_BYTES)
     except DataInvalid as error:
         raise LockInvalid(error.message, check="app-compose.json", hint=error.hint) from error
-    opened = ensure(Path(state), now)
-    return SimulatedGuest(opened.pki, opened.seed, document)
+    opened = ensure(Path(state), now, fault=fault)
+    return SimulatedGuest(opened.pki, opened.seed, document, emit_events=emit_events, fault=fault)
 
 
 async def _serve(

@@ -12,6 +12,9 @@ is the appraisal policy's.
    collateral is not older than the policy's floor.
 5. What the library verified is what we parsed, field by field.
 6. The guest is not in debug mode and no service guest can migrate it.
+
+``verify_tdx`` adds what a guest without dstack shows of itself: MRCONFIGID names its deployment
+document.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from typing import Any
 import dcap_qvl
 
 from sealtrain.attest.evidence import Collateral
-from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import (
     INTEL_ROOT_SHA256,
     SIMULATED_LABEL,
@@ -32,21 +34,24 @@ from sealtrain.attest.roots import (
     is_simulated_certificate,
 )
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
+from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.window import check_window, collateral_window
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CollateralExpired,
     CollateralMismatch,
+    ComposeHashMismatch,
     DataInvalid,
     DebugGuest,
     EvidenceRefused,
+    MigratableGuest,
     QuoteInvalid,
     QuoteRootUntrusted,
     SimulatedEvidence,
     TcbStatusRefused,
 )
 
-__all__ = ["VerifiedQuote", "verify_quote"]
+__all__ = ["VerifiedQuote", "VerifiedTdx", "verify_quote", "verify_tdx"]
 
 _UNLIMITED = 1 << 40  # seconds: how long an allowed old TCB may last is not the library's decision
 
@@ -60,19 +65,106 @@ class VerifiedQuote:
     tcb_status: str
     advisories: tuple[str, ...]
     tcb_evaluation_data_number: int
+    collateral_issued: int
     ppid: str
     fmspc: str
 
+    @property
+    def quote_identity(self) -> str:
+        """SHA-256 of the signed part of the quote: the only name that cannot be re-encoded."""
+        return self.quote.identity
+
+    @property
+    def report_data(self) -> bytes:
+        """64 bytes that mean nothing until they are compared."""
+        return self.quote.report_data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedTdx:
+    """A TDX guest that measured its deployment document into MRCONFIGID."""
+
+    signed: VerifiedQuote
+    app_compose: bytes
+    compose_hash: str
+
+    @property
+    def simulated(self) -> bool:
+        """A simulator signed it."""
+        return self.signed.simulated
+
+    @property
+    def quote_identity(self) -> str:
+        """As of the quote."""
+        return self.signed.quote_identity
+
+    @property
+    def report_data(self) -> bytes:
+        """As of the quote."""
+        return self.signed.report_data
+
+    @property
+    def app_id(self) -> str:
+        """First 20 bytes of the compose hash, hex."""
+        return self.compose_hash[:40]
+
+    @property
+    def instance_id(self) -> str:
+        """A bare TDX guest has no identity of its own."""
+        return ""
+
+
+def verify_tdx(
+    raw: bytes,
+    app_compose: bytes,
+    collateral: Collateral,
+    policy: QuotePolicy,
+    *,
+    simulator_root: bytes | None,
+    now: int,
+) -> VerifiedTdx:
+    """Verify a quote whose MRCONFIGID is ``01 || SHA-256(app_compose) || 15 zero bytes``.
+
+    Args:
+        raw: The quote in its one encoding.
+        app_compose: Raw bytes of the deployment document.
+        collateral: Collateral of the platform's FMSPC.
+        policy: Which TCB statuses and which collateral floor are acceptable.
+        simulator_root: Trusted software root (DER), ``None`` for Intel's.
+        now: Verification time, seconds since 1970.
+
+    Raises:
+        ComposeHashMismatch: MRCONFIGID names another document.
+        EvidenceRefused: As ``verify_quote``.
+    """
+    signed = verify_quote(raw, collateral, policy, simulator_root=simulator_root, now=now)
+    compose_hash = sha256_hex(app_compose)
+    if signed.quote.mr_config_id != b"\x01" + bytes.fromhex(compose_hash) + bytes(15):
+        raise ComposeHashMismatch(
+            "deployment document is not the one the guest was started with",
+            check="compose hash",
+            got=compose_hash,
+            expected=f"MRCONFIGID {signed.quote.mr_config_id.hex()}",
+            hint="start the guest with MRCONFIGID = 01 || SHA-256(document) || zeros",
+        )
+    return VerifiedTdx(signed=signed, app_compose=app_compose, compose_hash=compose_hash)
+
 
 def verify_quote(
-    raw: bytes, collateral: Collateral, policy: AppraisalPolicy, now: int
+    raw: bytes,
+    collateral: Collateral,
+    policy: QuotePolicy,
+    *,
+    simulator_root: bytes | None,
+    now: int,
 ) -> VerifiedQuote:
     """Verify a quote at a moment.
 
     Args:
         raw: The quote in its one encoding.
         collateral: Collateral of the platform's FMSPC.
-        policy: Which root, TCB statuses and collateral floor are acceptable.
+        policy: Which TCB statuses and which collateral floor are acceptable.
+        simulator_root: Trusted software root (DER), ``None`` for Intel's.
         now: Verification time, seconds since 1970.
 
     Raises:
@@ -84,12 +176,14 @@ def verify_quote(
         CollateralMismatch: Collateral of another platform, or not authentic.
         TcbStatusRefused: Status or collateral age outside the policy.
         DebugGuest: The guest runs in debug mode or without protection of its page tables.
+        MigratableGuest: A service guest can move it to another machine.
     """
     quote = parse_quote(raw)
-    simulated = _check_root(quote, policy)
+    simulated = _check_root(quote, simulator_root)
     certificates = (*quote.certificates, *_check_chains(quote, collateral))
-    check_window(collateral_window(collateral, certificates), now)
-    verifier = dcap_qvl.QuoteVerifier(policy.simulator_root)
+    window = collateral_window(collateral, certificates)
+    check_window(window, now)
+    verifier = dcap_qvl.QuoteVerifier(simulator_root)
     try:
         document = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(collateral.to_dict()))
     except ValueError as error:
@@ -106,25 +200,26 @@ def verify_quote(
     if quote.debug:
         raise DebugGuest("guest runs in debug mode", check="debug")
     if any(quote.service_td):
-        raise DebugGuest("guest can be migrated by a service guest", check="service guest")
+        raise MigratableGuest("guest can be migrated by a service guest", check="service guest")
     return VerifiedQuote(
         quote=quote,
         simulated=simulated,
         tcb_status=str(claims["tcb"]["status"]),
         advisories=tuple(sorted(str(item) for item in claims["tcb"]["advisory_ids"])),
         tcb_evaluation_data_number=int(claims["tcb"]["eval_data_number"]),
+        collateral_issued=window.issued,
         ppid=bytes(claims["platform"]["pck"]["ppid"]).hex(),
         fmspc=bytes(claims["platform"]["pck"]["fmspc"]).hex(),
     )
 
 
-def _check_root(quote: TdxQuote, policy: AppraisalPolicy) -> bool:
+def _check_root(quote: TdxQuote, simulator_root: bytes | None) -> bool:
     """Compare the whole certificate: nothing else of a chain's root is signed by anything above.
 
     The library, too, only ever sees a trusted root that a quote carried byte for byte; it aborts
     the program on a root it cannot parse.
     """
-    found, simulator_root = sha256_hex(quote.root_der), policy.simulator_root
+    found = sha256_hex(quote.root_der)
     if simulator_root is not None:
         if quote.root_der != simulator_root:
             raise QuoteRootUntrusted(
@@ -173,7 +268,7 @@ def _check_chains(quote: TdxQuote, collateral: Collateral) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _library_policy(policy: AppraisalPolicy, now: int) -> Any:
+def _library_policy(policy: QuotePolicy, now: int) -> Any:
     """The library's strict policy, relaxed to exactly what the appraisal policy lists.
 
     Multi-socket servers are ``dynamic``, keep ``cached`` platform keys and run with SMT: these are
@@ -215,7 +310,7 @@ _REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
     (r"Debug mode", DebugGuest, "debug", "guest runs in debug mode"),
     (
         r"service ?td|SERVICETD",
-        DebugGuest,
+        MigratableGuest,
         "service guest",
         "guest can be migrated by a service guest",
     ),
@@ -253,7 +348,7 @@ _REASONS: tuple[tuple[str, type[EvidenceRefused], str, str], ...] = (
 )
 
 
-def _typed(message: str, policy: AppraisalPolicy) -> EvidenceRefused:
+def _typed(message: str, policy: QuotePolicy) -> EvidenceRefused:
     detail = " ".join(message.removeprefix("Verification failed: ").split())[:200]
     for pattern, error, check, text in _REASONS:
         if re.search(pattern, detail, re.IGNORECASE):

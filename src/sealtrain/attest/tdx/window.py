@@ -22,10 +22,14 @@ __all__ = ["Window", "check_window", "collateral_window"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Seconds since 1970: valid where ``start <= now < end``."""
+    """Seconds since 1970: valid where ``start <= now < end``.
+
+    ``issued`` is when the older of TCB info and QE identity was made: the age of the collateral.
+    """
 
     start: int
     end: int
+    issued: int
 
 
 def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -> Window:
@@ -56,7 +60,7 @@ def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -
             ends.append(int(certificate.not_valid_after_utc.timestamp()) + 1)  # inclusive, RFC 5280
     except (DataInvalid, KeyError, *X509_ERRORS) as error:
         raise CollateralMismatch("collateral cannot be parsed", check="collateral") from error
-    return Window(start=max(starts), end=min(ends))
+    return Window(start=max(starts), end=min(ends), issued=min(starts[:2]))
 
 
 def check_window(window: Window, now: int) -> None:

@@ -6,7 +6,7 @@ import hmac
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.report_data import report_data
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ReportDataMismatch, SimulatedEvidence
@@ -18,6 +18,7 @@ from sealtrain.records.ed25519 import key_id
 __all__ = [
     "appraisal_fits",
     "binding_holds",
+    "binding_of",
     "evidence_is_signed",
     "quote_verifies",
     "statement_is_signed",
@@ -49,7 +50,9 @@ def quote_verifies(case: Case) -> str:
     """(4) Quote, certificates, archived collateral and event log verify at the end of the run."""
     evidence = case.need_evidence()
     finished = case.predicate.run.finished_at
-    verified = verify(evidence, case.trust.appraisal, from_rfc3339(finished))
+    verified = verify(
+        evidence, case.trust.appraisal, from_rfc3339(finished), binding=binding_of(case)
+    )
     if verified.simulated and case.trust.simulated != "accept-insecure":
         raise SimulatedEvidence(
             "the evidence comes from a simulator and the trust file refuses simulators",
@@ -59,13 +62,14 @@ def quote_verifies(case: Case) -> str:
             hint="a rehearsal is accepted only with simulated: accept-insecure in the trust file",
         )
     case.verified = verified
-    return f"{verified.platform} quote, TCB {verified.tcb_status}, as of {finished}"
+    shown = "" if verified.gpus is None else f" and {len(verified.gpus.devices)} accelerators"
+    return f"{evidence.cpu.tee} quote{shown} on {verified.platform}, as of {finished}"
 
 
 def binding_holds(case: Case) -> str:
     """(5) The quote commits to this statement, this key and this run log."""
     verified = case.need_verified()
-    expected = expected_report_data(case)
+    expected = binding_of(case).report_data(verified.gpu_digest)
     if not hmac.compare_digest(verified.report_data, expected):
         raise ReportDataMismatch(
             "the final quote was made for another statement, key or run log",
@@ -83,7 +87,7 @@ def appraisal_fits(case: Case) -> str:
     verdict = appraise(
         case.need_verified(),
         case.trust.appraisal,
-        report_data=expected_report_data(case),
+        binding=binding_of(case),
         compose_hash=deployment.compose_hash,
         app_id=deployment.app_id,
     )
@@ -91,9 +95,9 @@ def appraisal_fits(case: Case) -> str:
     return f"{len(verdict.claims)} claims appraised; compose {deployment.compose_hash[:16]}…"
 
 
-def expected_report_data(case: Case) -> bytes:
-    """The 64 bytes that the final quote must carry for this manifest."""
-    return report_data(
+def binding_of(case: Case) -> Binding:
+    """What the final evidence must have been made for: this manifest."""
+    return Binding(
         "manifest",
         form.commitment(
             case.manifest.signed_statement.payload,

@@ -1,0 +1,52 @@
+"""Appraisal of a dstack guest: its quote, who gave it its keys, and its OS image."""
+
+from __future__ import annotations
+
+from sealtrain.attest.claims import Claim, among, equal
+from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.dstack.verify import VerifiedDstack
+from sealtrain.attest.tdx import appraise as tdx
+from sealtrain.errors import KeyProviderMismatch, MeasurementMismatch
+
+__all__ = ["claims_of", "eat"]
+
+_LOG = "event log"
+
+
+def claims_of(verified: VerifiedDstack, policy: DstackPolicy, now: int) -> tuple[Claim, ...]:
+    """Compare a verified dstack guest with reference values.
+
+    Args:
+        verified: Output of ``dstack.verify.verify_dstack`` under the same policy.
+        policy: Reference values.
+        now: Verification time, seconds since 1970.
+
+    Raises:
+        EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
+    """
+    measured = verified.measured
+    return (
+        *tdx.claims_of(verified.signed, policy, now),
+        equal(
+            "key provider",
+            measured.key_provider or measured.key_provider_name,
+            None if policy.key_provider == "any" else policy.key_provider,
+            source=_LOG,
+            error=KeyProviderMismatch,
+            message="guest got its keys from another key provider",
+        ),
+        among(
+            "OS image",
+            measured.os_image_hash or "not measured",
+            policy.os_image_hash,
+            source=_LOG,
+            error=MeasurementMismatch,
+            message="guest runs another OS image",
+        ),
+    )
+
+
+def eat(verified: VerifiedDstack) -> dict[str, str]:
+    """Claims by their RFC 9711 names."""
+    image = verified.measured.os_image_hash
+    return tdx.eat(verified.signed) | ({} if image is None else {"swversion": image})

@@ -1,0 +1,286 @@
+"""The guest a process runs in: what it measured, and evidence of it for one conversation.
+
+An address says where evidence comes from:
+
+- ``SOCKET``: dstack's guest agent, or a simulated guest that speaks for itself;
+- ``nitro:/dev/nsm?compose=FILE``: a Nitro enclave's security module;
+- ``snp:/sys/kernel/config/tsm/report?compose=FILE``: a SEV-SNP guest;
+- ``tdx:/sys/kernel/config/tsm/report?compose=FILE``: a TDX guest without dstack.
+
+``FILE`` is the deployment document that the guest measured. Accelerators are shown where the
+machine has any in confidential mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+from urllib.parse import parse_qsl
+
+from sealtrain.attest.dstack import collect as dstack
+from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.evidence import Collateral, Evidence, Platform
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import read_bounded
+from sealtrain.errors import DataInvalid, GuestApiUnreachable, TrustInvalid, UsageError
+
+if TYPE_CHECKING:
+    from sealtrain.attest.nvidia.parse import GpuEvidence
+
+__all__ = ["Guest", "load_gpu_collateral", "open_guest", "platform_of"]
+
+_MAX_COMPOSE_BYTES = 4 << 20
+_MAX_GPU_COLLATERAL_BYTES = 8 << 20
+_FORMS = "SOCKET, or nitro:, snp: or tdx:DEVICE?compose=FILE"
+
+Shown = dict[str, JsonValue]
+"""The TEE's own form of evidence (``attest.evidence``) without the deployment document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """One guest, seen from inside.
+
+    Attributes:
+        platform: What its evidence is offered as.
+        sockets: Unix sockets it is reached through.
+        app_compose: Reads the deployment document it measured.
+        attest: Report data (64 bytes) → the TEE's own form of evidence.
+        accelerators: Nonce (32 bytes) → their evidence, ``None`` where there is none.
+        collateral: Reads DCAP collateral to carry along.
+        gpu_collateral: Reads accelerators' collateral to carry along.
+        note: Extends a measured log by an event, where the platform has one; says whether.
+    """
+
+    platform: Platform
+    sockets: tuple[Path, ...]
+    app_compose: Callable[[], bytes]
+    attest: Callable[[bytes], Shown]
+    accelerators: Callable[[bytes], GpuEvidence | None]
+    collateral: Callable[[], Collateral | None]
+    gpu_collateral: Callable[[], GpuCollateral | None]
+    note: Callable[[str, bytes], bool]
+
+    def evidence(self, binding: Binding) -> Evidence:
+        """Fresh evidence for one conversation.
+
+        Accelerators come first: the processor's quote commits to what they showed.
+
+        Raises:
+            GuestApiUnreachable: The platform does not answer.
+            EvidenceMalformed: It answers with something else than evidence.
+            TrustInvalid: Collateral cannot be read.
+        """
+        gpu = self.accelerators(binding.gpu_nonce())
+        shown = self.attest(binding.report_data(b"" if gpu is None else gpu.digest))
+        return Evidence.build(
+            self.platform,
+            app_compose=self.app_compose(),
+            gpu=gpu,
+            collateral=self.collateral(),
+            gpu_collateral=None if gpu is None else self.gpu_collateral(),
+            **shown,
+        )
+
+
+def platform_of(name: str) -> Platform:
+    """The platform of that name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    known: tuple[Platform, ...] = get_args(Platform)
+    for platform in known:
+        if name == platform:
+            return platform
+    raise UsageError("unknown platform", got=name, expected=" or ".join(known))
+
+
+def open_guest(
+    platform: Platform,
+    address: str,
+    *,
+    collateral: str | None,
+    gpu_collateral: str | None = None,
+) -> Guest:
+    """The guest at an address of a form above.
+
+    Args:
+        platform: What its evidence shall be offered as. Always chosen explicitly.
+        address: Where evidence comes from.
+        collateral: Source of DCAP collateral (``file:…`` or the URL of a service); needed for
+            TDX, without meaning for other TEEs.
+        gpu_collateral: Source of accelerators' collateral (``file:…``).
+
+    Raises:
+        UsageError: The address does not fit the platform, or collateral is missing.
+        GuestApiUnreachable: A guest agent does not answer.
+    """
+    tee, separator, rest = address.partition(":")
+    if not separator or tee not in _DEVICES:
+        tee, attest, client = _agent(platform, address)
+        compose: Callable[[], bytes] = lambda: client.info().app_compose  # noqa: E731
+        accelerators = partial(_simulated_gpus, client) if platform == "simulator" else _local_gpus
+        note: Callable[[str, bytes], bool] = _unnoted
+        sockets: tuple[Path, ...] = (Path(address),)
+    else:
+        if platform != tee:
+            raise UsageError(
+                "the guest's address is of another platform",
+                check="guest",
+                got=tee,
+                expected=platform,
+            )
+        device, document = _device(rest)
+        attest = partial(_DEVICES[tee], device)
+        compose = partial(_document, document)
+        accelerators, note, sockets = _local_gpus, _unnoted, ()
+    if collateral is None and tee in ("dstack", "tdx"):
+        raise UsageError(
+            "quotes of TDX need collateral",
+            check="collateral",
+            got="none",
+            expected="file:PATH",
+            hint="name it with --collateral",
+        )
+    return Guest(
+        platform=platform,
+        sockets=sockets,
+        app_compose=compose,
+        attest=attest,
+        accelerators=accelerators,
+        collateral=partial(_collateral, collateral if tee in ("dstack", "tdx") else None),
+        gpu_collateral=partial(load_gpu_collateral, gpu_collateral),
+        note=note,
+    )
+
+
+def load_gpu_collateral(uri: str | None) -> GpuCollateral | None:
+    """Read accelerators' collateral from ``file:PATH``; nothing where no source is named.
+
+    Raises:
+        TrustInvalid: Another scheme, no such file, or not JSON.
+        EvidenceMalformed: The document is not collateral.
+    """
+    if uri is None:
+        return None
+    scheme, _, rest = uri.partition(":")
+    if scheme != "file" or not rest:
+        raise TrustInvalid(
+            "accelerators' collateral has an unsupported address",
+            check="collateral",
+            got=uri,
+            expected="file:PATH",
+        )
+    try:
+        return GpuCollateral.from_bytes(
+            read_bounded(Path(rest.removeprefix("//")), _MAX_GPU_COLLATERAL_BYTES)
+        )
+    except DataInvalid as error:
+        raise TrustInvalid(
+            f"accelerators' collateral cannot be read: {error.message}",
+            check="collateral",
+            hint=error.hint,
+        ) from error
+
+
+def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Shown], DstackClient]:
+    client = DstackClient(address)
+    if platform == "dstack":
+        return "dstack", partial(dstack.collect, client), client
+    if platform != "simulator":
+        raise UsageError(
+            "a socket is a guest of dstack or of the simulator",
+            check="guest",
+            got=platform,
+            expected=_FORMS,
+        )
+    if client.call("/simulator/Guest", {}).get("tee") == "nitro":
+        return "nitro", partial(_simulated_nitro, client), client
+    return "dstack", partial(dstack.collect, client), client
+
+
+def _simulated_nitro(client: DstackClient, report_data: bytes) -> Shown:
+    from sealtrain.attest.nitro.collect import attestation
+
+    def nsm(request: bytes) -> bytes:
+        answer = client.call("/simulator/Nsm", {"request": request.hex()}).get("response")
+        try:
+            return bytes.fromhex(answer)  # type: ignore[arg-type]  # anything else is refused
+        except (TypeError, ValueError) as error:
+            raise GuestApiUnreachable("simulated security module answers no hex") from error
+
+    return {"tee": "nitro", "document": to_base64(attestation(nsm, user_data=report_data))}
+
+
+def _nitro(device: Path, report_data: bytes) -> Shown:
+    from sealtrain.attest.nitro.collect import attestation, device_nsm
+
+    document = attestation(device_nsm(device), user_data=report_data)
+    return {"tee": "nitro", "document": to_base64(document)}
+
+
+def _snp(device: Path, report_data: bytes) -> Shown:
+    from sealtrain.attest.snp.collect import collect
+
+    report, certificates = collect(device, report_data)
+    return {
+        "tee": "snp",
+        "report": to_base64(report),
+        "certificates": [to_base64(one) for one in certificates],
+    }
+
+
+def _tdx(device: Path, report_data: bytes) -> Shown:
+    from sealtrain.attest.tdx.collect import collect_quote
+
+    return {"tee": "tdx", "quote": to_base64(collect_quote(report_data, base=device))}
+
+
+_DEVICES: dict[str, Callable[[Path, bytes], Shown]] = {"nitro": _nitro, "snp": _snp, "tdx": _tdx}
+
+
+def _local_gpus(nonce: bytes) -> GpuEvidence | None:
+    from sealtrain.attest.nvidia.collect import collect_local
+
+    return collect_local(nonce)
+
+
+def _simulated_gpus(client: DstackClient, nonce: bytes) -> GpuEvidence | None:
+    from sealtrain.attest.nvidia.parse import GpuEvidence
+
+    shown = client.call("/simulator/Gpus", {"nonce": nonce.hex()}).get("evidence")
+    return None if shown is None else GpuEvidence.from_dict(shown)
+
+
+def _collateral(uri: str | None) -> Collateral | None:
+    from sealtrain.attest.tdx.collect import load_collateral
+
+    return None if uri is None else load_collateral(uri)
+
+
+def _device(rest: str) -> tuple[Path, Path]:
+    device, _, query = rest.partition("?")
+    options = parse_qsl(query, keep_blank_values=True)
+    if not device or [name for name, _ in options] != ["compose"] or not options[0][1]:
+        raise UsageError("not the address of a guest", check="guest", got=rest, expected=_FORMS)
+    return Path(device), Path(options[0][1])
+
+
+def _document(path: Path) -> bytes:
+    try:
+        return read_bounded(path, _MAX_COMPOSE_BYTES)
+    except DataInvalid as error:
+        raise UsageError(
+            f"deployment document cannot be read: {error.message}", check="guest"
+        ) from error
+
+
+def _unnoted(event: str, payload: bytes) -> bool:
+    return False

@@ -1,0 +1,61 @@
+"""What a simulated machine has besides its dstack agent: a security module, accelerators.
+
+Real ones are reached through device files; here they answer on the guest's own socket under
+``/simulator/``, with the same bytes, so that one collector serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sealtrain.errors import DataInvalid
+
+if TYPE_CHECKING:
+    from sealtrain.attest.nvidia.parse import GpuEvidence
+
+__all__ = ["Devices", "SimulatedTee"]
+
+SimulatedTee = Literal["dstack", "nitro"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Of one simulated machine.
+
+    Attributes:
+        tee: What it plays.
+        nsm: Security module of an enclave, CBOR to CBOR; ``None`` for a dstack guest.
+        accelerators: Nonce (32 bytes) → reports of all accelerators; ``None`` where there is none.
+    """
+
+    tee: SimulatedTee = "dstack"
+    nsm: Callable[[bytes], bytes] | None = None
+    accelerators: Callable[[bytes], GpuEvidence] | None = None
+
+    def guest(self) -> dict[str, Any]:
+        """Answer of ``/simulator/Guest``."""
+        return {"tee": self.tee}
+
+    def ask_nsm(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Answer of ``/simulator/Nsm``. Raises ``DataInvalid`` where there is none."""
+        if self.nsm is None:
+            raise DataInvalid("this guest has no Nitro security module")
+        return {"response": self.nsm(_octets(fields, "request")).hex()}
+
+    def ask_gpus(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Answer of ``/simulator/Gpus``. Raises ``DataInvalid`` on a nonce of another length."""
+        nonce = _octets(fields, "nonce")
+        if len(nonce) != 32:
+            raise DataInvalid("nonce of accelerators is not 32 bytes")
+        shown = None if self.accelerators is None else self.accelerators(nonce).to_dict()
+        return {"evidence": shown}
+
+
+def _octets(fields: dict[str, Any], name: str) -> bytes:
+    text = fields.get(name)
+    try:
+        return bytes.fromhex(text)  # type: ignore[arg-type]  # not text: refused
+    except (TypeError, ValueError) as error:
+        raise DataInvalid(f"{name} is not hex") from error

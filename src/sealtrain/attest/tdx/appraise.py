@@ -1,0 +1,157 @@
+"""Appraisal of a TDX quote: TCB, advisories, collateral, machine, image (spec/evidence.md §6)."""
+
+from __future__ import annotations
+
+from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.tdx.policy import QuotePolicy
+from sealtrain.attest.tdx.verify import VerifiedQuote
+from sealtrain.errors import (
+    CollateralExpired,
+    DebugGuest,
+    MeasurementMismatch,
+    MigratableGuest,
+    PlatformMismatch,
+    TcbStatusRefused,
+)
+
+__all__ = ["claims_of", "eat"]
+
+_QUOTE, _COLLATERAL, _CERTIFICATE = "TDX quote", "DCAP collateral", "PCK certificate"
+
+
+def claims_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Claim, ...]:
+    """Compare a verified quote with reference values.
+
+    Args:
+        signed: Output of ``tdx.verify.verify_quote`` under the same policy.
+        policy: Reference values.
+        now: Verification time, seconds since 1970.
+
+    Raises:
+        EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
+    """
+    return (
+        among(
+            "TCB status",
+            signed.tcb_status,
+            policy.tcb_status,
+            source=_COLLATERAL,
+            error=TcbStatusRefused,
+            message="platform's TCB status is not acceptable",
+        ),
+        _advisories(signed, policy),
+        _collateral_floor(signed, policy),
+        _collateral_age(signed, policy, now),
+        equal(
+            "debug",
+            "on" if signed.quote.debug else "off",
+            "off",
+            source=_QUOTE,
+            error=DebugGuest,
+            message="guest runs in debug mode",
+        ),
+        equal(
+            "migration",
+            "possible" if any(signed.quote.service_td) else "impossible",
+            "impossible",
+            source=_QUOTE,
+            error=MigratableGuest,
+            message="guest can be migrated by a service guest",
+        ),
+        among(
+            "machine",
+            signed.ppid,
+            policy.platform_ids,
+            source=_CERTIFICATE,
+            error=PlatformMismatch,
+            message="guest runs on a machine that the policy does not list",
+        ),
+        _measurements(signed, policy),
+    )
+
+
+def eat(signed: VerifiedQuote) -> dict[str, str]:
+    """Claims by their RFC 9711 names."""
+    return {
+        "ueid": signed.ppid,
+        "hwmodel": f"Intel TDX, FMSPC {signed.fmspc}",
+        "dbgstat": "disabled",
+    }
+
+
+def _advisories(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+    got = ", ".join(signed.advisories) or "none"
+    if policy.advisories == "any":
+        return unlooked("advisories", got, source=_COLLATERAL)
+    allowed = () if policy.advisories == "none" else policy.advisories
+    expected = ", ".join(allowed) or "none"
+    if not set(signed.advisories) <= set(allowed):
+        raise TcbStatusRefused(
+            "platform has open advisories that the policy does not accept",
+            check="advisories",
+            got=got,
+            expected=expected,
+        )
+    return Claim(
+        name="advisories", got=got, expected=expected, source=_COLLATERAL, outcome="allowed"
+    )
+
+
+def _collateral_floor(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+    got, floor = signed.tcb_evaluation_data_number, policy.min_tcb_evaluation_data_number
+    if got < floor:
+        raise TcbStatusRefused(
+            "collateral is older than the policy's floor",
+            check="collateral floor",
+            got=got,
+            expected=f"at least {floor}",
+        )
+    return Claim(
+        name="collateral floor",
+        got=str(got),
+        expected=f"at least {floor}",
+        source=_COLLATERAL,
+        outcome="allowed",
+    )
+
+
+def _collateral_age(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> Claim:
+    age, most = now - signed.collateral_issued, policy.max_collateral_age_s
+    if most == "any":
+        return unlooked("collateral age", f"{age} s", source=_COLLATERAL)
+    if age > most:
+        raise CollateralExpired(
+            "collateral was issued too long ago for this policy",
+            check="collateral age",
+            got=f"{age} s",
+            expected=f"at most {most} s",
+            hint="fetch fresh collateral",
+        )
+    return Claim(
+        name="collateral age",
+        got=f"{age} s",
+        expected=f"at most {most} s",
+        source=_COLLATERAL,
+        outcome="allowed",
+    )
+
+
+def _measurements(signed: VerifiedQuote, policy: QuotePolicy) -> Claim:
+    quote = signed.quote
+    found = (quote.mrtd, *quote.rtmr[:3])
+    got = " ".join(
+        f"{name} {value}"
+        for name, value in zip(("mrtd", "rtmr0", "rtmr1", "rtmr2"), found, strict=True)
+    )
+    if policy.measurements == "any":
+        return unlooked("guest image", got, source=_QUOTE)
+    for one in policy.measurements:
+        if found == (one.mrtd, one.rtmr0, one.rtmr1, one.rtmr2):
+            return Claim(name="guest image", got=got, expected=got, source=_QUOTE, outcome="equal")
+    raise MeasurementMismatch(
+        "guest booted another image or machine shape than any the policy lists",
+        check="guest image",
+        got=got,
+        expected=f"one of {len(policy.measurements)} reference values",
+        hint="recompute reference values for this image, CPU count, memory and GPU count",
+    )

@@ -1,0 +1,115 @@
+"""A process that trains with unsloth or axolotl: tuner_victim.py FOLDER [BACKEND WHAT ...].
+
+It prints one JSON line when it is done: for each recipe digests of weights and histories of an
+uninterrupted and of a resumed run, and every path that Python opened for writing on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from watching import CALLED, OPENED, watch
+
+SOCKETS: list[str] = []
+PEFT = {"method": "lora", "r": 2, "lora_dropout": 0.2, "target_modules": ["q_proj", "v_proj"]}
+FOUR_BITS = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "float32"}
+COLUMNS = {
+    "pairs": {"prompt": "prompt", "completion": "completion"},
+    "text": {"text": "text"},
+    "messages": {"messages": "messages"},
+}
+TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}a: {% generation %}"
+    "{{ message['content'] }}{% endgeneration %}{% else %}u: {{ message['content'] }}{% endif %}"
+    "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}a: {% endif %}"
+)
+
+
+def sockets(event: str, _arguments: tuple[Any, ...]) -> None:
+    if event == "socket.__new__":
+        SOCKETS.append(event)
+
+
+def write_base(folder: Path) -> None:
+    """A small Llama and its tokenizer, as a folder that a recipe names."""
+    import torch
+    from training_world import LLAMA
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sealtrain.training.models import byte_tokenizer
+
+    torch.manual_seed(1)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "pad_token_id": tokenizer.pad_token_id}
+    LlamaForCausalLM(LlamaConfig(**{**LLAMA, **sizes})).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def recipe_of(backend: str, what: str) -> Any:
+    """``pairs``, ``text`` or ``messages``, each with ``-full`` or ``-qlora`` for LoRA."""
+    from training_world import sft
+
+    columns, _, kind = what.partition("-")
+    quantization = {"quantization": FOUR_BITS} if kind == "qlora" else {}
+    return sft(
+        backend={"name": backend},
+        model={"path": "base"},
+        columns=COLUMNS[columns],
+        peft=None if kind == "full" else PEFT | quantization,
+        trainer={"max_steps": 6, "eval_steps": 6, "max_length": 96}
+        | ({"assistant_only_loss": True} if columns == "messages" else {}),
+    )
+
+
+def play(recipe: Any, name: str, folder: Path, sealed: dict[str, Any]) -> dict[str, Any]:
+    """Uninterrupted, then interrupted and resumed."""
+    from training_world import checkpoint_store, run, sources_of
+
+    from sealtrain.training.checkpoint import newest
+
+    sources = sources_of(recipe, sealed)
+    whole = run(recipe, sources, checkpoint_store(folder / f"{name}-whole"), base_dir=folder)
+    store = checkpoint_store(folder / f"{name}-parts")
+    run(recipe, sources, store, stop_at=3, base_dir=folder)
+    rest = run(recipe, sources, store, resume=newest(store, None), base_dir=folder)
+    return {
+        "weights": [whole.weights, rest.weights],
+        "history": [whole.history, rest.history],
+        "metrics": [whole.trained.metrics, rest.trained.metrics],
+        "rows": [whole.trained.samples_seen, rest.trained.samples_seen],
+        "files": sorted(whole.trained.files),
+    }
+
+
+def main() -> None:
+    folder, backend, *wanted = Path(sys.argv[1]), *sys.argv[2:]
+    from training_world import seal_records, write_records
+
+    (folder / "owner").mkdir()
+    (folder / "sealed").mkdir()
+    write_base(folder / "base")
+    sealed = dict(seal_records(write_records(folder / "owner"), folder / "sealed"))
+    before = sorted(Path("/dev/shm").iterdir())  # noqa: S108
+    sys.addaudithook(watch)
+    sys.addaudithook(sockets)
+    with socket.socket() as probe:
+        assert probe
+    assert SOCKETS.pop()
+    (folder / "checkpoints").mkdir()
+    answer = {
+        what: play(recipe_of(backend, what), f"checkpoints/{what}", folder, sealed)
+        for what in wanted
+    }
+    answer["opened"] = OPENED
+    answer["called"] = CALLED + SOCKETS
+    answer["memory"] = [str(one) for one in sorted(Path("/dev/shm").iterdir()) if one not in before]  # noqa: S108
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
