@@ -108,6 +108,8 @@ class SimulatedPki:
         advisories: tuple[str, ...] = (),
         tcb_evaluation_data_number: int = 1,
         fmspc: bytes | None = None,
+        crl_until: int | None = None,
+        revoked: bool = False,
     ) -> Collateral:
         """Collateral issued at ``now`` (less five minutes of clock skew), or as the fault says.
 
@@ -118,6 +120,8 @@ class SimulatedPki:
             advisories: Advisory ids of that level.
             tcb_evaluation_data_number: Age mark of the collateral.
             fmspc: Another platform family than this PKI's, for tests of a mismatch.
+            crl_until: When both revocation lists end, seconds since 1970; 2049 otherwise.
+            revoked: Put this platform's certificate on its list.
         """
         now += _ISSUED_LATER.get(self._fault or "", 0)
         tcb_status = _STATUS.get(self._fault or "", tcb_status)
@@ -170,11 +174,14 @@ class SimulatedPki:
                 "tcbLevels": [{"tcb": {"isvsvn": 1}, "tcbDate": issued, "tcbStatus": "UpToDate"}],
             }
         )
+        end = _NOT_AFTER if crl_until is None else datetime.fromtimestamp(crl_until, UTC)
         root, ca, tcb = _pem(self._root), _pem(self._ca), _pem(self._tcb)
         return Collateral(
             pck_crl_issuer_chain=ca + root,
-            root_ca_crl=_revocations("SIMULATED SGX Root CA", self._root_key).hex(),
-            pck_crl=_revocations("SIMULATED SGX PCK Platform CA", self._ca_key).hex(),
+            root_ca_crl=_revocations("SIMULATED SGX Root CA", self._root_key, end).hex(),
+            pck_crl=_revocations(
+                "SIMULATED SGX PCK Platform CA", self._ca_key, end, *([self._pck] * revoked)
+            ).hex(),
             tcb_info_issuer_chain=tcb + root,
             tcb_info=tcb_info,
             tcb_info_signature=_raw_sign(self._tcb_key, tcb_info.encode("ascii")).hex(),
@@ -299,16 +306,20 @@ def _certificate(
     return builder.sign(issuer_key, hashes.SHA256(), ecdsa_deterministic=True)
 
 
-def _revocations(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """An empty revocation list, DER."""
+def _revocations(
+    name: str, key: ec.EllipticCurvePrivateKey, end: datetime, *revoked: x509.Certificate
+) -> bytes:
+    """A revocation list, DER."""
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    return (
-        x509.CertificateRevocationListBuilder(_name(name), _NOT_BEFORE, _NOT_AFTER)
+    builder = (
+        x509.CertificateRevocationListBuilder(_name(name), _NOT_BEFORE, end)
         .add_extension(x509.CRLNumber(1), critical=False)
         .add_extension(authority, critical=False)
-        .sign(key, hashes.SHA256(), ecdsa_deterministic=True)
-        .public_bytes(Encoding.DER)
     )
+    for certificate in revoked:
+        entry = x509.RevokedCertificateBuilder(certificate.serial_number, _NOT_BEFORE).build()
+        builder = builder.add_revoked_certificate(entry)
+    return builder.sign(key, hashes.SHA256(), ecdsa_deterministic=True).public_bytes(Encoding.DER)
 
 
 def _platform_extension(ppid: bytes, fmspc: bytes) -> bytes:

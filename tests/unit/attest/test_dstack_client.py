@@ -1,0 +1,292 @@
+"""The guest API's client: events of the app, GPU evidence, generations it does not speak."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.attest.dstack.client import GPU_FORMAT, DstackClient
+from sealtrain.attest.dstack.parse import parse_event_log
+from sealtrain.attest.dstack.verify import verify_log
+from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.attest.simulator.server import running
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.secret import Secret
+from sealtrain.errors import DataInvalid, EvidenceMalformed, GuestApiUnreachable
+
+NOW = 1_800_000_000
+COMPOSE = b'{"name":"events"}'
+NONCE = bytes(range(32))
+
+Answer = tuple[int, bytes]
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+@contextmanager
+def agent(path: Path, answer: Callable[[str, dict[str, Any]], Answer]) -> Iterator[DstackClient]:
+    """A guest agent of a few lines at a socket."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name is the library's
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            status, data = answer(self.path, json.loads(body))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def address_string(self) -> str:
+            return "guest"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with _Server(str(path), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield DstackClient(str(path), timeout=5.0)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def said(value: Any, status: int = 200) -> Answer:
+    return status, json.dumps(value).encode()
+
+
+# --- Events -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("events") / "app-compose.json"
+    path.write_bytes(COMPOSE)
+    return path
+
+
+def test_events_of_the_app_are_measured_where_the_agent_still_does(compose: Path) -> None:
+    folder = compose.parent
+    with running(
+        folder / "old.sock", compose, folder / "state", clock=lambda: NOW, emit_events=True
+    ) as path:
+        client = DstackClient(str(path))
+        assert client.api == "v0"
+        before = parse_quote(client.get_quote(bytes(64)).quote).rtmr
+        for number in range(3):
+            assert client.emit_event("run-log", bytes([number]) * 32)
+        answer = client.get_quote(bytes(64))
+        after = parse_quote(answer.quote)
+        assert after.rtmr[:3] == before[:3]
+        assert after.rtmr[3] != before[3]
+        assert [entry.event for entry in answer.event_log[-4:]] == [
+            "system-ready",
+            *["run-log"] * 3,
+        ]
+        assert answer.event_log[-1].event_payload == "02" * 32
+        measured = verify_log(answer.event_log, after.rtmr, after.mr_config_id, COMPOSE)
+        assert measured.app_id == client.info().app_id
+
+
+def test_an_event_is_refused_where_agents_no_longer_measure_any(compose: Path) -> None:
+    folder = compose.parent
+    with running(folder / "new.sock", compose, folder / "state", clock=lambda: NOW) as path:
+        client = DstackClient(str(path))
+        assert client.api == "v1"
+        assert client.emit_event("run-log", b"") is False
+        client._api = "v0"  # the frozen methods of a newer agent answer, and refuse
+        assert client.emit_event("run-log", b"") is False
+        assert [entry.event for entry in client.get_quote(bytes(64)).event_log][-1] == (
+            "system-ready"
+        )
+
+
+def test_an_app_cannot_change_what_was_measured_at_boot(compose: Path, pki: SimulatedPki) -> None:
+    guest = SimulatedGuest(pki, Secret(bytes(32)), COMPOSE, emit_events=True)
+    for name in ("app-id", "compose-hash", "key-provider", "system-ready"):
+        guest.emit(name, b"\0" * 32)
+    quote = parse_quote(guest.quote(bytes(64)))
+    log = parse_event_log(json.dumps(guest.event_log()))
+    assert verify_log(log, quote.rtmr, quote.mr_config_id, COMPOSE).app_id == guest.app_id.hex()
+
+
+@pytest.mark.parametrize(
+    ("event", "payload"),
+    [("", b""), ("App-Id", b""), ("a:b", b""), ("a" * 65, b""), ("-a", b""), ("a", b"\0" * 32769)],
+)
+def test_an_event_out_of_bounds_is_not_sent(tmp_path: Path, event: str, payload: bytes) -> None:
+    with pytest.raises(DataInvalid):
+        DstackClient(str(tmp_path / "nobody.sock")).emit_event(event, payload)
+
+
+def test_an_event_is_never_sent_twice(tmp_path: Path) -> None:
+    """After a broken connection nobody knows whether it was measured; saying so is all there is."""
+    seen: list[str] = []
+
+    def answer(path: str, _body: dict[str, Any]) -> Answer:
+        seen.append(path)
+        if path == "/EmitEvent":
+            raise ConnectionError
+        return 404, b""
+
+    with (
+        agent(tmp_path / "a.sock", answer) as client,
+        pytest.raises(GuestApiUnreachable),
+    ):
+        client.emit_event("run-log", b"")
+    assert seen.count("/EmitEvent") == 1
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(200, True), (400, False), (404, False)])
+def test_what_the_agent_says_of_an_event_is_passed_on(
+    tmp_path: Path, status: int, outcome: bool
+) -> None:
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if path == "/EmitEvent":
+            assert body == {"event": "run-log", "payload": "0a"}
+            return said({} if status == 200 else {"error": "not supported"}, status)
+        return 404, b""
+
+    with agent(tmp_path / "a.sock", answer) as client:
+        assert client.emit_event("run-log", b"\n") is outcome
+
+
+def test_a_failing_agent_is_not_one_that_refuses(tmp_path: Path) -> None:
+    with (
+        agent(
+            tmp_path / "a.sock",
+            lambda path, _: (404, b"") if path.startswith("/v1") else said({"error": "x"}, 500),
+        ) as client,
+        pytest.raises(GuestApiUnreachable, match="refused"),
+    ):
+        client.emit_event("run-log", b"")
+
+
+# --- Generations --------------------------------------------------------------------------------
+
+
+def test_the_oldest_generation_is_refused_by_name(tmp_path: Path) -> None:
+    """Its report data is another hash and its log has other rules; guessing would be worse."""
+
+    def tappd(path: str, _body: dict[str, Any]) -> Answer:
+        return said({"app_id": "ab" * 20}) if path == "/prpc/Tappd.Info" else (404, b"")
+
+    with agent(tmp_path / "tappd.sock", tappd) as client:
+        for ask in (client.info, lambda: client.get_quote(bytes(64))):
+            with pytest.raises(GuestApiUnreachable, match="tappd") as caught:
+                ask()
+            assert caught.value.expected == "v0 or v1"
+            assert "dstack.sock" in str(caught.value.hint)
+
+
+def test_an_agent_that_knows_nothing_is_refused_as_such(tmp_path: Path) -> None:
+    with (
+        agent(tmp_path / "a.sock", lambda _path, _body: (404, b"")) as client,
+        pytest.raises(GuestApiUnreachable, match="refused /Info"),
+    ):
+        client.info()
+
+
+# --- GPU evidence -------------------------------------------------------------------------------
+
+
+def device(**changed: Any) -> dict[str, Any]:
+    return {
+        "arch": "HOPPER",
+        "nonce": NONCE.hex(),
+        "evidence": base64.b64encode(b"report").decode(),
+        "certificate": base64.b64encode(b"-----BEGIN").decode(),
+    } | changed
+
+
+def bundled(value: Any, **changed: Any) -> dict[str, Any]:
+    evidence = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return {"vendor": "nvidia", "format": GPU_FORMAT, "evidence": evidence.hex()} | changed
+
+
+def gpu_agent(path: Path, bundles: Any, status: int = 200) -> Any:
+    def answer(method: str, body: dict[str, Any]) -> Answer:
+        if method == "/v1/Version":
+            return said({"version": "0.6.0"})
+        assert (method, body) == ("/v1/AttestGpu", {"nonce": NONCE.hex()})
+        return said({"bundles": bundles} if status == 200 else {"error": "no nvattest"}, status)
+
+    return agent(path, answer)
+
+
+def test_devices_of_all_bundles(tmp_path: Path) -> None:
+    two = [device(), device(arch="BLACKWELL", extra=1)]
+    for bundles in ([bundled(two)], [bundled({"result_code": 0, "evidences": two})]):
+        with gpu_agent(tmp_path / "g.sock", bundles) as client:
+            assert client.attest_gpu(NONCE) == [device(), device(arch="BLACKWELL")]
+        (tmp_path / "g.sock").unlink()
+    with gpu_agent(tmp_path / "h.sock", [bundled([one]) for one in two]) as client:
+        assert len(client.attest_gpu(NONCE)) == 2
+
+
+MALFORMED: dict[str, Any] = {
+    "none": None,
+    "empty": [],
+    "no object": ["x"],
+    "boot record": [bundled([device()], format="nvidia-nvattest-boottime-json-v1")],
+    "no hex": [bundled([device()], evidence="zz")],
+    "no JSON": [bundled(b"\xff")],
+    "two keys": [bundled(b'{"result_code":0,"result_code":1}')],
+    "a failure": [bundled({"result_code": 3, "evidences": [device()]})],
+    "no list": [bundled({"evidences": None})],
+    "a text": [bundled(["x"])],
+    "a missing field": [bundled([{"arch": "HOPPER"}])],
+    "a number": [bundled([device(evidence=1)])],
+    "too long": [bundled([device(evidence="A" * (300 << 10))])],
+    "too many": [bundled([device()] * 65)],
+    "no device": [bundled([])],
+    "too many bundles": [bundled([])] * 65,
+    "too deep": [bundled(b"[" * 50 + b"]" * 50)],
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_gpu_evidence_in_another_form_is_refused(tmp_path: Path, name: str) -> None:
+    with (
+        gpu_agent(tmp_path / "g.sock", MALFORMED[name]) as client,
+        pytest.raises(EvidenceMalformed),
+    ):
+        client.attest_gpu(NONCE)
+
+
+@pytest.mark.negative(43)
+def test_gpu_evidence_for_another_nonce_is_refused(tmp_path: Path) -> None:
+    with (
+        gpu_agent(tmp_path / "g.sock", [bundled([device(nonce="00" * 32)])]) as client,
+        pytest.raises(EvidenceMalformed, match="something else"),
+    ):
+        client.attest_gpu(NONCE)
+
+
+def test_a_guest_without_accelerators_or_without_the_method_says_so(tmp_path: Path) -> None:
+    with (
+        gpu_agent(tmp_path / "g.sock", None, status=501) as client,
+        pytest.raises(GuestApiUnreachable, match="refused"),
+    ):
+        client.attest_gpu(NONCE)
+    with (
+        agent(tmp_path / "a.sock", lambda _path, _body: (404, b"")) as client,
+        pytest.raises(GuestApiUnreachable, match="no AttestGpu"),
+    ):
+        client.attest_gpu(NONCE)
+    for nonce in (b"", NONCE[:31], NONCE + b"\0"):
+        with pytest.raises(EvidenceMalformed):
+            DstackClient(str(tmp_path / "nobody.sock")).attest_gpu(nonce)
