@@ -39,7 +39,7 @@ class NitroPolicy(StrictModel):
 
     tee: Literal["nitro"]
     images: Literal["any"] | Annotated[tuple[NitroImage, ...], Field(max_length=1024)]
-    """Accepted images (``measurement-mismatch``)."""
+    """Accepted images; an empty list accepts none (``measurement-mismatch``)."""
     signers: Literal["any"] | Annotated[tuple[_Pcr, ...], Field(min_length=1, max_length=256)]
     """Accepted values of PCR8, the certificate that signed the image (``measurement-mismatch``)."""
     parents: Literal["any"] | Annotated[tuple[_Instance, ...], Field(min_length=1, max_length=4096)]
