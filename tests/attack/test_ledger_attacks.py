@@ -170,6 +170,7 @@ def test_an_honest_ledger_passes_with_every_checkpoint_it_ever_signed(path: Path
         assert ledger.audit(kept).size == ENTRIES + 5
 
 
+@pytest.mark.negative(60)
 def test_a_restored_backup_is_noticed(path: Path) -> None:
     backup = path.with_name("backup")
     shutil.copy(path, backup)

@@ -107,6 +107,7 @@ def test_it_cannot_be_cut(world: World, honest: bytes, length: int) -> None:
     ],
     ids=lambda data: repr(data[:12]),
 )
+@pytest.mark.negative(70)
 def test_what_is_no_manifest_is_malformed_and_not_a_crash(world: World, data: bytes) -> None:
     assert isinstance(refusal(world, data), ManifestMalformed)
 
@@ -152,6 +153,7 @@ def test_no_field_of_the_file_can_be_changed(world: World, honest: bytes) -> Non
                 refusal(world, canonical_json(changed))
 
 
+@pytest.mark.negative(65)
 def test_the_envelopes_cannot_be_swapped_or_doubled(world: World, honest: bytes) -> None:
     document = json.loads(honest)
     first, second = document["bundle"]["dsseEnvelope"], document["evidence"]
@@ -185,6 +187,7 @@ def forged(world: World, honest: bytes, change: Callable[[dict[str, Any]], None]
     )
 
 
+@pytest.mark.negative(66)
 def test_a_statement_signed_by_a_key_that_no_quote_names_is_refused(
     world: World, honest: bytes
 ) -> None:
@@ -213,6 +216,7 @@ def test_the_guest_key_alone_cannot_change_what_was_quoted(world: World, honest:
         assert isinstance(refusal(world, data), ReportDataMismatch)
 
 
+@pytest.mark.negative(66)
 def test_evidence_of_another_run_is_refused(world: World, honest: bytes) -> None:
     def longer(facts: dict[str, Any]) -> None:
         facts["run"]["steps"] = 301
@@ -304,6 +308,7 @@ def _swap(path: Path) -> None:
     ],
     ids=["flip", "swap", "remove", "empty", "append", "truncate", "folder", "dangling link"],
 )
+@pytest.mark.negative(64)
 def test_no_output_file_can_be_changed(
     world: World, honest: bytes, tmp_path: Path, change: Callable[[Path], Any]
 ) -> None:

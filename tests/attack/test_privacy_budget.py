@@ -115,6 +115,7 @@ def test_requests_at_the_same_time_cannot_both_have_the_rest(world: ReleaseWorld
     assert sorted(outcomes) == ["budget-spent"] * 3 + ["released"]
 
 
+@pytest.mark.negative(60)
 def test_setting_back_the_database_refunds_nothing(world: ReleaseWorld) -> None:
     world.obtain()
     world.obtain()
@@ -125,6 +126,7 @@ def test_setting_back_the_database_refunds_nothing(world: ReleaseWorld) -> None:
         world.obtain()
 
 
+@pytest.mark.negative(60)
 def test_setting_back_the_ledger_is_noticed(world: ReleaseWorld, tmp_path: Path) -> None:
     (path,) = world.folder.glob("state-*/ledger.sqlite")
     with sqlite3.connect(path) as connection:

@@ -132,6 +132,7 @@ def test_an_unknown_field_in_an_answer(world: ReleaseWorld) -> None:
         world.obtain(attested=attested)
 
 
+@pytest.mark.negative(59)
 def test_an_answer_replayed_from_an_earlier_release(world: ReleaseWorld) -> None:
     kept: list[dict[str, Any]] = []
 
@@ -153,6 +154,7 @@ def test_an_answer_replayed_from_an_earlier_release(world: ReleaseWorld) -> None
         world.obtain(run_id=run_id, resume=True)
 
 
+@pytest.mark.negative(59)
 def test_only_the_sealed_keys_replayed_into_a_fresh_answer(world: ReleaseWorld) -> None:
     kept: list[str] = []
     world.wire.on_answer = lambda document: kept.append(document.get("enc", ""))
@@ -168,6 +170,7 @@ def test_only_the_sealed_keys_replayed_into_a_fresh_answer(world: ReleaseWorld) 
         world.obtain(run_id=run_id, resume=True)
 
 
+@pytest.mark.negative(57)
 def test_a_receipt_of_the_wrong_broker(world: ReleaseWorld) -> None:
     attested = replace(world.attest(), signing_key=STRANGER.public)
     with pytest.raises(SignatureInvalid):
@@ -223,6 +226,7 @@ KEYS_TAMPERINGS: dict[str, tuple[Callable[[dict[str, Any]], None], type[Sealtrai
 
 
 @pytest.mark.parametrize("name", KEYS_TAMPERINGS)
+@pytest.mark.negative(55)
 def test_a_brokers_keys_altered_in_transit(world: ReleaseWorld, name: str) -> None:
     tamper, error = KEYS_TAMPERINGS[name]
     world.wire.on_answer = tamper
@@ -230,6 +234,7 @@ def test_a_brokers_keys_altered_in_transit(world: ReleaseWorld, name: str) -> No
         world.attest()
 
 
+@pytest.mark.negative(56)
 def test_a_brokers_statement_replayed(world: ReleaseWorld) -> None:
     kept: list[dict[str, Any]] = []
     world.wire.on_answer = lambda document: kept.append(copy.deepcopy(document))
@@ -245,12 +250,14 @@ def test_a_brokers_statement_replayed(world: ReleaseWorld) -> None:
         world.attest()
 
 
+@pytest.mark.negative(57)
 def test_a_broker_that_runs_something_else(world: ReleaseWorld) -> None:
     pin = world.pin.model_copy(update={"compose_hash": "ab" * 32})
     with pytest.raises(ComposeHashMismatch):
         _fetch(world, pin)
 
 
+@pytest.mark.negative(57)
 def test_a_broker_under_another_root(world: ReleaseWorld, tmp_path: Path) -> None:
     with (
         release_world(tmp_path, guest_pki=simulated_pki("somebody else")) as other,

@@ -81,6 +81,8 @@ def test_a_stale_lease_starts_again_with_resume(world: ReleaseWorld) -> None:
     assert again.lease_id != grant.lease_id
 
 
+@pytest.mark.negative(58)
+@pytest.mark.negative(62)
 def test_a_resume_ends_the_lease_of_the_guest_before(world: ReleaseWorld) -> None:
     grant = world.obtain()
     world.obtain(run_id=grant.run_id, resume=True)
@@ -88,6 +90,7 @@ def test_a_resume_ends_the_lease_of_the_guest_before(world: ReleaseWorld) -> Non
 
 
 @pytest.mark.claim("C11")
+@pytest.mark.negative(61)
 def test_a_revocation_stops_renewals(world: ReleaseWorld) -> None:
     grant = world.obtain()
     world.revoke("hospital-c")
@@ -95,6 +98,7 @@ def test_a_revocation_stops_renewals(world: ReleaseWorld) -> None:
 
 
 @pytest.mark.claim("C11")
+@pytest.mark.negative(61)
 def test_no_release_follows_a_revocation_however_they_race(world: ReleaseWorld) -> None:
     together = threading.Barrier(7)
     outcomes: list[str] = []
@@ -150,11 +154,13 @@ def test_an_invented_lease(world: ReleaseWorld) -> None:
     refused(world, LeaseUnknown, swapped)
 
 
+@pytest.mark.negative(58)
 def test_another_instance_of_the_same_guest_cannot_renew(world: ReleaseWorld) -> None:
     grant = world.obtain()
     refused(world, LeaseUnknown, grant, guest=world.guest(number=1))
 
 
+@pytest.mark.negative(58)
 def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
     grant = world.obtain()
     other = world.lock(lambda recipe: recipe["trainer"].update(max_steps=301))
@@ -188,6 +194,7 @@ def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
     ],
     ids=["lower", "same counter, other digest", "the same", "higher"],
 )
+@pytest.mark.negative(60)
 def test_the_anchored_checkpoint_never_goes_back(
     world: ReleaseWorld, offered: tuple[int, str], accepted: bool
 ) -> None:
@@ -210,6 +217,7 @@ def test_a_renewal_without_a_checkpoint_keeps_the_anchor(world: ReleaseWorld) ->
     assert after.latest_checkpoint.counter == 5
 
 
+@pytest.mark.negative(1)
 def test_a_renewal_request_cannot_be_replayed(world: ReleaseWorld) -> None:
     renewed(world, world.obtain())
     request = world.wire.requests[-1]
@@ -217,6 +225,7 @@ def test_a_renewal_request_cannot_be_replayed(world: ReleaseWorld) -> None:
         world.wire.renew(load_message(RenewalRequest, canonical_json(request.to_dict())))
 
 
+@pytest.mark.negative(2)
 def test_a_challenge_for_a_release_does_not_renew(world: ReleaseWorld) -> None:
     grant = world.obtain()
     plain = world.wire.challenge

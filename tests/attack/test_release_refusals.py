@@ -252,6 +252,7 @@ def test_evidence_of_another_conversation(world: ReleaseWorld) -> None:
 
 
 @pytest.mark.claim("C18")
+@pytest.mark.negative(9)
 def test_evidence_made_for_a_renewal_does_not_release(world: ReleaseWorld) -> None:
     collect = world.collect(world.guest())
 
@@ -264,6 +265,7 @@ def test_evidence_made_for_a_renewal_does_not_release(world: ReleaseWorld) -> No
 
 
 @pytest.mark.claim("C14")
+@pytest.mark.negative(6)
 def test_an_event_log_that_does_not_replay(world: ReleaseWorld) -> None:
     def drop_an_event(document: dict[str, Any]) -> None:
         del document["evidence"]["cpu"]["event_log"][-1]
@@ -273,6 +275,8 @@ def test_an_event_log_that_does_not_replay(world: ReleaseWorld) -> None:
 
 
 @pytest.mark.parametrize("field", ["hpke_public_key", "run_id", "root", "stanza", "resume"])
+@pytest.mark.negative(6)
+@pytest.mark.negative(8)
 def test_anything_swapped_in_transit_breaks_the_report_data(
     world: ReleaseWorld, field: str
 ) -> None:
@@ -297,12 +301,14 @@ def test_anything_swapped_in_transit_breaks_the_report_data(
 
 
 @pytest.mark.claim("C17")
+@pytest.mark.negative(1)
 def test_a_challenge_serves_once(world: ReleaseWorld) -> None:
     world.obtain()
     refused(world, ChallengeReplayed, lambda: world.wire.release(world.wire.requests[-1]))
 
 
 @pytest.mark.claim("C17")
+@pytest.mark.negative(1)
 def test_a_refused_request_burns_its_challenge_too(world: ReleaseWorld) -> None:
     world.revoke("hospital-a")
     refused(world, ApprovalRevoked, world.obtain)
@@ -310,6 +316,7 @@ def test_a_refused_request_burns_its_challenge_too(world: ReleaseWorld) -> None:
 
 
 @pytest.mark.claim("C17")
+@pytest.mark.negative(2)
 def test_a_challenge_of_another_broker(world: ReleaseWorld, tmp_path: Path) -> None:
     with release_world(tmp_path, root=bytes(32)) as other:
         other.obtain()
@@ -317,6 +324,7 @@ def test_a_challenge_of_another_broker(world: ReleaseWorld, tmp_path: Path) -> N
 
 
 @pytest.mark.claim("C17")
+@pytest.mark.negative(2)
 def test_a_challenge_for_a_renewal_does_not_release(world: ReleaseWorld) -> None:
     plain = world.wire.challenge
     world.wire.challenge = lambda consortium_id, _purpose: plain(consortium_id, "renewal")
@@ -324,6 +332,7 @@ def test_a_challenge_for_a_renewal_does_not_release(world: ReleaseWorld) -> None
 
 
 @pytest.mark.claim("C17")
+@pytest.mark.negative(3)
 def test_an_expired_challenge(world: ReleaseWorld) -> None:
     collect = world.collect(world.guest())
 
@@ -335,6 +344,7 @@ def test_an_expired_challenge(world: ReleaseWorld) -> None:
 
 
 @pytest.mark.claim("C17")
+@pytest.mark.negative(1)
 def test_of_eight_simultaneous_replays_one_wins(world: ReleaseWorld) -> None:
     held: list[ReleaseRequest] = []
 
@@ -483,6 +493,7 @@ def test_an_unknown_run_cannot_be_resumed(world: ReleaseWorld) -> None:
     refused(world, RunMismatch, lambda: world.obtain(resume=True))
 
 
+@pytest.mark.negative(62)
 def test_a_known_run_cannot_be_started_again(world: ReleaseWorld) -> None:
     run_id = world.obtain().run_id
     refused(world, RunMismatch, lambda: world.obtain(run_id=run_id))

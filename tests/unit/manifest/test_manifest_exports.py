@@ -256,6 +256,7 @@ def test_the_signature_is_plain_ecdsa_over_the_envelope(curve: Any, tmp_path: Pa
     assert statement["subject"] == [{"name": "m", "digest": {"sha256": together}}]
 
 
+@pytest.mark.negative(64)
 def test_a_folder_that_is_not_what_was_sealed_is_not_signed(
     world: World, account: Account, opened: Path
 ) -> None:
