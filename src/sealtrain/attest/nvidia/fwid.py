@@ -13,7 +13,7 @@ from cryptography import x509
 
 from sealtrain.errors import CertificateChainInvalid
 
-__all__ = ["certified_fwid", "is_dice"]
+__all__ = ["certified_fwid", "composite_fwid", "is_dice", "tcb_info_fwid"]
 
 _COMPOSITE = "2.23.133.5.4.1"
 _TCB_INFO = "2.23.133.5.4.1.1"
@@ -38,26 +38,32 @@ def certified_fwid(leaf: x509.Certificate) -> bytes | None:
     for extension in leaf.extensions:
         if isinstance(extension.value, x509.UnrecognizedExtension):
             if extension.oid.dotted_string == _COMPOSITE:
-                found.append(_trailing(extension.value.value))
+                found.append(composite_fwid(extension.value.value))
             elif extension.oid.dotted_string == _TCB_INFO:
-                found.append(_listed(extension.value.value))
+                found.append(tcb_info_fwid(extension.value.value))
     if len(found) > 1:
         raise _refusal("leaf names two firmware ids")
     return found[0] if found else None
 
 
-def _refusal(message: str) -> CertificateChainInvalid:
-    return CertificateChainInvalid(message, check="firmware id")
+def composite_fwid(data: bytes) -> bytes:
+    """Digest in Hopper's extension.
 
-
-def _trailing(data: bytes) -> bytes:
+    Raises:
+        CertificateChainInvalid: It does not end in one.
+    """
     tail = data[-_DIGEST_BYTES - 2 :]
     if len(tail) != _DIGEST_BYTES + 2 or tail[:2] != bytes([_OCTETS, _DIGEST_BYTES]):
         raise _refusal("leaf's firmware id does not end in a SHA-384 digest")
     return tail[2:]
 
 
-def _listed(data: bytes) -> bytes:
+def tcb_info_fwid(data: bytes) -> bytes:
+    """First digest in Blackwell's extension.
+
+    Raises:
+        CertificateChainInvalid: Not a ``TcbInfo`` with a SHA-384 digest.
+    """
     outer = _elements(data)
     if len(outer) != 1 or outer[0][0] != _SEQUENCE:
         raise _refusal("leaf's firmware id is no sequence")
@@ -71,6 +77,10 @@ def _listed(data: bytes) -> bytes:
     if len(first[1][1]) != _DIGEST_BYTES:
         raise _refusal("leaf's firmware id has another length")
     return first[1][1]
+
+
+def _refusal(message: str) -> CertificateChainInvalid:
+    return CertificateChainInvalid(message, check="firmware id")
 
 
 def _elements(data: bytes) -> list[tuple[int, bytes]]:
