@@ -29,21 +29,22 @@ from sealtrain.attest.nitro.verify import PARENT_PCR, extended
 from sealtrain.base.clock import Clock
 from sealtrain.errors import DataInvalid, EvidenceMalformed
 
-__all__ = ["FAULTS", "SimulatedNitroPki", "SimulatedNsm", "simulated_image"]
+__all__ = ["FAULTS", "FAULT_MEANINGS", "SimulatedNitroPki", "SimulatedNsm", "simulated_image"]
 
-FAULTS = (
-    "debug-pcrs",
-    "stale-document",
-    "future-document",
-    "wrong-root",
-    "bad-signature",
-    "expired-leaf",
-    "wrong-parent",
-    "other-image",
-)
-"""What a module can be told to do wrong, and what its document then is refused with:
-``debug-guest``, ``evidence-stale`` twice, ``quote-root-untrusted``, ``quote-invalid``,
-``certificate-chain-invalid``, ``measurement-mismatch`` twice."""
+FAULT_MEANINGS = {
+    "debug-pcrs": "debug mode: the image's registers are zero (debug-guest)",
+    "stale-document": "a document of four hours ago (evidence-stale)",
+    "future-document": "a document of the next hour (evidence-stale)",
+    "wrong-root": "another vendor of the same name (quote-root-untrusted)",
+    "bad-signature": "one bit of the signature is wrong (quote-invalid)",
+    "expired-leaf": "the module's certificate has ended (certificate-chain-invalid)",
+    "wrong-parent": "PCR4 names another instance than the module id (measurement-mismatch)",
+    "other-image": "another image was started (measurement-mismatch)",
+}
+"""What a module can be told to do wrong, and the refusal it must end in."""
+
+FAULTS = tuple(FAULT_MEANINGS)
+"""Their names."""
 
 HOUR = 3600
 DAY = 24 * HOUR
