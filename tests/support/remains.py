@@ -74,9 +74,9 @@ def started(victim: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def remains_of(victim: str, folder: Path, *, timeout: float) -> Remains:
+def remains_of(victim: str, folder: Path, *words: str, timeout: float) -> Remains:
     """What is left once the program ran to its end: it says one line and nothing else."""
-    with started(victim, folder) as program:
+    with started(victim, folder, *words) as program:
         try:
             out, err = program.communicate(timeout=timeout)
         finally:

@@ -1,4 +1,4 @@
-"""A process that trains with unsloth or axolotl: tuner_victim.py FOLDER [BACKEND WHAT ...].
+"""A process that trains with unsloth or axolotl: tuner_victim.py FOLDER BACKEND WHAT...
 
 It prints one JSON line when it is done: for each recipe digests of weights and histories of an
 uninterrupted and of a resumed run, and every path that Python opened for writing on the way.
@@ -7,7 +7,6 @@ uninterrupted and of a resumed run, and every path that Python opened for writin
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,9 +38,11 @@ def write_base(folder: Path) -> None:
     import torch
     from training_world import LLAMA
     from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
 
     from sealtrain.training.models import byte_tokenizer
 
+    logging.disable_progress_bar()
     torch.manual_seed(1)
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE
@@ -94,20 +95,17 @@ def main() -> None:
     (folder / "sealed").mkdir()
     write_base(folder / "base")
     sealed = dict(seal_records(write_records(folder / "owner"), folder / "sealed"))
-    before = sorted(Path("/dev/shm").iterdir())  # noqa: S108
     sys.addaudithook(watch)
     sys.addaudithook(sockets)
-    with socket.socket() as probe:
-        assert probe
-    assert SOCKETS.pop()
     (folder / "checkpoints").mkdir()
-    answer = {
+    answer: dict[str, Any] = {
         what: play(recipe_of(backend, what), f"checkpoints/{what}", folder, sealed)
         for what in wanted
     }
     answer["opened"] = OPENED
     answer["called"] = CALLED + SOCKETS
-    answer["memory"] = [str(one) for one in sorted(Path("/dev/shm").iterdir()) if one not in before]  # noqa: S108
+    made = {path for path in OPENED if path.startswith("/dev/shm/")}  # noqa: S108
+    answer["memory"] = sorted({Path(path).parts[3] for path in made})
     print(json.dumps(answer))
 
 

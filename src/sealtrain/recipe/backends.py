@@ -11,8 +11,19 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field
 
 from sealtrain.base.models import StrictModel
+from sealtrain.recipe.tuners import Axolotl, Unsloth, unfit_for_tuner
 
-__all__ = ["DEFAULT", "Backend", "DeepSpeed", "Fsdp", "Trl", "is_default", "unfit"]
+__all__ = [
+    "DEFAULT",
+    "Axolotl",
+    "Backend",
+    "DeepSpeed",
+    "Fsdp",
+    "Trl",
+    "Unsloth",
+    "is_default",
+    "unfit",
+]
 
 
 class _AnyBackend(StrictModel):
@@ -20,9 +31,11 @@ class _AnyBackend(StrictModel):
 
     Attributes:
         extra: Extra of sealtrain that installs it besides ``train``; the lock pins it too.
+        packages: Requirements besides extras; the lock pins them too.
     """
 
     extra: ClassVar[str | None] = None
+    packages: ClassVar[tuple[str, ...]] = ()
 
     ranks: int = Field(
         default=1,
@@ -61,7 +74,7 @@ class DeepSpeed(_AnyBackend):
     )
 
 
-Backend = Annotated[Trl | Fsdp | DeepSpeed, Field(discriminator="name")]
+Backend = Annotated[Trl | Fsdp | DeepSpeed | Unsloth | Axolotl, Field(discriminator="name")]
 """Any backend a recipe can name."""
 
 DEFAULT: Final = Trl(name="trl")
@@ -78,6 +91,8 @@ def is_default(backend: Any) -> bool:
 def unfit(recipe: Any) -> str | None:
     """Why a ``Recipe`` cannot be trained by its backend; ``None`` if it can."""
     backend = recipe.backend
+    if isinstance(backend, (Unsloth, Axolotl)):
+        return unfit_for_tuner(recipe)
     if backend.name not in _BUILT:
         return f"backend {backend.name} cannot train yet"
     if backend.ranks != 1:

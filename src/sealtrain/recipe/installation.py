@@ -14,7 +14,7 @@ import io
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -40,6 +40,9 @@ __all__ = [
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
 _INSTALL = "pip install 'sealtrain[train]' (from a checkout: pip install -e '.[train]')"
+_INSTALL_BACKEND = (
+    "tools/backends/install.sh BACKEND, from a checkout, makes an environment with it"
+)
 
 Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.+!_-]{1,64}$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$")]
@@ -72,18 +75,23 @@ def measure_code() -> CodePin:
     return CodePin(sealtrain=sealtrain.__version__, sha256=tree_sha256(folder, suffixes=(".py",)))
 
 
-def measure_environment(extra: str = "train") -> EnvironmentPin:
-    """Measure the dependency closure of ``sealtrain[extra]``.
+def measure_environment(*extras: str, packages: Sequence[str] = ()) -> EnvironmentPin:
+    """Measure the dependency closure of ``sealtrain[extras]``, ``train`` when none is named.
+
+    Args:
+        extras: Names of sealtrain's extras.
+        packages: Further requirements, as ``name==version``.
 
     Raises:
-        ExtraMissing: A package that the extra asks for is absent or too old.
+        ExtraMissing: A package that is asked for is absent or of another version.
     """
-    packages = {
+    found = _closure(extras or ("train",), packages)
+    pins = {
         name: PackagePin(version=dist.version, record_sha256=record_digest(_record(name, dist)))
-        for name, dist in sorted(_closure(extra).items())
+        for name, dist in sorted(found.items())
     }
     return EnvironmentPin(
-        python=f"{sys.version_info.major}.{sys.version_info.minor}", packages=packages
+        python=f"{sys.version_info.major}.{sys.version_info.minor}", packages=pins
     )
 
 
@@ -111,42 +119,44 @@ def check_package_files(names: tuple[str, ...]) -> None:
                 )
 
 
-def _closure(extra: str) -> dict[str, Distribution]:
+def _closure(extras: Sequence[str], packages: Sequence[str]) -> dict[str, Distribution]:
     try:
         from packaging.requirements import Requirement
     except ImportError as error:
         raise ExtraMissing("package 'packaging' is not installed", hint=_INSTALL) from error
     found: dict[str, Distribution] = {}
     walked: set[tuple[str, str]] = set()
-    pending = [(Requirement(line), extra, True) for line in _own_requirements()]
+    own = _own_requirements()
+    pending = [(Requirement(line), extra, _INSTALL) for extra in extras for line in own]
+    pending += [(Requirement(line), "", _INSTALL_BACKEND) for line in packages]
     while pending:
-        requirement, active, direct = pending.pop()
+        requirement, active, hint = pending.pop()
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": active}):
             continue
         name = _normalised(requirement.name)
         try:
             dist = found.get(name) or importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
-            if direct:
-                raise _missing(name, "absent", str(requirement.specifier)) from None
+            if hint:
+                raise _missing(name, "absent", str(requirement.specifier), hint) from None
             continue  # a wheel may be built without what its index lists; nothing then loads it
-        if direct and not requirement.specifier.contains(dist.version, prereleases=True):
-            raise _missing(name, dist.version, str(requirement.specifier))
+        if hint and not requirement.specifier.contains(dist.version, prereleases=True):
+            raise _missing(name, dist.version, str(requirement.specifier), hint)
         found[name] = dist
         for wanted in ("", *sorted(requirement.extras)):
             if (name, wanted) not in walked:
                 walked.add((name, wanted))
-                pending += [(Requirement(line), wanted, False) for line in dist.requires or ()]
+                pending += [(Requirement(line), wanted, "") for line in dist.requires or ()]
     return found
 
 
-def _missing(name: str, got: str, expected: str) -> ExtraMissing:
+def _missing(name: str, got: str, expected: str, hint: str) -> ExtraMissing:
     return ExtraMissing(
         f"training needs the package {name}",
         check="environment",
         got=got,
         expected=expected or "any version",
-        hint=_INSTALL,
+        hint=hint,
     )
 
 

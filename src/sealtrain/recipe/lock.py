@@ -11,6 +11,7 @@ from pathlib import Path
 from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain.base.files import atomic_write
 from sealtrain.errors import AlreadyExists
+from sealtrain.recipe.backends import DEFAULT, Backend
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.installation import (
@@ -111,13 +112,15 @@ class LockedRecipe:
             atomic_write(out_dir / name, data, overwrite=overwrite)
 
 
-def measure_installation() -> Installation:
-    """Measure the running code and its packages.
+def measure_installation(backend: Backend = DEFAULT) -> Installation:
+    """Measure the running code, its packages and those of a backend.
 
     Raises:
         ExtraMissing: A package that training needs is absent.
     """
-    return Installation(code=measure_code(), environment=measure_environment())
+    extras = ("train",) if backend.extra is None else ("train", backend.extra)
+    environment = measure_environment(*extras, packages=backend.packages)
+    return Installation(code=measure_code(), environment=environment)
 
 
 def lock_recipe(
@@ -136,7 +139,7 @@ def lock_recipe(
         ExtraMissing: A package that training needs is absent.
     """
     recipe = load_recipe(recipe_path)
-    measured = installation or measure_installation()
+    measured = installation or measure_installation(recipe.backend)
     base_dir = recipe_path.parent
     unresolved = {
         "version": 1,

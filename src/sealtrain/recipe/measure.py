@@ -42,7 +42,7 @@ def check_environment(
         EnvironmentChanged: Names the first difference, with got and expected.
     """
     try:
-        here = installation or measure_installation()
+        here = installation or measure_installation(lock.recipe.backend)
     except ExtraMissing as error:
         raise EnvironmentChanged(
             error.message,

@@ -38,6 +38,7 @@ _SETTINGS = {
 }
 _CHATTY = (
     "accelerate",
+    "axolotl",
     "bitsandbytes",
     "datasets",
     "peft",
@@ -45,6 +46,8 @@ _CHATTY = (
     "torch",
     "transformers",
     "trl",
+    "unsloth",
+    "unsloth_zoo",
 )
 
 

@@ -61,7 +61,11 @@ def train(
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
         CheckpointRefused: ``resume`` does not fit.
+        ExtraMissing: The recipe's backend is not installed.
     """
+    from sealtrain.training.backends.ready import make_ready
+
+    make_ready(recipe.backend.name)  # before the libraries that it changes
     from sealtrain.training.callback import RunContext
     from sealtrain.training.facts import accelerators, environment
     from sealtrain.training.privacy.audit import audit_figures, canary_source

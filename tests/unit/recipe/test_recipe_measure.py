@@ -91,7 +91,7 @@ def test_a_missing_extra_is_a_changed_environment(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def absent() -> Installation:
+    def absent(backend: Any) -> Installation:
         raise ExtraMissing("training needs the package trl", got="absent", expected=">=1")
 
     monkeypatch.setattr(measure, "measure_installation", absent)

@@ -18,6 +18,7 @@ from sealtrain.errors import ModelInvalid, RecordInvalid
 from sealtrain.training import quiet
 from sealtrain.training.adapters import adapter_config, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
+from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.loaders.stream import RecordStream
@@ -84,24 +85,27 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
-    model = build_causal_model(recipe, work.base_dir, tokenizer)
+    model, peft_config = _model(work, tokenizer)
     if recipe.columns.kind == "messages":
         _check_template(tokenizer, assistant_only=recipe.trainer.assistant_only_loss)
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
     callback = SealedRun(work.context)
-    plain_loss = not torch.cuda.is_available() and recipe.trainer.loss_type == "nll"
+    faster = recipe.backend.name == "unsloth"  # has a loss of its own
+    plain_loss = not (torch.cuda.is_available() or faster) and recipe.trainer.loss_type == "nll"
+    arguments = (
+        trainer_arguments(recipe.trainer, work.scratch)
+        | {name: getattr(recipe.trainer, name) for name in _SFT_ONLY}
+        | {"eval_packing": False}
+        | private_arguments(recipe)
+    )
+    config = SFTConfig(**arguments)
     trainer = made_private(PlainLossTrainer if plain_loss else SFTTrainer, work)(
         model=model,
-        args=SFTConfig(
-            **trainer_arguments(recipe.trainer, work.scratch)
-            | {name: getattr(recipe.trainer, name) for name in _SFT_ONLY}
-            | {"eval_packing": False}
-            | private_arguments(recipe),
-        ),
+        args=as_written(config, arguments, recipe.trainer) if faster else config,
         train_dataset=training_rows(work, _renamed(recipe.columns)),
         eval_dataset=as_iterable_dataset(_test_rows(work)) if tested else None,
         processing_class=tokenizer,
-        peft_config=None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM"),
+        peft_config=peft_config,
         callbacks=[callback],
     )
 
@@ -110,6 +114,15 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
     model, metrics = train_and_measure(work, trainer, evaluate)
     return model, tokenizer, metrics, callback
+
+
+def _model(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
+    """Base model and PEFT's configuration; ``None`` where nothing is left to be put on."""
+    recipe = work.recipe
+    if recipe.backend.name == "unsloth":
+        return load_model(recipe, work.base_dir, tokenizer), None
+    model = build_causal_model(recipe, work.base_dir, tokenizer)
+    return model, None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM")
 
 
 def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool) -> None:

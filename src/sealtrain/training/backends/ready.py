@@ -1,0 +1,117 @@
+"""Load the library of a backend so that nothing it does on being loaded leaves the guest.
+
+1. It is loaded when the recipe names it and before Transformers and TRL, which it replaces parts
+   of. It does so for the whole process: a run has a process of its own.
+2. Unsloth writes Python source and imports it again, by default from a folder where it was started.
+   Whoever may write there may run code in the guest. Here it is a folder in memory that only this
+   user opens. Unsloth also tries out where Hugging Face's caches could be; they are put there too.
+3. Axolotl imports trackers whatever it is told. Empty modules stand in for them: nothing that they
+   could do can be called, and they need not be installed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from sealtrain.errors import ExtraMissing
+from sealtrain.training import quiet
+
+quiet.silence()
+
+__all__ = ["make_ready", "muted"]
+
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder of our own is made in it
+_TRACKERS: Final = ("evaluate", "posthog", "wandb")
+# What this version of TRL no longer has; only Axolotl's process reward models would use it.
+_GONE: Final = {"trl.experimental.prm": ("PRMConfig", "PRMTrainer")}
+_folder: Path | None = None
+
+
+def make_ready(name: str) -> None:
+    """Load what ``backend.name`` of a recipe asks for; nothing for backends of our own stack.
+
+    Raises:
+        ExtraMissing: It is not installed, or there is no memory to keep its files in.
+    """
+    load = {"unsloth": _load_unsloth, "axolotl": _load_axolotl}.get(name)
+    if load is None or name in sys.modules:
+        return
+    if find_spec(name) is None:
+        raise ExtraMissing(
+            f"the backend {name} is not installed",
+            check="backend",
+            got="absent",
+            expected=f"an environment with {name}",
+            hint=f"tools/backends/install.sh {name}",
+        )
+    with muted():
+        load()
+
+
+class muted:  # noqa: N801  # read as a phrase: with muted()
+    """Nothing printed inside reaches the terminal: greetings, and names of files."""
+
+    def __init__(self) -> None:
+        self._gone = (redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()))
+
+    def __enter__(self) -> None:
+        for one in self._gone:
+            one.__enter__()
+
+    def __exit__(self, *raised: object) -> None:
+        for one in reversed(self._gone):
+            one.__exit__(None, None, None)
+
+
+def _load_unsloth() -> None:
+    folder = _in_memory()
+    os.environ["UNSLOTH_COMPILE_LOCATION"] = str(folder / "compiled")
+    os.environ["HF_HOME"] = str(folder)
+    for name, inside in (("HF_HUB_CACHE", "hub"), ("HF_XET_CACHE", "xet")):
+        os.environ[name] = str(folder / inside)
+    import unsloth  # noqa: F401  # loading it is what changes the trainers
+
+
+def _load_axolotl() -> None:
+    for name in _TRACKERS:
+        _stand_in(name)
+    for name, classes in _GONE.items():
+        if find_spec(name) is None:
+            module = _stand_in(name)
+            for one in classes:
+                setattr(module, one, type(one, (), {}))
+    import axolotl  # noqa: F401
+
+
+def _stand_in(name: str) -> ModuleType:
+    module = ModuleType(name, "Empty: see sealtrain.training.backends.ready.")
+    module.__spec__ = ModuleSpec(name, None)
+    sys.modules[name] = module
+    return module
+
+
+def _in_memory() -> Path:
+    """A folder in memory that lasts as long as the process and that nobody else opens."""
+    global _folder
+    if _folder is None:
+        if not os.access(_MEMORY, os.W_OK):
+            raise ExtraMissing(
+                "the backend unsloth needs a folder in memory for code it makes",
+                check="backend",
+                got=f"no {_MEMORY} that can be written",
+                hint="give the guest shared memory",
+            )
+        _folder = Path(tempfile.mkdtemp(prefix="sealtrain-", dir=_MEMORY))
+        atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+    return _folder

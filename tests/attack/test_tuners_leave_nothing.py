@@ -1,0 +1,73 @@
+"""Unsloth and Axolotl in the guest: exact resume, no socket, no file but sealed ones.
+
+They run where they are installed (tools/backends), each in a process of its own: loading them
+changes other libraries.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remains import Remains, remains_of
+from training_world import CANARY
+
+OURS = ("owner", "sealed", "checkpoints", "base")
+PLAYED = {"unsloth": ["pairs", "pairs-full", "pairs-qlora", "text", "messages"]}
+MEMORY = "/dev/shm/sealtrain-"  # noqa: S108
+
+pytestmark = pytest.mark.slow
+
+
+def absent(backend: str) -> str:
+    if importlib.util.find_spec(backend) is not None:
+        return ""
+    return f"{backend} is not installed here: tools/backends/install.sh {backend}"
+
+
+@pytest.fixture(scope="module", params=PLAYED)
+def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    backend: str = request.param
+    if absent(backend):
+        pytest.skip(absent(backend))
+    folder = tmp_path_factory.mktemp(backend)
+    return remains_of("tuner_victim", folder, backend, *PLAYED[backend], timeout=280)
+
+
+def played(left: Remains) -> dict[str, dict[str, Any]]:
+    return {name: one for name, one in left.answer.items() if isinstance(one, dict)}
+
+
+@pytest.mark.claim("C23")
+def test_a_resumed_run_is_the_uninterrupted_one(left: Remains) -> None:
+    for name, one in played(left).items():
+        whole, rest = one["history"]
+        assert 0 < len(rest) < len(whole), name
+        assert whole[-len(rest) :] == rest, name
+        for same in ("weights", "metrics", "rows"):
+            assert one[same][0] == one[same][1], (name, same)
+
+
+def test_it_learns(left: Remains) -> None:
+    for name, one in played(left).items():
+        losses = [values["loss"] for _, values in one["history"][0] if "loss" in values]
+        assert losses[-1] < losses[0] - 0.1, name
+
+
+@pytest.mark.claim("C4")
+def test_only_the_store_and_the_owner_leave_files(left: Remains) -> None:
+    assert left.places() == set(OURS)
+    assert {path.suffix for path in left.files("checkpoints")} == {".sealed"}
+    assert left.holding(CANARY) == {"owner"}
+
+
+@pytest.mark.claim("C4")
+def test_what_is_opened_for_writing_lies_in_memory(left: Remains) -> None:
+    assert {path for path in left.opened_outside(OURS) if not path.startswith(MEMORY)} == set()
+    assert not [name for name in left.answer["memory"] if Path("/dev/shm", name).exists()]
+
+
+def test_no_socket_is_made_and_no_program_started(left: Remains) -> None:
+    assert left.answer["called"] == []

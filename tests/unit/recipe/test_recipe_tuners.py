@@ -1,0 +1,127 @@
+"""What Unsloth and Axolotl would change in a recipe is refused before it is locked."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.errors import ExtraMissing, RecipeInvalid
+from sealtrain.recipe.backends import Unsloth
+from sealtrain.recipe.lock import measure_installation
+from sealtrain.recipe.schema import parse_recipe
+
+LORA = {"method": "lora", "target_modules": ["q_proj"]}
+QLORA = LORA | {"quantization": {"bnb_4bit_use_double_quant": True}}
+PRIVATE = {
+    "dp": "sgd",
+    "target_epsilon": 8.0,
+    "delta": 1e-5,
+    "budgets": {"hospital-a": 24.0, "hospital-b": 24.0},
+}
+BASE = {"path": "../models/base"}
+
+
+def changed(
+    sft: dict[str, Any], backend: str, *, trainer: dict[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """A recipe the backend takes, with changes."""
+    return {
+        **sft,
+        "backend": {"name": backend},
+        "model": BASE,
+        "peft": LORA,
+        "trainer": {"max_steps": 4, "max_length": 64} | (trainer or {}),
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"peft": None},
+        {"peft": LORA | {"target_modules": "all-linear", "use_rslora": True, "merge": True}},
+        {"peft": LORA | {"modules_to_save": ["lm_head"], "layers_to_transform": [0]}},
+        {"peft": QLORA, "model": BASE | {"dtype": "bfloat16"}},
+        {"trainer": {"max_length": None, "neftune_noise_alpha": 5.0, "bf16": True}},
+    ],
+)
+def test_unsloth_takes(sft: dict[str, Any], fields: dict[str, Any]) -> None:
+    recipe = parse_recipe(changed(sft, "unsloth", **fields))
+    assert recipe.backend == Unsloth(name="unsloth")
+    assert recipe.to_dict()["backend"] == {"name": "unsloth", "ranks": 1}
+
+
+SHARED: list[tuple[dict[str, Any], str]] = [
+    ({"model": {"config": {"model_type": "llama"}, "init_seed": 1}}, "model.path"),
+    ({"model": BASE | {"tokenizer": {"kind": "bytes"}}}, "model.path"),
+    ({"trainer": {"packing": True}}, "packs"),
+    ({"trainer": {"padding_free": True, "max_length": None}}, "packs"),
+    ({"trainer": {"loss_type": "dft"}}, "loss_type"),
+    ({"script": "train.py"}, "script"),
+    ({"peft": LORA | {"use_dora": True}}, "use_dora"),
+    ({"peft": {"method": "ia3", "target_modules": ["k_proj"]}}, "method lora"),
+    ({"peft": {"method": "prompt_tuning", "num_virtual_tokens": 4}}, "method lora"),
+    ({"peft": LORA | {"init_lora_weights": "pissa"}}, "init_lora_weights"),
+    ({"peft": LORA | {"target_modules": ["q_proj", "lm_head"]}}, "modules_to_save"),
+    ({"privacy": PRIVATE}, "each record"),
+]
+
+
+@pytest.mark.parametrize(("fields", "why"), SHARED)
+def test_unsloth_refuses(sft: dict[str, Any], fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(RecipeInvalid, match=why):
+        parse_recipe(changed(sft, "unsloth", **fields))
+
+
+@pytest.mark.parametrize(
+    ("peft", "why"),
+    [
+        (LORA | {"quantization": {}}, "double_quant"),
+        (
+            LORA
+            | {"quantization": {"bnb_4bit_quant_type": "fp4", "bnb_4bit_use_double_quant": True}},
+            "nf4",
+        ),
+        (QLORA, "compute_dtype"),
+    ],
+)
+def test_unsloth_holds_four_bits_in_one_way(
+    sft: dict[str, Any], peft: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(RecipeInvalid, match=why):
+        parse_recipe(changed(sft, "unsloth", peft=peft))
+
+
+def test_it_is_one_process(sft: dict[str, Any]) -> None:
+    recipe = changed(sft, "unsloth") | {"backend": {"name": "unsloth", "ranks": 2}}
+    with pytest.raises(RecipeInvalid, match="ranks"):
+        parse_recipe(recipe)
+
+
+def test_other_phases_are_not_for_it(sft: dict[str, Any]) -> None:
+    dpo = changed(sft, "unsloth", phase="dpo", columns={"chosen": "a", "rejected": "b"})
+    with pytest.raises(RecipeInvalid, match="phase sft only"):
+        parse_recipe(dpo)
+
+
+def test_what_it_brings_is_pinned_or_missing() -> None:
+    backend = Unsloth(name="unsloth")
+    if importlib.util.find_spec("unsloth") is None:
+        with pytest.raises(ExtraMissing, match="unsloth") as refusal:
+            measure_installation(backend)
+        assert "tools/backends" in str(refusal.value.hint)
+        return
+    pinned = measure_installation(backend).environment.packages
+    assert {"unsloth", "unsloth-zoo", "trl"} <= pinned.keys()
+    assert set(pinned) > set(measure_installation().environment.packages)
+
+
+@pytest.mark.parametrize("name", ["unsloth"])
+def test_the_installed_version_is_the_pinned_one(name: str) -> None:
+    tools = Path(__file__).resolve().parents[3] / "tools" / "backends" / f"{name}.txt"
+    lines = [line.split(" ")[0].replace("_", "-") for line in tools.read_text().splitlines()]
+    assert set(Unsloth.packages) <= set(lines)
