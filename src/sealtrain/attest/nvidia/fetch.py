@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -56,10 +57,11 @@ class NvidiaServices:
 
     Args:
         timeout: Seconds to wait for a connection and between bytes.
+        total: Seconds for one whole answer, however steadily it trickles in.
     """
 
-    def __init__(self, timeout: float = 30.0) -> None:
-        self._timeout = timeout
+    def __init__(self, timeout: float = 30.0, total: float = 120.0) -> None:
+        self._timeout, self._total = timeout, total
         self._clients: dict[str, httpx.Client] = {}
 
     def __enter__(self) -> Self:
@@ -92,7 +94,7 @@ class NvidiaServices:
         )
 
     def _exchange(self, method: str, url: str, limit: int, extra: dict[str, Any]) -> bytes:
-        client = self._client(url)
+        client, end = self._client(url), time.monotonic() + self._total
         try:
             with client.stream(method, url, **extra) as answer:
                 data = bytearray()
@@ -100,6 +102,8 @@ class NvidiaServices:
                     data += part
                     if len(data) > limit:
                         raise _unreachable(url, f"an answer of more than {limit} bytes")
+                    if time.monotonic() > end:
+                        raise _unreachable(url, f"an answer of more than {self._total} seconds")
                 if answer.status_code != 200:
                     raise _unreachable(url, f"HTTP {answer.status_code}")
                 return bytes(data)
