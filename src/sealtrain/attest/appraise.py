@@ -54,7 +54,8 @@ class Verdict:
     """Evidence that held under a policy. ``simulated`` means: it proves nothing about hardware.
 
     Attributes:
-        submods: By name: ``cpu0``, then ``gpu0``, ``gpu1``…, ``switch0``….
+        submods: By name: ``cpu0``, then ``gpus`` (what holds for them together), ``gpu0``,
+            ``gpu1``…, ``switch0``….
         report_data: What the processor's quote committed to, 64 bytes.
     """
 
@@ -134,7 +135,7 @@ def appraise(
     )
     submods = {"cpu0": Submodule(eat=tee.eat(verified.cpu), claims=claims)}
     return Verdict(
-        submods=submods | _accelerators(verified, policy),
+        submods=submods | _accelerators(verified),
         report_data=verified.report_data,
         simulated=verified.simulated,
         platform=verified.platform,
@@ -190,12 +191,14 @@ def _report_data(verified: Verified, binding: Binding) -> Claim:
     )
 
 
-def _accelerators(verified: Verified, policy: AppraisalPolicy) -> dict[str, Submodule]:
+def _accelerators(verified: Verified) -> dict[str, Submodule]:
     if verified.gpus is None:
         return {}
-    from sealtrain.attest.nvidia.appraise import submodules
+    from sealtrain.attest.nvidia.appraise import eat
+    from sealtrain.attest.nvidia.verify import SET
 
-    return {
-        name: Submodule(eat=eat, claims=claims)
-        for name, (eat, claims) in submodules(verified.gpus, policy.gpu).items()
+    gpus = verified.gpus
+    return {SET: Submodule(eat={}, claims=gpus.claims[SET])} | {
+        name: Submodule(eat=eat(device), claims=gpus.claims[name])
+        for name, device in gpus.devices.items()
     }

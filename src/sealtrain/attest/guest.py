@@ -37,6 +37,7 @@ __all__ = ["Guest", "load_gpu_collateral", "open_guest", "platform_of"]
 
 _MAX_COMPOSE_BYTES = 4 << 20
 _MAX_GPU_COLLATERAL_BYTES = 8 << 20
+_GPU_DRIVER = Path("/dev/nvidiactl")
 _FORMS = "SOCKET, or nitro:, snp: or tdx:DEVICE?compose=FILE"
 
 Shown = dict[str, JsonValue]
@@ -127,7 +128,7 @@ def open_guest(
         tee, attest, client = _agent(platform, address)
         compose: Callable[[], bytes] = lambda: client.info().app_compose  # noqa: E731
         accelerators = partial(_simulated_gpus, client) if platform == "simulator" else _local_gpus
-        note: Callable[[str, bytes], bool] = _unnoted
+        note: Callable[[str, bytes], bool] = client.emit_event
         sockets: tuple[Path, ...] = (Path(address),)
     else:
         if platform != tee:
@@ -247,9 +248,12 @@ _DEVICES: dict[str, Callable[[Path, bytes], Shown]] = {"nitro": _nitro, "snp": _
 
 
 def _local_gpus(nonce: bytes) -> GpuEvidence | None:
-    from sealtrain.attest.nvidia.collect import collect_local
+    if not _GPU_DRIVER.exists():
+        return None
+    from sealtrain.attest.nvidia.collect import collect_gpus, open_nvml
 
-    return collect_local(nonce)
+    with open_nvml() as nvml:
+        return collect_gpus(nvml, nonce)
 
 
 def _simulated_gpus(client: DstackClient, nonce: bytes) -> GpuEvidence | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import UsageError
@@ -138,18 +139,14 @@ def insecure_simulator_policy(
     root_der: bytes,
     *,
     tee: str = "dstack",
-    gpu_count: int = 0,
-    gpu_root_der: bytes | None = None,
-    rim_root_der: bytes | None = None,
+    gpu: NvidiaPolicy | None = None,
 ) -> AppraisalPolicy:
     """Policy that accepts any guest of one simulator, for demonstrations and tests.
 
     Args:
         root_der: The simulator's root certificate for ``tee``.
         tee: What the simulator plays: ``dstack``, ``tdx`` or ``nitro``.
-        gpu_count: Simulated accelerators the guest must show; 0 for none.
-        gpu_root_der: Root of the simulated accelerators, needed with ``gpu_count``.
-        rim_root_der: Root of their reference values, needed with ``gpu_count``.
+        gpu: Rules for simulated accelerators, ``None`` where there are none.
 
     Raises:
         TrustInvalid: Not a certificate that calls itself SIMULATED.
@@ -157,28 +154,15 @@ def insecure_simulator_policy(
     """
     if tee not in _SIMULATED:
         raise UsageError("no such simulated TEE", got=tee, expected=", ".join(_SIMULATED))
-    gpu: Any = "none"
-    if gpu_count:
-        gpu = {
-            **_nvidia(["HOPPER", "BLACKWELL"], gpu_count, 0, ["single", "mpt"]),
-            "root": _trusted(gpu_root_der or b""),
-            "rim_root": _trusted(rim_root_der or b""),
-            "driver_versions": "any",
-            "revocation": "any",
-        }
     return policy_from_dict(
         {
             "version": 2,
             "platform": "simulator",
-            "root": _trusted(root_der),
+            "root": {"insecure_simulator_root": to_base64(root_der)},
             "cpu": _SIMULATED[tee],
-            "gpu": gpu,
+            "gpu": "none" if gpu is None else gpu.to_dict(),
         }
     )
-
-
-def _trusted(root_der: bytes) -> dict[str, str]:
-    return {"insecure_simulator_root": to_base64(root_der)}
 
 
 _ANY_TDX: Final = {

@@ -3,50 +3,96 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from sealtrain.cli.output import Json, emit, say
 
+if TYPE_CHECKING:
+    from sealtrain.attest.simulator.machine import Machine, SimulatedTee
+
 __all__ = ["app"]
 
 app = typer.Typer(help="A simulated guest API. SIMULATED — NOT ATTESTED.")
+
+State = Annotated[Path, typer.Option(help="Folder with the simulated root of trust.")]
+Tee = Annotated[str, typer.Option(help="What to play: dstack (on TDX) or nitro.")]
+Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the machine.")]
+Switches = Annotated[int, typer.Option(min=0, max=32, help="NVSwitches beside the GPUs.")]
 
 
 @app.command()
 def serve(
     deployment: Annotated[Path, typer.Argument(help="app-compose.json the guest is to measure.")],
     socket: Annotated[Path, typer.Option(help="Unix socket to serve the guest API on.")],
-    state: Annotated[Path, typer.Option(help="Folder with the simulated root of trust.")],
+    state: State,
+    tee: Tee = "dstack",
+    gpus: Gpus = 0,
+    switches: Switches = 0,
+    fault: Annotated[
+        str | None, typer.Option(help="Tell one lie; sealtrain simulator faults lists them.")
+    ] = None,
+    emit_events: Annotated[
+        bool, typer.Option("--emit-events", help="Play a dstack agent of 0.5: events of the app.")
+    ] = False,
 ) -> None:
-    """Serve dstack's guest API with simulated quotes."""
+    """Serve dstack's guest API, or an enclave's security module, with simulated evidence."""
+    from sealtrain.attest.simulator.machine import Machine
     from sealtrain.attest.simulator.server import serve as serve_guest
 
+    machine = Machine(
+        tee=cast("SimulatedTee", tee),
+        gpus=gpus,
+        switches=switches,
+        emit_events=emit_events,
+        fault=fault,
+    )
+    lie = "" if fault is None else f" (fault: {fault})"
     serve_guest(
         socket,
         deployment,
         state,
-        ready=lambda: say(f"SIMULATED — NOT ATTESTED: guest API at {socket}"),
+        ready=lambda: say(f"SIMULATED — NOT ATTESTED{lie}: guest API at {socket}"),
+        machine=machine,
     )
 
 
 @app.command()
 def policy(
-    state: Annotated[Path, typer.Option(help="Folder with the simulated root of trust.")],
+    state: State,
+    tee: Tee = "dstack",
+    gpus: Gpus = 0,
+    switches: Switches = 0,
     out: Annotated[Path, typer.Option(help="Policy file to write.")] = Path("policy.yaml"),
     as_json: Json = False,
 ) -> None:
     """Write an appraisal policy that trusts this simulator and nothing else."""
     import yaml
 
-    from sealtrain.attest.presets import insecure_simulator_policy
+    from sealtrain.attest.simulator.machine import Machine
     from sealtrain.attest.simulator.state import ensure
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import atomic_write
 
-    simulated = ensure(state, system_clock())
-    trusted = insecure_simulator_policy(simulated.root_path.read_bytes())
+    machine: Machine = Machine(tee=cast("SimulatedTee", tee), gpus=gpus, switches=switches)
+    trusted = ensure(state, system_clock(), machine=machine).policy(machine)
     atomic_write(out, yaml.safe_dump(trusted.to_dict(), sort_keys=False).encode())
     say("this policy accepts simulated evidence: use it to rehearse, never with real data")
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
+
+
+@app.command()
+def faults(
+    tee: Tee = "dstack",
+    gpus: Gpus = 2,
+    switches: Switches = 1,
+    as_json: Json = False,
+) -> None:
+    """List the lies a simulated machine can tell, and the refusal each must end in."""
+    from sealtrain.attest.simulator.machine import Machine, fault_meanings
+
+    machine = Machine(tee=cast("SimulatedTee", tee))
+    found = fault_meanings(machine.tee, gpus=gpus, switches=switches)
+    width = max(map(len, found))
+    emit(as_json, found, [f"{name:<{width}}  {meaning}" for name, meaning in found.items()])

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AllowInfNan, Field, StringConstraints
 
+from sealtrain.attest.evidence import Platform
 from sealtrain.base.models import Base64, Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp
 from sealtrain.consortium.members import Consortium
 
@@ -99,7 +100,7 @@ class RecipeRecord(StrictModel):
 class Deployment(StrictModel):
     """Which deployment document was measured; the document lies in the evidence."""
 
-    platform: Literal["dstack", "simulator"]
+    platform: Platform
     app_id: Hex40
     compose_hash: Hex64
 

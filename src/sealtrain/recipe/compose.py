@@ -33,12 +33,29 @@ _SERVICE = "guest"
 _CONFIG = "recipe_lock"
 
 
+_DOCUMENT = "/run/sealtrain/app-compose.json"
+_REPORTS = "/sys/kernel/config/tsm/report"
+_GUESTS = {
+    "nitro": f"nitro:/dev/nsm?compose={_DOCUMENT}",
+    "snp": f"snp:{_REPORTS}?compose={_DOCUMENT}",
+    "tdx": f"tdx:{_REPORTS}?compose={_DOCUMENT}",
+}
+
+
 def _arguments(platform: str) -> list[str]:
+    guest = _GUESTS.get(platform, _SOCKET)
+    collateral = ("--collateral", f"file:{WORK}/collateral.json")
     return [
-        *("train", LOCK_PATH, "--platform", platform, "--guest", _SOCKET, "--base", WORK),
-        *("--collateral", f"file:{WORK}/collateral.json", "--broker", f"{WORK}/broker.yaml"),
+        *("train", LOCK_PATH, "--platform", platform, "--guest", guest, "--base", WORK),
+        *(() if platform in ("nitro", "snp") else collateral),
+        *("--broker", f"{WORK}/broker.yaml"),
         *("--data", f"{WORK}/sealed", "--out", f"{WORK}/out"),
     ]
+
+
+def _hardware_of(hardware: Hardware) -> str:
+    """The one platform that is not the simulator; an image alone is made for dstack."""
+    return next((name for name in hardware.platforms if name != "simulator"), "dstack")
 
 
 _DELIMITER = "SEALTRAIN_RECIPE_LOCK"
@@ -78,7 +95,9 @@ def build_compose(lock: Lock) -> bytes:
     if lock.recipe.hardware.image is None:
         document |= {"runner": "bash", "bash_script": _SCRIPT_HEAD + text + _SCRIPT_TAIL}
     else:
-        services = _services(lock.recipe.hardware.image, text.replace("$", "$$"))
+        services = _services(
+            lock.recipe.hardware.image, text.replace("$", "$$"), _hardware_of(lock.recipe.hardware)
+        )
         document |= {
             "runner": "docker-compose",
             "docker_compose_file": canonical_json(services).decode("utf-8"),
@@ -144,13 +163,13 @@ def _fixed(hardware: Hardware) -> dict[str, JsonValue]:
     }
 
 
-def _services(image: str, content: str) -> dict[str, JsonValue]:
+def _services(image: str, content: str, platform: str) -> dict[str, JsonValue]:
     return {
         "services": {
             _SERVICE: {
                 "image": image,
                 "entrypoint": ["sealtrain"],
-                "command": _arguments("dstack"),
+                "command": _arguments(platform),
                 "working_dir": WORK,
                 "configs": [{"source": _CONFIG, "target": LOCK_PATH}],
                 # The guest's own attestation socket and its encrypted disk; nothing else.
@@ -186,12 +205,21 @@ def _lock_in_services(document: dict[str, JsonValue]) -> str:
         content = None
     if not isinstance(content, str):
         raise _refusal("has no lock in its configs", what=what)
-    template = _services(image, content)
+    template = _services(image, content, _platform_named_in(content))
     _compare(service, template["services"][_SERVICE], f"{what}, service {_SERVICE}")
     _compare(compose, template, what)
     if "$" in content.replace("$$", ""):
         raise _refusal("would interpolate a variable into the lock", what=what)
     return content.replace("$$", "$")
+
+
+def _platform_named_in(content: str) -> str:
+    """Whose command to compare with; a lock that cannot be read is refused afterwards."""
+    try:
+        lock = parse_lock(content.replace("$$", "$").encode("utf-8", "surrogatepass"))
+    except (LockInvalid, DataInvalid):
+        return "dstack"
+    return _hardware_of(lock.recipe.hardware)
 
 
 def _lock_in_script(document: dict[str, JsonValue]) -> str:

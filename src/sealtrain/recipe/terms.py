@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from sealtrain.attest.evidence import Platform
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.recipe.fields import ColumnName, ImageName
 
@@ -91,8 +92,8 @@ class ReleasePolicy(StrictModel):
 class Hardware(StrictModel):
     """Where the recipe may run, and with which keys."""
 
-    platforms: tuple[Literal["simulator", "dstack"], ...] = Field(min_length=1)
-    image: ImageName | None = Field(description="Container image by digest; dstack needs one.")
+    platforms: tuple[Platform, ...] = Field(min_length=1)
+    image: ImageName | None = Field(description="Container image by digest; hardware needs one.")
     key_provider: Literal["none", "kms", "local", "tpm"]
     key_provider_id: str | None = Field(
         description="Pin of the key provider, hex. Unpinned, a host could bring its own."
@@ -106,8 +107,15 @@ class Hardware(StrictModel):
     def _pinned(self) -> Self:
         if len(set(self.platforms)) != len(self.platforms):
             raise ValueError("platforms name one twice")
-        if "dstack" in self.platforms and self.image is None:
-            raise ValueError("image is required on dstack, as name@sha256:…")
+        hardware = [name for name in self.platforms if name != "simulator"]
+        if len(hardware) > 1:
+            raise ValueError(
+                "platforms name two kinds of hardware: lock a recipe for each"
+            )
+        if hardware and self.image is None:
+            raise ValueError(f"image is required on {hardware[0]}, as name@sha256:…")
+        if hardware not in ([], ["dstack"]) and self.key_provider != "none":
+            raise ValueError(f"{hardware[0]} has no key provider: write none")
         if self.key_provider == "kms" and self.key_provider_id is None:
             raise ValueError("key_provider kms needs key_provider_id: unpinned, the host chooses")
         if self.key_provider == "none" and self.key_provider_id is not None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["GuestRun"]
 
 Random = Callable[[int], bytes]
+RUN_LOG_EVENT = "sealtrain-run-log"
+"""Name under which guests that measure events of apps keep the heads of the run log."""
 
 
 class GuestRun:
@@ -132,6 +134,7 @@ class GuestRun:
         self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
         self.journal = Journal(log=RunLog(run_id), started_at=to_rfc3339(clock()))
         self._counter = 0
+        self._measures = True
         self.tally = Tally()
 
     @classmethod
@@ -246,8 +249,10 @@ class GuestRun:
         return self.grant.run_key.derive("training-secret", *roots)
 
     def record(self, event: str, fields: dict[str, Any]) -> None:
-        """Append an event to the run log."""
-        self.journal.log.append(event, fields, self._clock())
+        """Append an event to the run log, and measure its head where the guest can."""
+        head = self.journal.log.append(event, fields, self._clock())
+        if self._measures:
+            self._measures = self.admitted.guest.note(RUN_LOG_EVENT, bytes.fromhex(head))
 
     def note_release(self) -> None:
         """Keep the latest receipt for the manifest and its lease in the log."""

@@ -18,6 +18,7 @@ from sealtrain.attest.dstack.client import GPU_FORMAT, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.machine import Machine
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.simulator.server import running
 from sealtrain.attest.tdx.parse import parse_quote
@@ -81,7 +82,11 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_events_of_the_app_are_measured_where_the_agent_still_does(compose: Path) -> None:
     folder = compose.parent
     with running(
-        folder / "old.sock", compose, folder / "state", clock=lambda: NOW, emit_events=True
+        folder / "old.sock",
+        compose,
+        folder / "state",
+        clock=lambda: NOW,
+        machine=Machine(emit_events=True),
     ) as path:
         client = DstackClient(str(path))
         assert client.api == "v0"

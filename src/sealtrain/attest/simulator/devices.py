@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from sealtrain.attest.nitro.collect import measure_compose
+from sealtrain.attest.simulator.machine import Machine, SimulatedTee
+from sealtrain.attest.simulator.nitro import SimulatedNsm
+from sealtrain.attest.simulator.state import SimulatorState
+from sealtrain.base.clock import Clock
 from sealtrain.errors import DataInvalid
 
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuEvidence
 
-__all__ = ["Devices", "SimulatedTee"]
-
-SimulatedTee = Literal["dstack", "nitro"]
+__all__ = ["Devices", "devices_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,32 @@ class Devices:
             raise DataInvalid("nonce of accelerators is not 32 bytes")
         shown = None if self.accelerators is None else self.accelerators(nonce).to_dict()
         return {"evidence": shown}
+
+
+def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock: Clock) -> Devices:
+    """Devices of a machine whose measured start read ``compose``.
+
+    Args:
+        machine: What is played.
+        state: Whose PKIs sign.
+        compose: The deployment document.
+        clock: Time of the security module's documents.
+
+    Raises:
+        DataInvalid: Numbers of accelerators that do not go together.
+    """
+    nsm = None
+    if machine.tee == "nitro":
+        nsm = SimulatedNsm(state.nitro, clock=clock, fault=machine.cpu_fault)
+        measure_compose(nsm, compose)
+    accelerators: Callable[[bytes], GpuEvidence] | None = None
+    if machine.gpus:
+        gpus = state.gpus(machine)
+
+        def accelerators(nonce: bytes) -> GpuEvidence:
+            return gpus.evidence(nonce, fault=machine.gpu_fault)
+
+    return Devices(tee=machine.tee, nsm=nsm, accelerators=accelerators)
 
 
 def _octets(fields: dict[str, Any], name: str) -> bytes:

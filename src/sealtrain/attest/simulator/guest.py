@@ -96,6 +96,8 @@ class SimulatedGuest:
         app_public = keys.public_half(self._app_key, "secp256k1")
         self._issued = sign_recoverable(root, keys.issued_claim(self.app_id, app_public))
         self.key_provider = _key_provider(document, seed)
+        self._log: list[dict[str, Any]] = []
+        self._registers = (bytes(48), bytes(48), bytes(48), bytes(48))
         self._boot()
 
     def event_log(self) -> list[dict[str, Any]]:

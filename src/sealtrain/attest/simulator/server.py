@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.attest.simulator.devices import devices_of
 from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.state import ensure
+from sealtrain.attest.simulator.machine import Machine
+from sealtrain.attest.simulator.state import HONEST, ensure
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import read_bounded
@@ -44,8 +46,7 @@ def serve(
     ready: Callable[[], None] | None = None,
     *,
     clock: Clock = system_clock,
-    emit_events: bool = False,
-    fault: str | None = None,
+    machine: Machine = HONEST,
 ) -> None:
     """Serve one guest until SIGTERM or SIGINT.
 
@@ -55,17 +56,16 @@ def serve(
         state: State folder, shared by all guests of one simulator.
         ready: Called once the socket answers.
         clock: Issue date of the collateral.
-        emit_events: Play an agent of 0.5, which measures the app's own events.
-        fault: One of ``simulator.faults.FAULTS``, or ``None`` to tell the truth.
+        machine: What is played.
 
     Raises:
         AlreadyExists: Something else lives at ``socket``.
         UsageError: The path is too long for a unix socket.
         LockInvalid: ``compose`` cannot be read or is not JSON.
-        DataInvalid: There is no such fault.
+        DataInvalid: Numbers of accelerators that do not go together.
         ExtraMissing: The ``simulator`` extra is not installed.
     """
-    app = guest_app(_guest(compose, state, clock(), emit_events, fault))
+    app = guest_app(_guest(compose, state, clock, machine))
     asyncio.run(_serve(app, Path(socket), ready, None))
 
 
@@ -76,15 +76,14 @@ def running(
     state: Path,
     *,
     clock: Clock = system_clock,
-    emit_events: bool = False,
-    fault: str | None = None,
+    machine: Machine = HONEST,
 ) -> Iterator[Path]:
     """The same in a background thread, for tests and for a guest inside one process.
 
     Yields:
         The socket's path, answering. Raises as ``serve``.
     """
-    app = guest_app(_guest(compose, state, clock(), emit_events, fault))
+    app = guest_app(_guest(compose, state, clock, machine))
     started = threading.Event()
     quitters: list[Callable[[], None]] = []
     failures: list[BaseException] = []
@@ -256,15 +255,20 @@ _V1: dict[str, _Method] = {
 }
 
 
-def _guest(
-    compose: Path, state: Path, now: int, emit_events: bool, fault: str | None
-) -> SimulatedGuest:
+def _guest(compose: Path, state: Path, clock: Clock, machine: Machine) -> SimulatedGuest:
     try:
         document = read_bounded(Path(compose), MAX_COMPOSE_BYTES)
     except DataInvalid as error:
         raise LockInvalid(error.message, check="app-compose.json", hint=error.hint) from error
-    opened = ensure(Path(state), now, fault=fault)
-    return SimulatedGuest(opened.pki, opened.seed, document, emit_events=emit_events, fault=fault)
+    opened = ensure(Path(state), clock(), machine=machine)
+    return SimulatedGuest(
+        opened.pki,
+        opened.seed,
+        document,
+        devices=devices_of(machine, opened, document, clock=clock),
+        emit_events=machine.emit_events,
+        fault=machine.cpu_fault if machine.tee == "dstack" else None,
+    )
 
 
 async def _serve(

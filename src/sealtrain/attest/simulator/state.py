@@ -13,15 +13,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.simulator.gpu import SimulatedGpus
+from sealtrain.attest.simulator.machine import Machine
+from sealtrain.attest.simulator.nitro import SimulatedNitroPki
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.secret import Secret
 from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid
 
-__all__ = ["SimulatorState", "ensure"]
+__all__ = ["HONEST", "SimulatorState", "ensure"]
 
 _SEED_BYTES = 32
+HONEST = Machine()
+"""A dstack guest without accelerators that tells the truth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,17 @@ class SimulatorState:
     pki: SimulatedPki
 
     @property
+    def nitro(self) -> SimulatedNitroPki:
+        """The vendor of simulated enclaves."""
+        return SimulatedNitroPki(self.seed.reveal())
+
+    def gpus(self, machine: Machine) -> SimulatedGpus:
+        """The accelerators of a machine. Raises ``DataInvalid`` where numbers do not fit."""
+        return SimulatedGpus(
+            self.seed.reveal(), count=machine.gpus, switches=machine.switches, mode=machine.mode
+        )
+
+    @property
     def root_path(self) -> Path:
         """The root certificate, DER: what ``insecure_simulator_root`` names."""
         return self.folder / "root.der"
@@ -42,13 +60,26 @@ class SimulatorState:
         """The collateral, JSON, valid for 30 days from the last start."""
         return self.folder / "collateral.json"
 
+    @property
+    def gpu_collateral_path(self) -> Path:
+        """Collateral of the accelerators, JSON, answers valid for a day from the last start."""
+        return self.folder / "gpu-collateral.json"
+
+    def policy(self, machine: Machine) -> AppraisalPolicy:
+        """A policy that accepts every guest of this simulator on such a machine."""
+        gpus = self.gpus(machine) if machine.gpus else None
+        root = self.nitro.root_der if machine.tee == "nitro" else self.root_path.read_bytes()
+        return insecure_simulator_policy(
+            root, tee=machine.tee, gpu=None if gpus is None else gpus.policy()
+        )
+
 
 def ensure(
     folder: Path,
     now: int,
     *,
     random: Callable[[int], bytes] = os.urandom,
-    fault: str | None = None,
+    machine: Machine = HONEST,
 ) -> SimulatorState:
     """Open a state folder, creating it and refreshing its collateral.
 
@@ -56,13 +87,14 @@ def ensure(
         folder: Where the state lives; created with mode 0700.
         now: Issue date of the collateral, seconds since 1970.
         random: Source of the seed.
-        fault: One of ``simulator.faults.FAULTS``: lies of the vendor go into the collateral until
-            the next start. The root that is trusted stays the honest one.
+        machine: What is played: lies of the vendor go into the collateral until the next start.
+            The root that is trusted stays the honest one.
 
     Raises:
         KeyFileInvalid: The seed is malformed or readable by others.
-        DataInvalid: There is no such fault.
+        DataInvalid: Numbers of accelerators that do not go together.
     """
+    fault = machine.cpu_fault if machine.tee == "dstack" else None
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "seed"
@@ -77,6 +109,11 @@ def ensure(
     vendor = pki if fault == "foreign-root" else state.pki
     document = json.dumps(vendor.collateral(now).to_dict(), indent=1).encode("ascii")
     atomic_write(state.collateral_path, document + b"\n", overwrite=True)
+    if machine.gpus:
+        from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
+
+        made = simulated_collateral(state.gpus(machine), now)
+        atomic_write(state.gpu_collateral_path, made.to_bytes(), overwrite=True)
     return state
 
 
