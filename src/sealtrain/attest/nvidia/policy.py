@@ -146,9 +146,10 @@ def vbios_key(version: str) -> tuple[int, ...]:
 
 
 def _key(version: str, base: int) -> tuple[int, ...]:
-    if len(version) > 64 or not all(part.isalnum() for part in version.split(".")):
+    parts = version.split(".")
+    if len(version) > 64 or not all(part.isascii() and part.isalnum() for part in parts):
         raise ValueError("not a version")
-    numbers = [int(part, base) for part in version.split(".")]
+    numbers = [int(part, base) for part in parts]
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
