@@ -18,6 +18,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Base64, StrictModel, load_model
+from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded
 
 __all__ = [
@@ -31,13 +32,9 @@ __all__ = [
     "Evidence",
     "LogEntry",
     "NitroEvidence",
-    "Platform",
     "SnpEvidence",
     "TdxEvidence",
 ]
-
-Platform = Literal["dstack", "tdx", "nitro", "snp", "simulator"]
-"""What evidence is offered as: a TEE by name, or a software guest whatever TEE it plays."""
 
 
 MAX_EVIDENCE_BYTES = 16 << 20

@@ -22,12 +22,13 @@ from urllib.parse import parse_qsl
 
 from sealtrain.attest.dstack import collect as dstack
 from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.evidence import Collateral, Evidence, Platform
+from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import read_bounded
+from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, GuestApiUnreachable, TrustInvalid, UsageError
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import yaml
 from pydantic import Field, model_validator
 
 from sealtrain.attest.dstack.policy import DstackPolicy
-from sealtrain.attest.evidence import Platform
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.roots import SimulatorRoot
@@ -26,6 +25,7 @@ from sealtrain.attest.tdx.policy import TdxPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel, load_model
+from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, TrustInvalid
 
 __all__ = ["AppraisalPolicy", "CpuPolicy", "load_policy", "policy_from_dict"]

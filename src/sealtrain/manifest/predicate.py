@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AllowInfNan, Field, StringConstraints
 
-from sealtrain.attest.evidence import Platform
 from sealtrain.base.models import Base64, Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp
+from sealtrain.base.platforms import Platform
 from sealtrain.consortium.members import Consortium
 
 __all__ = [

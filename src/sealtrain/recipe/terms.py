@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from sealtrain.attest.evidence import Platform
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
+from sealtrain.base.platforms import Platform
 from sealtrain.recipe.fields import ColumnName, ImageName
 
 __all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy"]
@@ -109,9 +109,7 @@ class Hardware(StrictModel):
             raise ValueError("platforms name one twice")
         hardware = [name for name in self.platforms if name != "simulator"]
         if len(hardware) > 1:
-            raise ValueError(
-                "platforms name two kinds of hardware: lock a recipe for each"
-            )
+            raise ValueError("platforms name two kinds of hardware: lock a recipe for each")
         if hardware and self.image is None:
             raise ValueError(f"image is required on {hardware[0]}, as name@sha256:…")
         if hardware not in ([], ["dstack"]) and self.key_provider != "none":

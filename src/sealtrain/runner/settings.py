@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sealtrain.attest.evidence import Platform
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.models import Hex32, StrictModel, load_model
+from sealtrain.base.platforms import Platform
 from sealtrain.errors import LockInvalid, UsageError
 from sealtrain.storage.address import is_url
 
