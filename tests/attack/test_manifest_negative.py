@@ -1,0 +1,450 @@
+"""Manifests, case by case: what must end in refusal does, with its own code.
+
+The numbers are those of the list that ``pytest -m negative`` shows. The attacker here may even hold
+the guest's own key and let a genuine (simulated) guest quote the changed statement: everything
+below is refused all the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from manifest_world import FINISHED, NOW, World, make_world, signer, simulated_pki
+
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.files import read_bounded
+from sealtrain.errors import (
+    CollateralExpired,
+    LimitExceeded,
+    ManifestMalformed,
+    Refused,
+    ReportDataMismatch,
+    RunLogBroken,
+    SealtrainError,
+    SignatureInvalid,
+    SubjectMismatch,
+)
+from sealtrain.manifest import form
+from sealtrain.manifest.verify import verify_manifest
+from sealtrain.records import dsse, statement
+from sealtrain.records.runlog import RunLog
+
+pytestmark = pytest.mark.claim("C25")
+
+DAY = 24 * 3600
+_MAX_MANIFEST_FILE = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def honest(world: World) -> bytes:
+    data = world.manifest()
+    verify_manifest(data, world.trust(), artefacts=world.artefacts, now=NOW)
+    return data
+
+
+def refusal(
+    world: World, data: bytes, error: type[SealtrainError], *, artefacts: Path | None = None
+) -> SealtrainError:
+    """The manifest is refused as told, with exit code 3, and nothing is returned."""
+    with pytest.raises(Refused) as caught:
+        verify_manifest(data, world.trust(), artefacts=artefacts or world.artefacts, now=NOW)
+    assert type(caught.value) is error
+    assert caught.value.exit_code == 3
+    return caught.value
+
+
+def requoted(
+    world: World,
+    honest: bytes,
+    change: Callable[[dict[str, Any]], None],
+    *,
+    head: str | None = None,
+    spell: Callable[[Any], bytes] = canonical_json,
+    kind: str = statement.PAYLOAD_TYPE,
+) -> bytes:
+    """Another statement, signed by the guest's key and quoted by the guest."""
+    document = json.loads(form.read(honest).signed_statement.payload)
+    change(document)
+    payload = spell(document)
+    committed = head or document.get("predicate", {}).get("run_log", {}).get("head", "00" * 32)
+    binding = Binding("manifest", form.commitment(payload, world.guest_key.public, committed))
+    evidence = world.evidence(binding)
+    return form.write(
+        dsse.sign(payload, kind, world.guest_key),
+        dsse.sign(evidence.to_bytes(), form.EVIDENCE_PAYLOAD_TYPE, world.guest_key),
+        world.guest_key.public,
+    )
+
+
+def test_the_honest_statement_signed_and_quoted_again_is_accepted(
+    world: World, honest: bytes
+) -> None:
+    """Every refusal below is for what was changed, not for the way it was made."""
+    data = requoted(world, honest, lambda document: None)
+    verify_manifest(data, world.trust(), artefacts=world.artefacts, now=NOW)
+
+
+# --- 64: output files --------------------------------------------------------------------------
+
+
+@pytest.mark.negative(64)
+def test_each_byte_of_a_small_output_counts(world: World, honest: bytes, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(world.artefacts, folder)
+    path = folder / "model/index.sealed"
+    original = path.read_bytes()
+    for at in range(0, len(original), 61):
+        changed = bytearray(original)
+        changed[at] ^= 1 << at % 8
+        path.write_bytes(bytes(changed))
+        refusal(world, honest, SubjectMismatch, artefacts=folder)
+
+
+@pytest.mark.negative(64)
+def test_a_link_out_of_the_folder_is_judged_by_what_it_leads_to(
+    world: World, honest: bytes, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(world.artefacts, folder)
+    (tmp_path / "elsewhere").write_bytes(b"another model")
+    (folder / "model/weights.sealed").unlink()
+    (folder / "model/weights.sealed").symlink_to(tmp_path / "elsewhere")
+    refusal(world, honest, SubjectMismatch, artefacts=folder)
+
+
+# --- 65: the envelope --------------------------------------------------------------------------
+
+
+@pytest.mark.negative(65)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/vnd.in-toto+JSON",
+        "application/vnd.in-toto+json ",
+        "application/json",
+        "",
+        form.EVIDENCE_PAYLOAD_TYPE,
+    ],
+)
+def test_a_statement_signed_under_another_payload_type_is_refused(
+    world: World, honest: bytes, kind: str
+) -> None:
+    data = requoted(world, honest, lambda document: None, kind=kind)
+    assert refusal_code(world, data) in ("manifest-malformed", "signature-invalid")
+
+
+@pytest.mark.negative(65)
+def test_the_payload_type_cannot_be_exchanged_afterwards(world: World, honest: bytes) -> None:
+    document = json.loads(honest)
+    document["bundle"]["dsseEnvelope"]["payloadType"] = "application/json"
+    assert refusal_code(world, canonical_json(document)) in (
+        "manifest-malformed",
+        "signature-invalid",
+    )
+
+
+@pytest.mark.negative(65)
+@pytest.mark.parametrize("own", ["absent", "broken", "second"])
+def test_a_foreign_signature_beside_the_guests_does_not_count(
+    world: World, honest: bytes, own: str
+) -> None:
+    """Of two signatures only the stranger's holds; or it holds, but is not alone."""
+    document = json.loads(honest)
+    envelope = document["bundle"]["dsseEnvelope"]
+    payload = from_base64(envelope["payload"])
+    stranger = dsse.sign(payload, envelope["payloadType"], signer("stranger")).to_dict()
+    (mine,) = envelope["signatures"]
+    if own == "broken":
+        signature = bytearray(from_base64(mine["sig"]))
+        signature[5] ^= 1
+        mine = {**mine, "sig": to_base64(bytes(signature))}
+    envelope["signatures"] = stranger["signatures"] + ([] if own == "absent" else [mine])
+    refusal(world, canonical_json(document), SignatureInvalid)
+
+
+def refusal_code(world: World, data: bytes) -> str:
+    with pytest.raises(Refused) as caught:
+        verify_manifest(data, world.trust(), artefacts=world.artefacts, now=NOW)
+    return caught.value.code
+
+
+# --- 66: whose quote ---------------------------------------------------------------------------
+
+
+@pytest.mark.negative(66)
+def test_a_quote_that_names_another_signer_is_refused(world: World, honest: bytes) -> None:
+    read = form.read(honest)
+    head = read.predicate.run_log.head
+    named = form.commitment(read.signed_statement.payload, signer("another").public, head)
+    evidence = world.evidence(Binding("manifest", named))
+    data = form.write(
+        read.signed_statement,
+        dsse.sign(evidence.to_bytes(), form.EVIDENCE_PAYLOAD_TYPE, world.guest_key),
+        world.guest_key.public,
+    )
+    refusal(world, data, ReportDataMismatch)
+
+
+@pytest.mark.negative(66)
+def test_a_quote_made_for_a_release_does_not_carry_a_manifest(world: World, honest: bytes) -> None:
+    read = form.read(honest)
+    committed = form.commitment(
+        read.signed_statement.payload, world.guest_key.public, read.predicate.run_log.head
+    )
+    for purpose in ("release", "renewal", "broker-keys"):
+        evidence = world.evidence(Binding(purpose, committed))
+        data = form.write(
+            read.signed_statement,
+            dsse.sign(evidence.to_bytes(), form.EVIDENCE_PAYLOAD_TYPE, world.guest_key),
+            world.guest_key.public,
+        )
+        refusal(world, data, ReportDataMismatch)
+
+
+# --- 67: the run log ---------------------------------------------------------------------------
+
+
+def entries(document: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = document["predicate"]["run_log"]["entries"]
+    assert len(found) > 2
+    return found
+
+
+def _removed(document: dict[str, Any]) -> None:
+    del entries(document)[1]
+
+
+def _beheaded(document: dict[str, Any]) -> None:
+    del entries(document)[0]
+
+
+def _cut(document: dict[str, Any]) -> None:
+    del entries(document)[-1]
+
+
+def _swapped(document: dict[str, Any]) -> None:
+    log = entries(document)
+    log[0], log[1] = log[1], log[0]
+
+
+def _appended(document: dict[str, Any]) -> None:
+    log = entries(document)
+    log.append(copy.deepcopy(log[-1]))
+
+
+def _grown(document: dict[str, Any]) -> None:
+    """Properly chained, but the head stayed where it was."""
+    run = document["predicate"]["run"]
+    log = RunLog(run["run_id"])
+    for entry in entries(document):
+        log.append(entry["event"], entry["fields"], FINISHED)
+    log.append("run.forgotten", {}, FINISHED)
+    document["predicate"]["run_log"]["entries"] = log.entries
+
+
+def _edited(document: dict[str, Any]) -> None:
+    entries(document)[1]["fields"] = {"forged": True}
+
+
+def _retimed(document: dict[str, Any]) -> None:
+    first, second = entries(document)[:2]
+    assert first["at"] != second["at"]
+    second["at"] = first["at"]
+
+
+def _other_head(document: dict[str, Any]) -> None:
+    document["predicate"]["run_log"]["head"] = "ab" * 32
+
+
+def _emptied(document: dict[str, Any]) -> None:
+    document["predicate"]["run_log"]["entries"] = []
+
+
+def _other_run(document: dict[str, Any]) -> None:
+    log = RunLog("ab" * 16)
+    for entry in entries(document):
+        log.append(entry["event"], entry["fields"], FINISHED)
+    document["predicate"]["run_log"] = {"head": log.head, "entries": log.entries}
+
+
+LOGS = [
+    _removed, _beheaded, _cut, _swapped, _appended, _grown, _edited, _retimed, _other_head,
+    _emptied, _other_run,
+]  # fmt: skip
+
+
+@pytest.mark.negative(67)
+@pytest.mark.parametrize("change", LOGS, ids=lambda change: change.__name__[1:])
+def test_a_log_that_does_not_lead_to_its_head_is_refused(
+    world: World, honest: bytes, change: Callable[[dict[str, Any]], None]
+) -> None:
+    data = requoted(world, honest, change)
+    refusal(world, data, ManifestMalformed if change is _emptied else RunLogBroken)
+
+
+@pytest.mark.negative(67)
+def test_a_head_that_the_quote_does_not_name_is_refused(world: World, honest: bytes) -> None:
+    """A consistent other history, but the guest quoted the head of the true one."""
+    true_head = form.read(honest).predicate.run_log.head
+
+    def rewritten(document: dict[str, Any]) -> None:
+        log = RunLog(document["predicate"]["run"]["run_id"])
+        for entry in entries(document)[:-1]:
+            log.append(entry["event"], entry["fields"], FINISHED)
+        document["predicate"]["run_log"] = {"head": log.head, "entries": log.entries}
+
+    refusal(world, requoted(world, honest, rewritten, head=true_head), ReportDataMismatch)
+
+
+# --- 68, 69: archived collateral and its time ----------------------------------------------------
+
+
+def with_evidence(world: World, honest: bytes, change: Callable[[Evidence], Evidence]) -> bytes:
+    """The honest manifest with changed evidence, signed again by the guest's key."""
+    read = form.read(honest)
+    evidence = change(Evidence.from_bytes(read.signed_evidence.payload))
+    return form.write(
+        read.signed_statement,
+        dsse.sign(evidence.to_bytes(), form.EVIDENCE_PAYLOAD_TYPE, world.guest_key),
+        world.guest_key.public,
+    )
+
+
+@pytest.mark.negative(68)
+@pytest.mark.parametrize("days", [-400, -31, 1, 30, 400])
+def test_collateral_of_another_time_does_not_stand_in(
+    world: World, honest: bytes, days: int
+) -> None:
+    """Authentic, of the same platform, even signed by the guest; only the time is another."""
+    other = simulated_pki().collateral(FINISHED + days * DAY)
+    data = with_evidence(world, honest, lambda evidence: evidence.with_collateral(other))
+    refusal(world, data, CollateralExpired)
+
+
+@pytest.mark.negative(68)
+def test_archived_collateral_cannot_be_exchanged_without_the_guests_key(
+    world: World, honest: bytes
+) -> None:
+    """Not even for collateral that would do."""
+    read = form.read(honest)
+    evidence = Evidence.from_bytes(read.signed_evidence.payload)
+    other = evidence.with_collateral(simulated_pki().collateral(FINISHED - DAY))
+    document = json.loads(honest)
+    document["evidence"]["payload"] = to_base64(other.to_bytes())
+    refusal(world, canonical_json(document), SignatureInvalid)
+
+
+@pytest.mark.negative(69)
+@pytest.mark.parametrize("days", [-400, -31, 2, 400])
+def test_a_run_that_ends_outside_its_collateral_is_refused(world: World, days: int) -> None:
+    data = world.manifest(quote=lambda binding: world.evidence(binding, at=FINISHED + days * DAY))
+    refusal(world, data, CollateralExpired)
+
+
+@pytest.mark.negative(69)
+def test_a_manifest_verifies_years_later_at_its_own_time_only(world: World, honest: bytes) -> None:
+    """The reader's clock does not decide whether collateral was good when the run ended."""
+    later = NOW + 20 * 365 * DAY
+    verified = verify_manifest(honest, world.trust(), artefacts=world.artefacts, now=later)
+    assert verified.evidence.verified_at == FINISHED
+
+
+# --- 70: types, keys, size -----------------------------------------------------------------------
+
+
+@pytest.mark.negative(70)
+@pytest.mark.parametrize("name", ["_type", "predicateType"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://in-toto.io/Statement/v0.1",
+        "https://sealtrain.dev/attestations/run-manifest/v2",
+        "https://slsa.dev/provenance/v1",
+        "",
+        None,
+        1,
+    ],
+)
+def test_a_statement_of_an_unknown_type_is_refused(
+    world: World, honest: bytes, name: str, value: Any
+) -> None:
+    data = requoted(world, honest, lambda document: document.update({name: value}))
+    refusal(world, data, ManifestMalformed)
+
+
+@pytest.mark.negative(70)
+@pytest.mark.parametrize("name", ["_type", "predicate", "subject"])
+def test_a_key_written_twice_in_the_payload_is_refused(
+    world: World, honest: bytes, name: str
+) -> None:
+    """Signed and quoted: which of the two would count depends on the reader's library."""
+
+    def twice(document: dict[str, Any]) -> bytes:
+        value = canonical_json(document[name])
+        key = canonical_json(name)
+        return b"{" + key + b":" + value + b"," + canonical_json(document)[1:]
+
+    refusal(world, requoted(world, honest, lambda document: None, spell=twice), ManifestMalformed)
+
+
+@pytest.mark.negative(70)
+def test_another_spelling_of_the_payload_is_refused(world: World, honest: bytes) -> None:
+    for spell in (
+        lambda document: json.dumps(document, indent=1).encode(),
+        lambda document: canonical_json(document) + b"\n",
+        lambda document: canonical_json(document).replace(b"simulated", b"\\u0073imulated", 1),
+    ):
+        data = requoted(world, honest, lambda document: None, spell=spell)
+        refusal(world, data, ManifestMalformed)
+
+
+@pytest.mark.negative(70)
+def test_a_gigabyte_is_refused_without_being_read(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    began = time.monotonic()
+    with pytest.raises(LimitExceeded):
+        read_bounded(path, _MAX_MANIFEST_FILE)
+    big = b'{"bundle":"' + b"A" * (form.MAX_MANIFEST_BYTES) + b'"}'
+    refusal(world, big, ManifestMalformed)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.negative(70)
+def test_a_payload_of_many_subjects_or_great_depth_is_refused_in_time(
+    world: World, honest: bytes
+) -> None:
+    began = time.monotonic()
+
+    def many(document: dict[str, Any]) -> None:
+        digest = hashlib.sha256(b"").hexdigest()
+        document["subject"] = [
+            {"name": f"file-{number}", "digest": {"sha256": digest}} for number in range(5_000)
+        ]
+
+    def deep(document: dict[str, Any]) -> None:
+        value: Any = 1
+        for _ in range(60):
+            value = [value]
+        document["predicate"]["run"]["environment"] = value
+
+    for change in (many, deep):
+        refusal(world, requoted(world, honest, change), ManifestMalformed)
+    assert time.monotonic() - began < 20
