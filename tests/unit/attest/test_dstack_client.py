@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from sealtrain.attest.dstack import client as client_module
 from sealtrain.attest.dstack.client import GPU_FORMAT, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.dstack.verify import verify_log
+from sealtrain.attest.evidence import MAX_LOG_ENTRIES
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.machine import Machine
 from sealtrain.attest.simulator.pki import SimulatedPki
@@ -153,6 +155,26 @@ def test_an_event_is_never_sent_twice(tmp_path: Path) -> None:
     ):
         client.emit_event("run-log", b"")
     assert seen.count("/EmitEvent") == 1
+
+
+def test_a_client_stops_before_the_log_outgrows_evidence(
+    pki: SimulatedPki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of more entries than evidence may hold would end every renewal of the lease."""
+    assert client_module._MAX_EVENTS < MAX_LOG_ENTRIES // 2
+    monkeypatch.setattr(client_module, "_MAX_EVENTS", 6)
+    guest = SimulatedGuest(pki, Secret(bytes(32)), COMPOSE, emit_events=True)
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if path == "/EmitEvent":
+            guest.emit(body["event"], bytes.fromhex(body["payload"]))
+            return said({})
+        return 404, b""
+
+    with agent(tmp_path / "a.sock", answer) as client:
+        told = [client.emit_event("run-log", b"") for _ in range(9)]
+    assert told == [True] * 6 + [False] * 3
+    assert [entry["event"] for entry in guest.event_log()].count("run-log") == 6
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(200, True), (400, False), (404, False)])

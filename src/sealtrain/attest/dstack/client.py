@@ -32,6 +32,8 @@ GPU_FORMAT = "nvidia-nvattest-collect-evidence-json-v1"
 _MAX_DEVICES = 64
 _MAX_DEVICE_TEXT = 256 << 10
 _MAX_EVENT_PAYLOAD = 32 << 10
+_MAX_EVENTS = 256
+"""One client's; the log is part of all later evidence, which holds 1024 entries."""
 _EVENT = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _HINT = (
     "inside a dstack guest mount /var/run/dstack.sock; elsewhere start the simulator and name its "
@@ -81,6 +83,7 @@ class DstackClient:
         self.socket = str(socket)
         self._timeout = timeout
         self._api: Api | None = None
+        self._emitted = 0
 
     @property
     def api(self) -> Api:
@@ -181,7 +184,8 @@ class DstackClient:
 
         Returns:
             Whether the event was measured. Agents of generation v1 never do, and v0 agents of
-            theirs refuse.
+            theirs refuse; and nothing is, once this client has emitted so many events that
+            the guest's log might outgrow evidence.
 
         Raises:
             DataInvalid: The event's name or payload is out of bounds.
@@ -194,8 +198,9 @@ class DstackClient:
                 got=f"{event[:80]!r}, {len(payload)} bytes",
                 expected=f"[a-z0-9-], 1 to 64 long; at most {_MAX_EVENT_PAYLOAD} bytes",
             )
-        if self.api == "v1":
+        if self.api == "v1" or self._emitted >= _MAX_EVENTS:
             return False
+        self._emitted += 1  # also where the answer is lost: it may have been measured
         status, answer = self._post(
             "/EmitEvent", {"event": event, "payload": payload.hex()}, tries=1
         )
