@@ -29,18 +29,22 @@ _POLL_SECONDS = 0.02
 class Rehearsal:
     """Plays owners, engineer, broker, guest and auditor in one folder."""
 
-    def __init__(self, out: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, out: Path, say: Callable[[str], None], machine: tuple[str, ...] = ()
+    ) -> None:
         """Prepare a stage.
 
         Args:
             out: New folder for everything that is made.
             say: Told of each step.
+            machine: Options of ``sealtrain simulator`` that say what both guests play.
 
         Raises:
             AlreadyExists: ``out`` is there and not empty.
         """
         self.out = out.resolve()
         self._say = say
+        self._machine = machine
         self._stack = ExitStack()
         if self.out.exists() and any(self.out.iterdir()):
             raise AlreadyExists(f"{out} is not empty", hint="choose another --out, or remove it")
@@ -121,7 +125,7 @@ class Rehearsal:
         self._say("starting two simulated guests and a broker")
         root, policy = self.out / "simulated-root", self.out / "policy.yaml"
         compose = self.out / "broker-compose.json"
-        self._run("simulator", "policy", "--state", root, "--out", policy)
+        self._run("simulator", "policy", "--state", root, "--out", policy, *self._machine)
         self._run(
             "broker", "deployment", "--consortium", self._consortium, "--policy", policy,
             "--out", compose,
@@ -129,13 +133,13 @@ class Rehearsal:
         for document, socket in ((compose, "broker.sock"), (self._deployment, "guest.sock")):
             self._serve(
                 "guest API", "simulator", "serve", document,
-                "--socket", self._sockets / socket, "--state", root,
+                "--socket", self._sockets / socket, "--state", root, *self._machine,
             )  # fmt: skip
         url = self._serve(
             "broker ready", "broker", "serve", "--consortium", self._consortium,
             "--policy", policy, "--root-secret", f"file:{self.out / 'broker-root.secret'}",
             "--state", self.out / "broker-state", "--guest", self._sockets / "broker.sock",
-            "--collateral", self._collateral, "--platform", "simulator", "--port", "0",
+            *self._collateral, "--platform", "simulator", "--port", "0",
         )  # fmt: skip
         self._run(
             "broker", "pin", "--url", url, "--deployment", compose, "--policy", policy,
@@ -166,7 +170,7 @@ class Rehearsal:
         self._say("training")
         trained = self._run(
             "train", self.out / "engineer" / "recipe.lock.json", "--platform", "simulator",
-            "--guest", self._sockets / "guest.sock", "--collateral", self._collateral,
+            "--guest", self._sockets / "guest.sock", *self._collateral,
             "--broker", self._broker, "--data", self._sealed, "--base", path.resolve().parent,
             "--out", self.out / "run", shown=True,
         )  # fmt: skip
@@ -205,8 +209,11 @@ class Rehearsal:
         return self.out / "sealed"
 
     @property
-    def _collateral(self) -> str:
-        return f"file:{self.out / 'simulated-root' / 'collateral.json'}"
+    def _collateral(self) -> tuple[str, ...]:
+        folder = self.out / "simulated-root"
+        words = ("--collateral", f"file:{folder / 'collateral.json'}")
+        of_gpus = folder / "gpu-collateral.json"
+        return (*words, *(("--gpu-collateral", f"file:{of_gpus}") if of_gpus.exists() else ()))
 
     def _identity(self, owner: str) -> Path:
         return self.out / owner / f"{owner}.identity.json"

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.simulator import Gpus, Switches, Tee
 
 __all__ = ["register"]
 
@@ -27,6 +28,9 @@ def rehearse(
         list[str],
         typer.Option(help="OWNER.NAME=OPTIONS: further options of sealtrain seal; repeat."),
     ] = [],  # noqa: B006  # typer reads the default, nobody changes it
+    tee: Tee = "dstack",
+    gpus: Gpus = 0,
+    switches: Switches = 0,
     as_json: Json = False,
 ) -> None:
     """Play every part on the simulator: found, lock, seal, approve, train, verify, open.
@@ -39,7 +43,8 @@ def rehearse(
 
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)
-    with Rehearsal(out, say) as stage:
+    machine = ("--tee", tee, "--gpus", str(gpus), "--switches", str(switches))
+    with Rehearsal(out, say, machine) as stage:
         done = stage.play(recipe, wanted, _pairs(data), _pairs(seal_as))
     passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     metrics = [f"{name:<12} {value}" for name, value in done["trained"]["metrics"].items()]
