@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["Claim", "Outcome", "among", "equal", "unlooked"]
+__all__ = ["Check", "Claim", "Outcome", "among", "equal", "held", "unlooked"]
 
 Outcome = Literal["equal", "allowed", "any"]
 """``equal`` to one expected value, among the ``allowed`` ones, or the policy said ``any``."""
@@ -42,6 +43,20 @@ class Claim:
             "source": self.source,
             "outcome": self.outcome,
         }
+
+
+Check = Callable[[], Claim]
+"""One comparison to be made: returns the claim that holds or raises. Whoever decides makes them in
+order and stops at the first breach; whoever explains makes all of them."""
+
+
+def held(checks: Iterable[Check]) -> tuple[Claim, ...]:
+    """Make comparisons in order.
+
+    Raises:
+        EvidenceRefused: What the first breach raised.
+    """
+    return tuple(check() for check in checks)
 
 
 def equal(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from sealtrain.attest.claims import Claim, among, equal
+from functools import partial
+
+from sealtrain.attest.claims import Check, Claim, among, equal, held
 from sealtrain.attest.dstack.policy import DstackPolicy
-from sealtrain.attest.dstack.verify import VerifiedDstack
+from sealtrain.attest.dstack.verify import MeasuredGuest, VerifiedDstack
 from sealtrain.attest.tdx import appraise as tdx
 from sealtrain.errors import KeyProviderMismatch, MeasurementMismatch
 
-__all__ = ["claims_of", "eat"]
+__all__ = ["checks_of", "claims_of", "eat"]
 
 _LOG = "event log"
 
@@ -24,10 +26,17 @@ def claims_of(verified: VerifiedDstack, policy: DstackPolicy, now: int) -> tuple
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    measured = verified.measured
     return (
         *tdx.claims_of(verified.signed, policy, now),
-        equal(
+        *held(checks_of(verified.measured, policy)),
+    )
+
+
+def checks_of(measured: MeasuredGuest, policy: DstackPolicy) -> tuple[Check, ...]:
+    """The comparisons of what the guest measured, not made yet; its quote's are ``tdx``'s."""
+    return (
+        partial(
+            equal,
             "key provider",
             measured.key_provider or measured.key_provider_name,
             None if policy.key_provider == "any" else policy.key_provider,
@@ -35,7 +44,8 @@ def claims_of(verified: VerifiedDstack, policy: DstackPolicy, now: int) -> tuple
             error=KeyProviderMismatch,
             message="guest got its keys from another key provider",
         ),
-        among(
+        partial(
+            among,
             "OS image",
             measured.os_image_hash or "not measured",
             policy.os_image_hash,

@@ -33,7 +33,7 @@ from sealtrain.errors import (
     KeyProviderMismatch,
 )
 
-__all__ = ["MeasuredGuest", "VerifiedDstack", "verify_dstack", "verify_log"]
+__all__ = ["MeasuredGuest", "VerifiedDstack", "replay_log", "verify_dstack", "verify_log"]
 
 _READY = "system-ready"
 _KIND_BYTE = {"none": 0, "local": 1, "kms": 2, "tpm": 3}
@@ -140,6 +140,32 @@ def verify_log(
         ComposeHashMismatch: The document is not the measured one.
         KeyProviderMismatch: The key provider's event is malformed.
     """
+    measured = replay_log(log, registers, mr_config_id)
+    if sha256_hex(app_compose) != measured.compose_hash:
+        raise ComposeHashMismatch(
+            "deployment document is not the one the guest measured",
+            check="compose hash",
+            got=sha256_hex(app_compose),
+            expected=measured.compose_hash,
+            hint="show the exact bytes that were deployed; re-serialised JSON has another hash",
+        )
+    return measured
+
+
+def replay_log(
+    log: tuple[LogEntry, ...], registers: tuple[str, str, str, str], mr_config_id: bytes
+) -> MeasuredGuest:
+    """What a log says that replays to a verified quote's registers; its document is not compared.
+
+    Args:
+        log: Entries in the order they were measured.
+        registers: RTMR0 to RTMR3, 96 hex digits each.
+        mr_config_id: 48 bytes of the TD report.
+
+    Raises:
+        EventLogMismatch: The log does not replay or breaks a rule above.
+        KeyProviderMismatch: The key provider's event is malformed.
+    """
     for index, quoted in enumerate(registers):
         entries = tuple(entry for entry in log if entry.imr == index)
         if index < 3 and not any(entry.imr < 3 for entry in log):
@@ -153,14 +179,6 @@ def verify_log(
                 hint="an event was changed, dropped, added or moved after it was measured",
             )
     measured = _measured(_boot_events(log))
-    if sha256_hex(app_compose) != measured.compose_hash:
-        raise ComposeHashMismatch(
-            "deployment document is not the one the guest measured",
-            check="compose hash",
-            got=sha256_hex(app_compose),
-            expected=measured.compose_hash,
-            hint="show the exact bytes that were deployed; re-serialised JSON has another hash",
-        )
     if any(mr_config_id):
         _check_config_id(mr_config_id, measured, _boot_events(log))
     return measured

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from sealtrain.attest.claims import Claim, among, equal, unlooked
+from functools import partial
+
+from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
 from sealtrain.attest.nitro.policy import NitroPolicy
-from sealtrain.attest.nitro.verify import PARENT_PCR, VerifiedNitro, check_age
+from sealtrain.attest.nitro.verify import (
+    PARENT_PCR,
+    VerifiedDocument,
+    VerifiedNitro,
+    check_age,
+)
 from sealtrain.errors import DebugGuest, MeasurementMismatch, PlatformMismatch
 
-__all__ = ["claims_of", "eat"]
+__all__ = ["checks_of", "claims_of", "eat"]
 
 SOURCE = "NSM document"
 _ROLE_PCR, _SIGNER_PCR = 3, 8
@@ -27,9 +34,16 @@ def claims_of(verified: VerifiedNitro, policy: NitroPolicy, now: int) -> tuple[C
         MeasurementMismatch: Image or signer is not listed.
         PlatformMismatch: Parent instance or its IAM role is not listed.
     """
-    age = check_age(verified.timestamp_ms, policy.max_age_s, now)
-    claims = [
-        equal(
+    return held(checks_of(verified, policy, now))
+
+
+def checks_of(
+    verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy, now: int
+) -> tuple[Check, ...]:
+    """The comparisons of ``claims_of``, not made yet; also of a document without its enclave."""
+    checks = [
+        partial(
+            equal,
             "debug mode",
             "off" if all(_register(verified, index) for index in (0, 1, 2)) else "on",
             "off",
@@ -37,15 +51,10 @@ def claims_of(verified: VerifiedNitro, policy: NitroPolicy, now: int) -> tuple[C
             error=DebugGuest,
             message="enclave runs in debug mode",
         ),
-        Claim(
-            name="document age",
-            got=f"{age} s",
-            expected=f"at most {policy.max_age_s} s",
-            source=SOURCE,
-            outcome="allowed",
-        ),
-        _image(verified, policy),
-        among(
+        partial(_age, verified, policy, now),
+        partial(_image, verified, policy),
+        partial(
+            among,
             "image signer",
             _register(verified, _SIGNER_PCR) or _NOT_MEASURED,
             policy.signers,
@@ -54,8 +63,9 @@ def claims_of(verified: VerifiedNitro, policy: NitroPolicy, now: int) -> tuple[C
             message="enclave image was signed by nobody the policy lists",
             hint="PCR8 measures the certificate that signed the image",
         ),
-        _parent(verified, policy),
-        among(
+        partial(_parent, verified, policy),
+        partial(
+            among,
             "IAM role",
             _register(verified, _ROLE_PCR) or _NOT_MEASURED,
             policy.iam_roles,
@@ -66,8 +76,9 @@ def claims_of(verified: VerifiedNitro, policy: NitroPolicy, now: int) -> tuple[C
         ),
     ]
     if verified.unknown_fields:
-        claims.append(unlooked("unknown fields", ", ".join(verified.unknown_fields), source=SOURCE))
-    return tuple(claims)
+        unknown = ", ".join(verified.unknown_fields)
+        checks.append(partial(unlooked, "unknown fields", unknown, source=SOURCE))
+    return tuple(checks)
 
 
 def eat(verified: VerifiedNitro) -> dict[str, str]:
@@ -79,13 +90,23 @@ def eat(verified: VerifiedNitro) -> dict[str, str]:
     }
 
 
-def _register(verified: VerifiedNitro, index: int) -> str:
+def _register(verified: VerifiedNitro | VerifiedDocument, index: int) -> str:
     """A register in hex; empty where it is absent or was never extended."""
     value = verified.pcrs.get(index, "")
     return value if value.strip("0") else ""
 
 
-def _image(verified: VerifiedNitro, policy: NitroPolicy) -> Claim:
+def _age(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy, now: int) -> Claim:
+    return Claim(
+        name="document age",
+        got=f"{check_age(verified.timestamp_ms, policy.max_age_s, now)} s",
+        expected=f"at most {policy.max_age_s} s",
+        source=SOURCE,
+        outcome="allowed",
+    )
+
+
+def _image(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy) -> Claim:
     found = tuple(verified.pcrs[index] for index in (0, 1, 2))
     got = " ".join(f"pcr{index} {value}" for index, value in enumerate(found))
     if policy.images == "any":
@@ -102,7 +123,7 @@ def _image(verified: VerifiedNitro, policy: NitroPolicy) -> Claim:
     )
 
 
-def _parent(verified: VerifiedNitro, policy: NitroPolicy) -> Claim:
+def _parent(verified: VerifiedNitro | VerifiedDocument, policy: NitroPolicy) -> Claim:
     claim = among(
         "parent instance",
         verified.parent_id,

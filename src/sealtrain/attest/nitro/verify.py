@@ -36,6 +36,8 @@ __all__ = [
     "VerifiedDocument",
     "VerifiedNitro",
     "check_age",
+    "check_compose",
+    "check_parent",
     "compose_register",
     "extended",
     "verify_document",
@@ -72,6 +74,26 @@ class VerifiedDocument:
     def debug(self) -> bool:
         """Whether the enclave runs in debug mode: its image registers are zero."""
         return any(self.document.pcrs[index] == _UNSET for index in _IMAGE_PCRS)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When the document was made."""
+        return self.document.timestamp_ms
+
+    @property
+    def parent_id(self) -> str:
+        """The parent instance."""
+        return self.document.parent_id
+
+    @property
+    def pcrs(self) -> Mapping[int, str]:
+        """Locked registers in hex."""
+        return _in_hex(self.document)
+
+    @property
+    def unknown_fields(self) -> tuple[str, ...]:
+        """Fields of the payload that this version does not know."""
+        return self.document.unknown_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +203,9 @@ def verify_nitro(
             expected="measurements",
             hint="start the enclave without --debug-mode",
         )
-    _check_parent(parsed)
+    check_parent(parsed)
     compose_hash = hashlib.sha256(app_compose).digest()
-    _check_compose(parsed, compose_hash)
+    check_compose(parsed, compose_hash)
     if parsed.user_data is None or len(parsed.user_data) != REPORT_DATA_BYTES:
         raise ReportDataMismatch(
             "document does not hold report data",
@@ -202,7 +224,7 @@ def verify_nitro(
         module_id=parsed.module_id,
         parent_id=parsed.parent_id,
         timestamp_ms=parsed.timestamp_ms,
-        pcrs=MappingProxyType({index: value.hex() for index, value in parsed.pcrs.items()}),
+        pcrs=_in_hex(parsed),
         unknown_fields=parsed.unknown_fields,
     )
 
@@ -235,8 +257,16 @@ def check_age(timestamp_ms: int, max_age_s: int, now: int) -> int:
     return max(0, age_ms // 1000)
 
 
-def _check_parent(document: NitroDocument) -> None:
-    """The module names its parent twice: in its id and in PCR4. Absent or zero says nothing."""
+def _in_hex(document: NitroDocument) -> Mapping[int, str]:
+    return MappingProxyType({index: value.hex() for index, value in document.pcrs.items()})
+
+
+def check_parent(document: NitroDocument) -> None:
+    """The module names its parent twice: in its id and in PCR4. Absent or zero says nothing.
+
+    Raises:
+        MeasurementMismatch: PCR4 is of another parent than the module's name says.
+    """
     found = document.pcrs.get(PARENT_PCR, _UNSET)
     expected = extended(_UNSET, document.parent_id.encode("ascii"))
     if found != _UNSET and found != expected:
@@ -248,7 +278,12 @@ def _check_parent(document: NitroDocument) -> None:
         )
 
 
-def _check_compose(document: NitroDocument, compose_hash: bytes) -> None:
+def check_compose(document: NitroDocument, compose_hash: bytes) -> None:
+    """Require PCR16 to be locked over a deployment document's SHA-256.
+
+    Raises:
+        ComposeHashMismatch: It is not locked, or over another hash.
+    """
     found = document.pcrs.get(COMPOSE_PCR)
     expected = compose_register(compose_hash)
     if found is None or not hmac.compare_digest(found, expected):

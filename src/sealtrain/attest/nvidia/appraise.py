@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from sealtrain.attest.claims import Claim, among, unlooked
+from sealtrain.attest.claims import Check, Claim, among, held, unlooked
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.policy import (
     DriverFloor,
@@ -15,7 +16,7 @@ from sealtrain.attest.nvidia.policy import (
 )
 from sealtrain.errors import PlatformMismatch, TcbStatusRefused
 
-__all__ = ["claims_of_device", "eat"]
+__all__ = ["checks_of_device", "claims_of_device", "eat"]
 
 _REPORT, _CERTIFICATE = "GPU report", "GPU certificate"
 _SHOWN = 8
@@ -33,9 +34,15 @@ def claims_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Clai
         PlatformMismatch: A family or device that the policy does not list.
         TcbStatusRefused: Driver or VBIOS below its floor, denied, or without one.
     """
+    return held(checks_of_device(device, policy))
+
+
+def checks_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Check, ...]:
+    """The comparisons of ``claims_of_device``, not made yet."""
     families = ("LS10",) if device.kind == "switch" else policy.architectures
-    claims = [
-        among(
+    checks: list[Check] = [
+        partial(
+            among,
             "architecture",
             device.architecture,
             families,
@@ -43,7 +50,8 @@ def claims_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Clai
             error=PlatformMismatch,
             message="accelerator is of another family than the policy accepts",
         ),
-        among(
+        partial(
+            among,
             "device",
             device.ueid,
             policy.devices,
@@ -51,18 +59,14 @@ def claims_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Clai
             error=PlatformMismatch,
             message="accelerator is not one that the policy lists",
         ),
-        unlooked("signed report", device.report.identity, source=_REPORT),
+        partial(unlooked, "signed report", device.report.identity, source=_REPORT),
     ]
     if device.kind == "gpu":
-        claims.append(_driver(device, policy))
-    claims.append(_vbios(device, policy))
+        checks.append(partial(_driver, device, policy))
+    checks.append(partial(_vbios, device, policy))
     if device.report.fwid is not None:
-        # Equal to what the certificate was made for, or the device would not have verified.
-        fwid = device.report.fwid.hex()
-        claims.append(
-            Claim(name="firmware id", got=fwid, expected=fwid, source=_CERTIFICATE, outcome="equal")
-        )
-    return tuple(claims)
+        checks.append(partial(_fwid, device.report.fwid.hex()))
+    return tuple(checks)
 
 
 def eat(device: VerifiedDevice) -> dict[str, str]:
@@ -77,6 +81,11 @@ def eat(device: VerifiedDevice) -> dict[str, str]:
     if device.driver_version:
         names["swversion"] = device.driver_version
     return names
+
+
+def _fwid(fwid: str) -> Claim:
+    # Equal to what the certificate was made for, or the device would not have verified.
+    return Claim(name="firmware id", got=fwid, expected=fwid, source=_CERTIFICATE, outcome="equal")
 
 
 def _driver(device: VerifiedDevice, policy: NvidiaPolicy) -> Claim:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sealtrain.attest.claims import Claim, among, equal, unlooked
+from functools import partial
+
+from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
 from sealtrain.attest.snp.parse import Tcb
 from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
 from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp
@@ -11,10 +13,11 @@ from sealtrain.errors import (
     MeasurementMismatch,
     MigratableGuest,
     PlatformMismatch,
+    RevocationUnknown,
     TcbStatusRefused,
 )
 
-__all__ = ["claims_of", "eat"]
+__all__ = ["checks_of", "claims_of", "eat"]
 
 _REPORT = "SEV-SNP report"
 _CHAIN = "AMD certificate chain"
@@ -37,9 +40,17 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
         TcbStatusRefused: Firmware below the policy's floor, or not committed.
         MeasurementMismatch: Another image, or nobody the policy knows authorised it.
     """
-    platform, report = verified.platform, verified.platform.report
+    return held(checks_of(verified.platform, policy, verified.revocation_checked))
+
+
+def checks_of(
+    platform: VerifiedReport, policy: SnpPolicy, revocation_checked: int | None
+) -> tuple[Check, ...]:
+    """The comparisons of ``claims_of``, not made yet; also of a report without its guest."""
+    report = platform.report
     return (
-        equal(
+        partial(
+            equal,
             "debug",
             "allowed" if report.debug else "forbidden",
             "forbidden",
@@ -48,7 +59,8 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
             message="guest runs with debugging allowed: its host reads its memory",
             hint="start the guest with bit 19 of its policy clear",
         ),
-        equal(
+        partial(
+            equal,
             "migration",
             "allowed" if report.migratable else "forbidden",
             "forbidden",
@@ -57,8 +69,9 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
             message="guest may be moved by a migration agent, memory included",
             hint="start the guest with bit 18 of its policy clear and without an agent",
         ),
-        _product(platform, policy),
-        among(
+        partial(_product, platform, policy),
+        partial(
+            among,
             "signing key",
             report.signing_key,
             policy.signing_keys,
@@ -67,8 +80,9 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
             message="report is signed by a kind of key that the policy does not allow",
             hint="a VLEK is shared by a cloud's machines; allow it only where that is meant",
         ),
-        _chip(platform, policy),
-        equal(
+        partial(_chip, platform, policy),
+        partial(
+            equal,
             "VMPL",
             str(report.vmpl),
             None if policy.vmpl == "any" else str(policy.vmpl),
@@ -76,9 +90,10 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
             error=PlatformMismatch,
             message="report was requested from another privilege level",
         ),
-        _threads(platform, policy),
+        partial(_threads, platform, policy),
         *_firmware(platform, policy),
-        among(
+        partial(
+            among,
             "guest image",
             report.measurement,
             policy.measurements,
@@ -87,8 +102,8 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
             message="guest booted another image or machine shape than any the policy lists",
             hint="recompute reference values for this image, CPU count and kernel line",
         ),
-        _authorised(platform, policy),
-        _revocation(verified, policy),
+        partial(_authorised, platform, policy),
+        partial(_revocation, revocation_checked, policy),
     )
 
 
@@ -153,26 +168,30 @@ def _threads(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Claim, ...]:
+def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Check, ...]:
     """Reported and launch TCB reach the floor; what is reported can no longer be undone."""
     name: ProductName = product_name(platform.product)
-    floor = policy.minimum_tcb[name].tcb
+    listed = policy.minimum_tcb.get(name)
+    floor = None if listed is None else listed.tcb
     return (
-        _at_least(
+        partial(
+            _at_least,
             "reported TCB",
             platform.reported_tcb,
             floor,
             "platform's firmware is older than the policy's floor",
             "the machine's operator updates firmware and microcode",
         ),
-        _at_least(
+        partial(
+            _at_least,
             "launch TCB",
             platform.launch_tcb,
             floor,
             "guest was launched by firmware older than the policy's floor",
             "restart the guest after the update",
         ),
-        _at_least(
+        partial(
+            _at_least,
             "committed TCB",
             platform.committed_tcb,
             platform.reported_tcb,
@@ -182,9 +201,10 @@ def _firmware(platform: VerifiedReport, policy: SnpPolicy) -> tuple[Claim, ...]:
     )
 
 
-def _at_least(name: str, got: Tcb, floor: Tcb, message: str, hint: str) -> Claim:
-    expected = f"at least {floor}"
-    if got.below(floor):
+def _at_least(name: str, got: Tcb, floor: Tcb | None, message: str, hint: str) -> Claim:
+    """Compare with a floor; ``None`` is that of a product which the policy does not list."""
+    expected = "no floor for this product" if floor is None else f"at least {floor}"
+    if floor is None or got.below(floor):
         raise TcbStatusRefused(message, check=name, got=got, expected=expected, hint=hint)
     return Claim(name=name, got=str(got), expected=expected, source=_REPORT, outcome="allowed")
 
@@ -208,13 +228,19 @@ def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _revocation(verified: VerifiedSnp, policy: SnpPolicy) -> Claim:
+def _revocation(checked: int | None, policy: SnpPolicy) -> Claim:
     if policy.revocation == "any":
         return unlooked("revocation", "not looked at", source=_CHAIN)
+    if checked is None:
+        raise RevocationUnknown(
+            "no revocation list came along",
+            check="revocation",
+            hint="fetch it from AMD's key distribution service and hand it to the guest",
+        )
     return Claim(
         name="revocation",
         got="not revoked",
         expected="not revoked",
-        source=f"AMD revocation list of {verified.revocation_checked}",
+        source=f"AMD revocation list of {checked}",
         outcome="equal",
     )

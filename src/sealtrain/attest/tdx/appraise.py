@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sealtrain.attest.claims import Claim, among, equal, unlooked
+from functools import partial
+
+from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import VerifiedQuote
 from sealtrain.errors import (
@@ -14,7 +16,7 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["claims_of", "eat"]
+__all__ = ["checks_of", "claims_of", "eat"]
 
 _QUOTE, _COLLATERAL, _CERTIFICATE = "TDX quote", "DCAP collateral", "PCK certificate"
 
@@ -30,8 +32,14 @@ def claims_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Cla
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
+    return held(checks_of(signed, policy, now))
+
+
+def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Check, ...]:
+    """The comparisons of ``claims_of``, not made yet."""
     return (
-        among(
+        partial(
+            among,
             "TCB status",
             signed.tcb_status,
             policy.tcb_status,
@@ -39,10 +47,11 @@ def claims_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Cla
             error=TcbStatusRefused,
             message="platform's TCB status is not acceptable",
         ),
-        _advisories(signed, policy),
-        _collateral_floor(signed, policy),
-        _collateral_age(signed, policy, now),
-        equal(
+        partial(_advisories, signed, policy),
+        partial(_collateral_floor, signed, policy),
+        partial(_collateral_age, signed, policy, now),
+        partial(
+            equal,
             "debug",
             "on" if signed.quote.debug else "off",
             "off",
@@ -50,7 +59,8 @@ def claims_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Cla
             error=DebugGuest,
             message="guest runs in debug mode",
         ),
-        equal(
+        partial(
+            equal,
             "migration",
             "possible" if any(signed.quote.service_td) else "impossible",
             "impossible",
@@ -58,7 +68,8 @@ def claims_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Cla
             error=MigratableGuest,
             message="guest can be migrated by a service guest",
         ),
-        among(
+        partial(
+            among,
             "machine",
             signed.ppid,
             policy.platform_ids,
@@ -66,7 +77,7 @@ def claims_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Cla
             error=PlatformMismatch,
             message="guest runs on a machine that the policy does not list",
         ),
-        _measurements(signed, policy),
+        partial(_measurements, signed, policy),
     )
 
 
