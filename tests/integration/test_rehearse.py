@@ -54,14 +54,23 @@ def given(tmp_path: Path) -> list[str | Path]:
 @pytest.mark.slow
 def test_one_command_plays_the_whole_run(tmp_path: Path, given: list[str | Path]) -> None:
     code, answer, talk = rehearse(
-        tmp_path, *given, "--seal-as", "clinic-a.notes=--padding bucket", "--out", "played"
+        tmp_path,
+        *given,
+        "--seal-as",
+        "clinic-a.notes=--padding bucket",
+        "--out",
+        "played",
+        "--tee",
+        "nitro",
     )
     assert code == 0, talk
     assert talk.startswith("SIMULATED — NOT ATTESTED")
     assert answer["trained"]["steps"] == 4
     assert answer["trained"]["simulated"] is True
     assert all(check["outcome"] != "failed" for check in answer["verified"]["checks"])
-    assert Path(answer["report"]).read_text().startswith("<!doctype html>")
+    report = Path(answer["report"]).read_text()
+    assert report.startswith("<!doctype html>")
+    assert "NSM document" in report  # an enclave's evidence carried the manifest
     assert (Path(answer["model"]) / "model.safetensors").is_file()
 
 

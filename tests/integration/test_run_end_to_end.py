@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stage import CANARY, RECIPE, Stage, stage
+from stage import CANARY, MACHINE, RECIPE, Stage, stage
 
 pytestmark = pytest.mark.slow
 
@@ -172,7 +172,9 @@ def test_a_changed_artefact_exits_with_three(world: Stage, finished: Path) -> No
 def test_another_trust_exits_with_three(world: Stage, finished: Path, pin: str) -> None:
     document = yaml.safe_load(world.trust.read_text())
     if pin == "root":
-        world.run("simulator", "policy", "--state", "other-root", "--out", f"other-{pin}.yaml")
+        world.run(
+            "simulator", "policy", "--state", "other-root", "--out", f"other-{pin}.yaml", *MACHINE
+        )
         document["appraisal"] = yaml.safe_load((world.folder / f"other-{pin}.yaml").read_text())
     else:
         document[pin] = "0" * 64
@@ -188,6 +190,8 @@ def test_the_report_is_one_page_that_loads_nothing(world: Stage, finished: Path)
     assert "SIMULATED — NOT ATTESTED" in page
     assert 'src="http' not in page
     assert "<svg" in page
+    for submodule in ("Processor (cpu0)", "Accelerator (gpu0)", "Accelerator (gpu1)"):
+        assert submodule in page
 
 
 SCRIPT = """
@@ -277,7 +281,7 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
     world.run("lock", changed / "recipe.yaml", "--out", changed)
     world.serve(
         "guest API", "simulator", "serve", changed / "app-compose.json",
-        "--socket", "changed.sock", "--state", "root",
+        "--socket", "changed.sock", "--state", "root", *MACHINE,
     )  # fmt: skip
     shutil.copytree(engineer / "sealed", changed / "sealed")
     answer = world.try_run(*world.train_words(changed, "changed-run"))

@@ -23,6 +23,12 @@ import yaml
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 CANARY = "canary-7d1f0c55e2"
 DEADLINE_SECONDS = 120
+MACHINE = ("--gpus", "2")
+"""What every guest of a stage plays: TDX with two accelerators."""
+COLLATERAL = (
+    "--collateral", "file:root/collateral.json",
+    "--gpu-collateral", "file:root/gpu-collateral.json",
+)  # fmt: skip
 
 RECIPE: dict[str, Any] = {
     "version": 1,
@@ -177,18 +183,18 @@ class Stage:
             "init", "stage", *(word for path in publics for word in ("--owner", path)),
             "--approve", "2", "--out", self.folder / "consortium.json",
         )  # fmt: skip
-        self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml")
+        self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml", *MACHINE)
         self.run(
             "broker", "deployment", "--consortium", "consortium.json", "--policy", "policy.yaml"
         )
         self.serve(
             "guest API", "simulator", "serve", "broker-compose.json",
-            "--socket", "broker.sock", "--state", "root",
+            "--socket", "broker.sock", "--state", "root", *MACHINE,
         )  # fmt: skip
         url = self.serve(
             "broker ready", "broker", "serve", "--consortium", "consortium.json",
             "--policy", "policy.yaml", "--root-secret", "file:root.secret", "--state", "state",
-            "--guest", "broker.sock", "--collateral", "file:root/collateral.json",
+            "--guest", "broker.sock", *COLLATERAL,
             "--platform", "simulator", "--port", "0",
         )  # fmt: skip
         self.run(
@@ -215,7 +221,7 @@ class Stage:
         self.run("lock", folder / "recipe.yaml", "--out", folder)
         self.serve(
             "guest API", "simulator", "serve", folder / "app-compose.json",
-            "--socket", f"{name}.sock", "--state", "root",
+            "--socket", f"{name}.sock", "--state", "root", *MACHINE,
         )  # fmt: skip
         self.inputs.mkdir(exist_ok=True)
         (folder / "sealed").mkdir()
@@ -244,7 +250,7 @@ class Stage:
     def train_words(self, folder: Path, out: str) -> list[str | Path]:
         return [
             "train", folder / "recipe.lock.json", "--platform", "simulator",
-            "--guest", f"{folder.name}.sock", "--collateral", "file:root/collateral.json",
+            "--guest", f"{folder.name}.sock", *COLLATERAL,
             "--broker", self.broker, "--data", folder / "sealed", "--out", self.folder / out,
         ]  # fmt: skip
 

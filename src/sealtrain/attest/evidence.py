@@ -42,6 +42,7 @@ MAX_QUOTE_BYTES = 32 << 10
 _MAX_DOCUMENT_BYTES = 16 << 10
 _SNP_REPORT_BYTES = 1184
 _MAX_CERTIFICATE_BYTES = 8 << 10
+_MAX_CRL_BYTES = 64 << 10
 MAX_LOG_ENTRIES = 1024
 MAX_COMPOSE_CHARS = 4 << 20
 _MAX_PAYLOAD_HEX = 128 << 10
@@ -112,11 +113,11 @@ class _Guest(StrictModel):
     tee: str
     app_compose: _Compose
 
-    @field_validator("quote", "document", "report", "certificates", check_fields=False)
+    @field_validator("quote", "document", "report", "certificates", "crl", check_fields=False)
     @classmethod
-    def _one_spelling(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    def _one_spelling(cls, value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         try:
-            for text in (value,) if isinstance(value, str) else value:
+            for text in (value,) if isinstance(value, str) else value or ():
                 from_base64(text)
         except DataInvalid as error:
             raise ValueError(error.message) from None
@@ -172,11 +173,18 @@ class SnpEvidence(_Guest):
     tee: Literal["snp"]
     report: _Report
     certificates: Annotated[tuple[_Certificate, ...], Field(min_length=3, max_length=3)]
+    crl: Annotated[Base64, _encoded(_MAX_CRL_BYTES)] | None
+    """The vendor's revocation list, DER; a policy may require it."""
 
     @property
     def report_bytes(self) -> bytes:
         """The report, decoded."""
         return from_base64(self.report)
+
+    @property
+    def crl_der(self) -> bytes | None:
+        """The revocation list, decoded."""
+        return None if self.crl is None else from_base64(self.crl)
 
     @property
     def certificates_der(self) -> tuple[bytes, bytes, bytes]:

@@ -185,6 +185,7 @@ def _cpu(
             policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
             simulator_root=root,
             now=now,
+            crl=shown.crl_der,
         )
     if collateral is None:
         raise CollateralMismatch(
