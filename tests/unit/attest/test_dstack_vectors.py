@@ -201,7 +201,6 @@ def test_no_byte_of_a_real_key_chain_can_be_changed(shared: Path) -> None:
     claim = keys.claim_v0("p", keys.public_half(key, "secp256k1"))
     chain = (sign_recoverable(app_key, claim), bytes.fromhex(stored["k256_signature"]))
     keys.verify_chain(chain, claim=claim, app_id=app_id, root_key=root)
-    pinned = {"app_id": app_id, "root_key": root}
     for link in (0, 1):
         for at in (0, 17, 31, 32, 49, 63, 64):
             altered = list(chain)
