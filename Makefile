@@ -6,13 +6,16 @@ STAMP := $(VENV)/.installed
 TEST_WORKERS ?= 2
 TEST_FLAGS ?= -q -n $(TEST_WORKERS) --dist loadfile
 
+FUZZ_SECONDS ?= 20
+FUZZ_TARGETS ?=
+
 # The first interpreter that really runs and is new enough; override with PYTHON=/path/to/python.
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test check fuzz format clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -28,6 +31,11 @@ check: $(STAMP) ## formatting, lint, types, layers: what must hold before a chan
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ_TARGETS narrows it
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install -q \
+		--disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python tools/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/ruff check --fix --exit-zero .
