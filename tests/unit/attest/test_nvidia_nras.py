@@ -137,7 +137,7 @@ def test_one_bad_word_about_one_device_refuses_all(version: str) -> None:
 
 
 @pytest.mark.negative(54)
-@pytest.mark.parametrize("version", ["1.0", "2.0 ", "4.0", None, 3.0])
+@pytest.mark.parametrize("version", ["1.0", "2.0 ", "4.0", None, 3.0, [], {}])
 def test_claims_of_an_unknown_version_are_refused(version: Any) -> None:
     change = {"x-nvidia-ver": version}
     refused(SERVICE.verdict(TWO, overall=lambda claims: claims.update(change)), "unknown version")

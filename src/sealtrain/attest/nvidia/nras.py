@@ -144,7 +144,7 @@ def verify_remote_verdict(
     keys = _keys(verdict.jwks)
     overall = _claims("overall", overall_token, keys, nonce=nonce, now=now)
     version = overall.get("x-nvidia-ver")
-    if version not in _PASSED_IN:
+    if not isinstance(version, str) or version not in _PASSED_IN:
         raise _refused(
             "its claims are of an unknown version",
             got=str(version)[:32],
