@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ class Server:
         claims: Size it claims of every file, where not the true one.
         redirects: Where it sends everyone, if anywhere.
         denies: Answers 403.
+        delay: Seconds before each answer.
+        most_at_once: Requests that waited together.
         status: Counter of what it answered.
     """
 
@@ -39,6 +42,9 @@ class Server:
         self.ranges, self.denies = True, False
         self.claims: int | None = None
         self.redirects = ""
+        self.delay = 0.0
+        self.waiting = self.most_at_once = 0
+        self.counting = threading.Lock()
         self.status: Counter[int] = Counter()
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         handler = type("Handler", (_Handler,), {"server_state": self})
@@ -77,6 +83,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         state = self.server_state
+        with state.counting:
+            state.waiting += 1
+            state.most_at_once = max(state.most_at_once, state.waiting)
+        time.sleep(state.delay)
+        with state.counting:
+            state.waiting -= 1
+        self._get(state)
+
+    def _get(self, state: Server) -> None:
         state.seen.append(("GET", self.path, dict(self.headers)))
         if state.failures:
             state.failures -= 1

@@ -248,13 +248,16 @@ class SealedDataset:
     def _shard(self, number: int) -> SealedFile:
         file = self._files.get(number)
         if file is None:
+            few = len(self._index.shards) <= MAX_DESCRIPTORS
+            # Not under the lock: elsewhere it takes requests, and other shards need not wait.
+            opened = self._open_shard(number, keep_open=few)
             with self._lock:
                 if self._closed:
+                    opened.close()
                     raise ValueError("read from a closed dataset")
-                file = self._files.get(number)
-                if file is None:
-                    few = len(self._index.shards) <= MAX_DESCRIPTORS
-                    file = self._files[number] = self._open_shard(number, keep_open=few)
+                file = self._files.setdefault(number, opened)
+            if file is not opened:
+                opened.close()
         return file
 
     def _open_shard(self, number: int, *, keep_open: bool) -> SealedFile:

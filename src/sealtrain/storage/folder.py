@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 from typing import Any
 
 from sealtrain.errors import DataInvalid, LimitExceeded
@@ -57,6 +58,7 @@ class RemoteFolder:
         self._room = kept_bytes
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._kept_bytes = 0
+        self._asked: dict[tuple[str, int, int], Future[bytes]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -142,20 +144,37 @@ class RemoteFolder:
         Raises:
             DataInvalid, StorageUnreachable: As ``open``.
         """
+        low, high = around
         with self._lock:
             found = self._find(name, start, end)
-        if found is not None:
-            return found
-        low, high = around
-        data: bytes = self._patience.ask(
-            lambda: self._filesystem.cat_file(self.address.of(name), start=low, end=high),
-            what=name,
-        )
-        data = data[: high - low]
-        with self._lock:
-            self.requests += 1
-            self._keep((name, low), data)
-        return data[start - low : end - low]
+            if found is not None:
+                return found
+            asked = self._asked.get((name, low, high))
+            mine = asked is None
+            if asked is None:
+                asked = self._asked[name, low, high] = Future()
+        if mine:
+            self._request(asked, name, low, high)
+        return asked.result()[start - low : end - low]
+
+    def _request(self, asked: Future[bytes], name: str, low: int, high: int) -> None:
+        """Get a range for everyone who asked for it meanwhile."""
+        try:
+            data: bytes = self._patience.ask(
+                lambda: self._filesystem.cat_file(self.address.of(name), start=low, end=high),
+                what=name,
+            )
+        except BaseException as error:
+            asked.set_exception(error)
+        else:
+            data = data[: high - low]
+            with self._lock:
+                self.requests += 1
+                self._keep((name, low), data)
+            asked.set_result(data)
+        finally:
+            with self._lock:
+                del self._asked[name, low, high]
 
     def _find(self, name: str, start: int, end: int) -> bytes | None:
         for key in reversed(self._kept):

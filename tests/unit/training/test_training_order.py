@@ -12,7 +12,7 @@ from sealtrain.errors import DataInvalid, SchemaMismatch
 from sealtrain.training.loaders.order import MAX_LANES, Order
 from sealtrain.training.loaders.quota import divided
 from sealtrain.training.loaders.renamed import renamed
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.loaders.stream import FIRST_ROWS, RecordStream
 
 SHAPES = [
     [[500]],
@@ -220,3 +220,25 @@ def test_an_owner_may_call_columns_otherwise() -> None:
     both = PlainDataset([pa.RecordBatch.from_pydict({"id": [1], "number": [2]})])
     with pytest.raises(SchemaMismatch, match="twice"):
         renamed(both, {"id": "number"}, owner="b", name="records")
+
+
+def test_a_reader_that_begins_opens_no_more_than_its_first_rows_need() -> None:
+    class Counting(type(numbered([1]))):  # type: ignore[misc]
+        reads = 0
+
+        def batch(self, number: int) -> object:
+            Counting.reads += 1
+            return super().batch(number)
+
+    plain = numbered([50] * 64)
+    counting = Counting([plain.batch(number) for number in range(64)])
+    stream = RecordStream([source_of(counting)], seed=1, ahead=0)
+    whole = ids(stream, 1000, 1000 + stream.order.round_rows)
+    opened = []
+    for rows in (8, 64, stream.order.round_rows):
+        Counting.reads = 0
+        batches = stream.batches(rows, 1000)
+        assert next(batches).column("id").to_pylist() == whole[:rows]
+        opened.append(Counting.reads)
+        batches.close()  # type: ignore[attr-defined]
+    assert opened[0] <= FIRST_ROWS[0] < opened[1] < opened[2]

@@ -5,30 +5,63 @@ decrypted record batch per lane and a few rounds of rows; nothing is written any
 ``n`` is the same row for every reader, so a run is resumed by a number.
 
 Decryption works ahead of the reader: in a process of its own where that helps (``loaders.aside``),
-else together with the shuffling in a thread.
+else together with the shuffling in a thread, which asks a store elsewhere for several batches at a
+time (``loaders.fetching``). A reader that begins, as after a resume, gets its first rows as soon as
+the batches that hold them are open.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import islice, tee
+from itertools import tee
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.loaders.ahead import ahead
 from sealtrain.training.loaders.aside import AHEAD_BATCHES, Aside
 from sealtrain.training.loaders.columns import Projection
+from sealtrain.training.loaders.fetching import AT_A_TIME, Fetching, far
 from sealtrain.training.loaders.order import MAX_LANES, Order, Pick, Round
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from sealtrain.training.sources import Source
 
+    Indices = npt.NDArray[np.int64]
+
 __all__ = ["RecordStream", "read_all"]
 
 AHEAD_ROUNDS = 2
+# Rows that are given before the rest of the first round: for a small batch, then a larger one.
+FIRST_ROWS = (16, 48)
+_OPENING_THREADS = 4
+
+
+class _Turned:
+    """A record batch in the order of its turn: rows already in place, or picked out when asked."""
+
+    __slots__ = ("_order", "_rows")
+
+    def __init__(self, rows: pa.RecordBatch, order: Indices | None) -> None:
+        self._rows, self._order = rows, order
+
+    def part(self, start: int, stop: int) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        if self._order is None:
+            return self._rows.slice(start, stop - start)
+        return self._rows.take(pa.array(self._order[start:stop]))
+
+    def at(self, places: Indices) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        return self._rows.take(pa.array(places if self._order is None else self._order[places]))
 
 
 class RecordStream:
@@ -120,25 +153,67 @@ class RecordStream:
     def _gathered(
         self, start: int, stop: int | None, rank: int, world: int, *, aside: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of each round, put together."""
+        """The rows of each round, put together; of the first one a few before the rest."""
         import pyarrow as pa
 
-        held: dict[int, pa.RecordBatch] = {}
+        held: dict[int, _Turned] = {}
+        early: dict[Pick, pa.RecordBatch] = {}
         rounds, beforehand = tee(self._touched(start, stop))
         picks = (pick for _, fresh in beforehand for pick in fresh if pick)
-        with closing(self._shuffled(picks, aside=aside)) as shuffled:
+        with closing(self._shuffled(picks, early, aside=aside)) as shuffled:
             for current, fresh in rounds:
+                low = max(0, start - current.start)
+                high = current.rows if stop is None else min(current.rows, stop - current.start)
+                low += (rank - current.start - low) % world
+                for many in () if held else FIRST_ROWS:
+                    few = current.order[low:high:world][:many]
+                    if len(few):
+                        yield self._beginning(current, few, early)
+                        low += len(few) * world
                 pieces = []
                 for pick, first in zip(current.picks, fresh, strict=True):
                     if first is not None:
                         held[pick.lane] = next(shuffled)
-                    pieces.append(held[pick.lane].slice(pick.start, pick.stop - pick.start))
-                low = max(0, start - current.start)
-                high = current.rows if stop is None else min(current.rows, stop - current.start)
-                low += (rank - current.start - low) % world
-                together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+                    pieces.append(held[pick.lane].part(pick.start, pick.stop))
                 if low < high:
+                    together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
                     yield together.take(pa.array(current.order[low:high:world]))
+
+    def _beginning(
+        self, current: Round, few: Indices, early: dict[Pick, pa.RecordBatch]
+    ) -> pa.RecordBatch:
+        """Some rows of a round, of which only the batches that hold them are opened.
+
+        Args:
+            current: The round.
+            few: Places of the rows in its picks, put together.
+            early: Gets the opened batches.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        ends = np.cumsum([pick.stop - pick.start for pick in current.picks])
+        which = np.searchsorted(ends, few, side="right")
+        numbers = np.unique(which)
+        picks = [current.picks[number] for number in numbers]
+        new = [pick for pick in picks if pick not in early]
+        early.update(zip(new, self._at_once(new), strict=True))
+        pieces = []
+        for number, pick in zip(numbers, picks, strict=True):
+            inside = few[which == number] - ends[number] + pick.stop
+            pieces.append(self._turned(pick, early[pick]).at(inside))
+        # The pieces hold the rows by pick; back into the order of the stream.
+        back = np.argsort(np.argsort(which, kind="stable"))
+        return pa.concat_batches(pieces).take(pa.array(back))
+
+    def _at_once(self, picks: Sequence[Pick]) -> list[pa.RecordBatch]:
+        """The decrypted batches of several picks, in threads: the reader waits for them anyway."""
+        datasets = [one.dataset for one in self._sources]
+        threads = AT_A_TIME if far(datasets) else min(_OPENING_THREADS, os.cpu_count() or 1)
+        if not self._ahead or threads == 1 or len(picks) < 2:
+            return [datasets[pick.source].batch(pick.batch) for pick in picks]
+        with ThreadPoolExecutor(threads, thread_name_prefix="sealtrain-opening") as pool:
+            return list(pool.map(lambda pick: datasets[pick.source].batch(pick.batch), picks))
 
     def _touched(self, start: int, stop: int | None) -> Iterator[tuple[Round, list[Pick | None]]]:
         """Rounds, each with those of its picks whose shuffled batch no earlier one had."""
@@ -159,34 +234,51 @@ class RecordStream:
             number += 1
             start = current.start + current.rows
 
-    def _shuffled(self, picks: Iterator[Pick], *, aside: bool) -> Generator[pa.RecordBatch]:
+    def _shuffled(
+        self, picks: Iterator[Pick], early: dict[Pick, pa.RecordBatch], *, aside: bool
+    ) -> Generator[_Turned]:
         """The whole batch of each pick, projected, its rows in the order of that pick's turn."""
-        import pyarrow as pa
+        with closing(self._opened(picks, early, aside=aside)) as opened:
+            for pick, batch, waited in opened:
+                turned = self._turned(pick, batch)
+                # Rows of an early batch are picked out as they are needed: a resumed run waits for
+                # them. Of others all at once, which costs less and lets go of shared memory.
+                yield turned if waited else _Turned(turned.part(0, batch.num_rows), None)
 
-        with closing(self._opened(picks, aside=aside)) as opened:
-            for pick, batch in opened:
-                kept = self._projection.project(pick.source, batch)
-                yield kept.take(pa.array(self.order.shuffled(pick, kept.num_rows)))
+    def _turned(self, pick: Pick, batch: pa.RecordBatch) -> _Turned:
+        kept = self._projection.project(pick.source, batch)
+        return _Turned(kept, self.order.shuffled(pick, kept.num_rows))
 
     def _opened(
-        self, picks: Iterator[Pick], *, aside: bool
-    ) -> Generator[tuple[Pick, pa.RecordBatch]]:
-        """The decrypted batch of each pick."""
+        self, picks: Iterator[Pick], early: dict[Pick, pa.RecordBatch], *, aside: bool
+    ) -> Generator[tuple[Pick, pa.RecordBatch, bool]]:
+        """The decrypted batch of each pick, and whether it was among the early ones."""
         datasets = [one.dataset for one in self._sources]
-        # The first round, so that a run resumes at once; then with questions ahead of answers.
-        for pick in islice(picks, MAX_LANES) if aside else picks:
-            yield pick, datasets[pick.source].batch(pick.batch)
-        if not aside:
-            return
-        asked: deque[Pick] = deque()
-        with closing(Aside(datasets, slots=AHEAD_BATCHES + 2)) as decrypting:
+        if not aside and not (self._ahead and far(datasets)):
             for pick in picks:
-                decrypting.ask(pick.source, pick.batch)
-                asked.append(pick)
-                if len(asked) > AHEAD_BATCHES:
-                    yield asked.popleft(), decrypting.answer()
+                waited = early.pop(pick, None)
+                batch = datasets[pick.source].batch(pick.batch) if waited is None else waited
+                yield pick, batch, waited is not None
+            return
+        most = AHEAD_BATCHES if aside else AT_A_TIME
+        asked: deque[tuple[Pick, pa.RecordBatch | None]] = deque()
+        helper = Aside(datasets, slots=most + 2) if aside else Fetching(datasets)
+        with closing(helper) as decrypting:
+
+            def oldest() -> tuple[Pick, pa.RecordBatch, bool]:
+                pick, waited = asked.popleft()
+                batch = decrypting.answer() if waited is None else waited
+                return pick, batch, waited is not None
+
+            for pick in picks:
+                waited = early.pop(pick, None)
+                if waited is None:
+                    decrypting.ask(pick.source, pick.batch)
+                asked.append((pick, waited))
+                if len(asked) > most:
+                    yield oldest()
             while asked:
-                yield asked.popleft(), decrypting.answer()
+                yield oldest()
 
 
 def read_all(
@@ -208,6 +300,22 @@ def read_all(
     if not sources:
         return
     projection = Projection(sources, columns, names)
-    for number, source in enumerate(sources):
-        for batch in range(len(source.dataset.batch_rows)):
-            yield projection.project(number, source.dataset.batch(batch))
+    datasets = [source.dataset for source in sources]
+    wanted = (
+        (number, batch)
+        for number, dataset in enumerate(datasets)
+        for batch in range(len(dataset.batch_rows))
+    )
+    if not far(datasets):
+        for number, batch in wanted:
+            yield projection.project(number, datasets[number].batch(batch))
+        return
+    asked: deque[int] = deque()
+    with closing(Fetching(datasets)) as fetching:
+        for number, batch in wanted:
+            fetching.ask(number, batch)
+            asked.append(number)
+            if len(asked) > AT_A_TIME:
+                yield projection.project(asked.popleft(), fetching.answer())
+        while asked:
+            yield projection.project(asked.popleft(), fetching.answer())

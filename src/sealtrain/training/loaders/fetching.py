@@ -1,0 +1,50 @@
+"""Record batches from a store elsewhere, several requests at a time, answered in order.
+
+One request after the other would wait for the network once a group; these wait together. The
+threads spend their time waiting, and never more than ``AT_A_TIME`` batches are asked for beyond
+the one that is handed over, so memory does not grow with the data.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sealtrain.training.sources import BatchedRecords
+
+__all__ = ["AT_A_TIME", "Fetching", "far"]
+
+AT_A_TIME = 8
+
+
+def far(datasets: Sequence[BatchedRecords]) -> bool:
+    """Whether any of them lies elsewhere: a sealed dataset says so of itself."""
+    return any(getattr(one, "local", True) is False for one in datasets)
+
+
+class Fetching:
+    """Opens record batches in threads. One reader; not thread-safe."""
+
+    def __init__(self, datasets: Sequence[BatchedRecords]) -> None:
+        """Name what is read; a thread begins with the first question."""
+        self._datasets = tuple(datasets)
+        self._threads = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="sealtrain-fetching")
+        self._asked: deque[Future[pa.RecordBatch]] = deque()
+
+    def ask(self, dataset: int, number: int) -> None:
+        """Have a record batch opened; ``answer`` gives batches in the order of questions."""
+        self._asked.append(self._threads.submit(self._datasets[dataset].batch, number))
+
+    def answer(self) -> pa.RecordBatch:
+        """The batch asked for first of those not answered yet; raises what opening it raised."""
+        return self._asked.popleft().result()
+
+    def close(self) -> None:
+        """Take back what is not begun, and wait for what is. Idempotent."""
+        self._asked.clear()
+        self._threads.shutdown(cancel_futures=True)
