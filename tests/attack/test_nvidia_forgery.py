@@ -47,6 +47,8 @@ from sealtrain.errors import (
     GpuReportInvalid,
     GpuSetRefused,
     ReferenceValueMismatch,
+    RemoteVerdictRefused,
+    RevocationUnknown,
     SimulatedEvidence,
     TrustInvalid,
 )
@@ -178,6 +180,14 @@ def test_missing_and_repeated_devices_are_refused(places: tuple[int, ...]) -> No
 
 
 @pytest.mark.negative(45)
+@pytest.mark.parametrize("changes", [{"gpu_count": 3}, {"gpu_count": 5}, {"switch_count": 4}])
+def test_a_whole_machine_of_another_size_is_refused(changes: dict[str, Any]) -> None:
+    """Every GPU names exactly the switches that are shown; there are still too few."""
+    with pytest.raises(GpuSetRefused, match="another number"):
+        judged(EVIDENCE, **changes)
+
+
+@pytest.mark.negative(45)
 def test_a_driver_that_sees_more_gpus_than_are_shown_is_believed() -> None:
     for count in (0, 3, 5):
         with pytest.raises(GpuSetRefused):
@@ -295,6 +305,45 @@ def test_several_gpus_that_do_not_say_how_they_talk_are_refused() -> None:
             simulator_root=mpt.root_der,
             now=NOW,
         )
+
+
+@pytest.mark.negative(46)
+@pytest.mark.parametrize("at", [0, 1])
+def test_gpus_that_are_passed_on_differently_are_no_set(at: int) -> None:
+    mpt = SimulatedGpus(b"two GPUs, one passed on alone", count=2, mode="mpt")
+    alone = resigned(
+        mpt.evidence(NONCE),
+        at,
+        mpt.gpu_devices[at],
+        lambda parts: parts.with_field(Field.FEATURE_FLAG, b"\x01\x00"),
+    )
+    with pytest.raises(GpuModeRefused, match="different modes"):
+        verify_gpus(
+            alone,
+            mpt.policy(mode=["single", "mpt"], reference_values="any"),
+            None,
+            nonce=NONCE,
+            simulator_root=mpt.root_der,
+            now=NOW,
+        )
+
+
+def test_what_the_policy_requires_and_nobody_brought_is_refused() -> None:
+    for changes, error in (
+        ({"reference_values": "require"}, ReferenceValueMismatch),
+        ({"revocation": "require"}, RevocationUnknown),
+        ({"nras": "require"}, RemoteVerdictRefused),
+    ):
+        fields: dict[str, Any] = {"reference_values": "any", **changes}
+        with pytest.raises(error):
+            verify_gpus(
+                EVIDENCE,
+                GPUS.policy(**fields),
+                None,
+                nonce=NONCE,
+                simulator_root=GPUS.root_der,
+                now=NOW,
+            )
 
 
 @pytest.mark.negative(47)

@@ -45,6 +45,7 @@ class Link:
     curve: Any = field(default_factory=ec.SECP384R1)
     hash: Any = field(default_factory=hashes.SHA384)
     path: int | None = None
+    certifies: bool | None = None
     start: datetime = datetime(2020, 1, 1, tzinfo=UTC)
     end: datetime = datetime(9999, 12, 31, tzinfo=UTC)
     usage: bool = True
@@ -90,7 +91,9 @@ def build(links: tuple[Link, ...], signers: dict[int, Any] | None = None) -> lis
                     key_encipherment=not link.sign,
                     data_encipherment=False,
                     key_agreement=False,
-                    key_cert_sign=link.sign and link.authority,
+                    key_cert_sign=(
+                        link.sign and link.authority if link.certifies is None else link.certifies
+                    ),
                     crl_sign=False,
                     encipher_only=False,
                     decipher_only=False,
@@ -144,8 +147,10 @@ def test_families_are_told_by_the_chip(chip: str, architecture: str) -> None:
 REFUSED: dict[str, tuple[Link, ...]] = {
     "leaf is an authority": changed(0, authority=True),
     "leaf may not sign": changed(0, sign=False),
+    "leaf may sign certificates": changed(0, certifies=True),
     "leaf says no use": changed(0, usage=False),
     "issuer is no authority": changed(1, authority=False),
+    "issuer may sign certificates and is no authority": changed(1, authority=False, certifies=True),
     "issuer may not sign certificates": changed(2, sign=False),
     "vendor is no authority": changed(3, authority=False),
     "path of the provisioner too short": changed(2, path=0),
