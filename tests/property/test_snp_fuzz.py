@@ -105,7 +105,7 @@ def test_a_table_names_bytes_inside_itself_or_is_refused(raw: bytes) -> None:
         assert blob in raw
 
 
-@bounded
+@settings(max_examples=50, deadline=None)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers(-5, 300) | st.text(max_size=8),
