@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import sqlite3
@@ -75,6 +76,33 @@ def test_a_broker_that_moved_is_reached_by_its_name(
         socket.create_connection(("broker.invalid", listener), timeout=5).close()
         with pytest.raises(EgressRefused):
             socket.getaddrinfo("tracker.invalid", listener)
+
+
+def test_a_store_with_another_address_at_each_look_up_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = itertools.cycle(["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"])
+    real = socket.getaddrinfo
+
+    def rotating(host: str, *words: Any, **named: Any) -> Any:
+        if host != "store.invalid":
+            return real(host, *words, **named)
+        sys.audit("socket.getaddrinfo", host, *words)
+        return real(next(addresses), *words, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rotating)
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        with confined_to(f"http://store.invalid:{port}"):
+            for _ in range(6):
+                socket.create_connection(("store.invalid", port), timeout=5).close()
+            # Under another port, or under an address nobody was told, nothing is reached.
+            for place in (("127.0.0.3", port + 1), ("127.0.0.9", port)):
+                with socket.socket() as stream, pytest.raises(EgressRefused):
+                    stream.connect(place)
+            with pytest.raises(EgressRefused):
+                socket.getaddrinfo("store.invalid.tracker.invalid", port)
+    assert socket.getaddrinfo is rotating
 
 
 def test_a_connection_that_only_reports_a_code_is_refused_too(listener: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import threading
 from collections.abc import Iterator
@@ -239,3 +240,4 @@ def test_a_confined_run_reads_from_the_store_it_named_only(
             with pytest.raises(EgressRefused):
                 other.folder("a.sealed").read("dataset.json", 100)
     assert not other.seen
+    gc.collect()  # here, or it warns in another test

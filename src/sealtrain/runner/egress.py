@@ -2,7 +2,9 @@
 
 ``confined_to``: an audit hook refuses every connection, datagram and name look-up but the broker's,
 listening ports, other programs, and files opened for writing outside the run's folder. Trackers,
-hubs and telemetry fail loudly instead of leaking. A process may fork, as the loader does: the child
+hubs and telemetry fail loudly instead of leaking. A host that is named may be looked up again at any
+time, and is reached under exactly the addresses that the caller was told: large stores answer each
+question with other ones. A process may fork, as the loader does: the child
 keeps the hook. Native code does not pass an audit hook; ``runner.lockdown`` binds that too.
 """
 
@@ -91,13 +93,14 @@ def confined_to(
     if not _hooked:
         sys.addaudithook(_watch)
         _hooked = True
-    before = _borders, _noted, sys.dont_write_bytecode
+    before = _borders, _noted, sys.dont_write_bytecode, socket.getaddrinfo
     _borders, _noted = borders, noted
     sys.dont_write_bytecode = sys.dont_write_bytecode or writable is not None
+    socket.getaddrinfo = _remembered(borders, socket.getaddrinfo)
     try:
         yield borders
     finally:
-        _borders, _noted, sys.dont_write_bytecode = before
+        _borders, _noted, sys.dont_write_bytecode, socket.getaddrinfo = before
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -118,6 +121,24 @@ def _numbers_of(host: str, port: int) -> set[tuple[str, int]]:
     except OSError:  # whoever connects will say so
         return set()
     return {(_plain(str(info[4][0])), port) for info in found}
+
+
+def _remembered(borders: Borders, real: Callable[..., Any]) -> Callable[..., Any]:
+    """``getaddrinfo``, after which the addresses it told of a host within borders are reachable."""
+
+    def look_up(host: Any, port: Any, *words: Any, **named: Any) -> Any:
+        name = os.fsdecode(host) if isinstance(host, (str, bytes)) else ""
+        ports = [allowed for known, allowed in borders.reachable if known == name]
+        before, _resolving.now = getattr(_resolving, "now", False), bool(ports)
+        try:
+            found = real(host, port, *words, **named)
+        finally:
+            _resolving.now = before
+        for info in found if ports else ():
+            borders.resolved.update((_plain(str(info[4][0])), allowed) for allowed in ports)
+        return found
+
+    return look_up
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -172,7 +193,7 @@ def _looking_up(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
         raise _refused(
             "network.refused", "a library tried to look up a name from inside the run", name
         )
-    # A host may have moved since the gate closed, as those of large stores do.
+    # Of other ways to ask than ``getaddrinfo`` the answer is not seen: ask as well.
     if not getattr(_resolving, "now", False):
         _resolving.now = True
         try:
