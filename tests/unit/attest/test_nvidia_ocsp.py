@@ -162,6 +162,12 @@ def test_each_certificate_needs_its_own_answer(place: int) -> None:
 
 
 @pytest.mark.negative(52)
+def test_a_chain_that_nobody_answers_for_is_not_clear() -> None:
+    with pytest.raises(RevocationUnknown, match="length"):
+        check_answers(CHAIN[:2], all_good(), now=NOW, max_age=DAY)
+
+
+@pytest.mark.negative(52)
 def test_no_flipped_byte_of_the_signed_part_passes() -> None:
     whole = good(1, signer=responder(DEVICE.chain[2]))
     signed = ocsp.load_der_ocsp_response(whole).tbs_response_bytes

@@ -99,6 +99,8 @@ def check_answers(
     """
     parsed = [(answer, _parse(answer)) for answer in answers]
     asked = asked_certificates(certificates)
+    if not asked:
+        raise _unknown("no authority answers for a chain of this length")
     made = [
         _good(certificate, issuer, parsed, now=now, max_age=max_age)
         for certificate, issuer in asked
