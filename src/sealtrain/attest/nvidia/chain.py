@@ -8,9 +8,9 @@ the leaf are authorities that may sign certificates, within their path length; t
 and may sign. 6. ``now`` lies in the validity of each; NVIDIA's end in the year 9999, so revocation
 lives elsewhere (``ocsp``). 7. No critical extension that nobody here understands.
 
-That one certificate issued another is a fact about two byte strings, so it is remembered: links
-above the devices are shared by thousands of them, and a lease is renewed by the same ones. Dates
-are looked at every time.
+What a certificate may do and whom it issued are facts about byte strings, so they are remembered:
+links above the devices are shared by thousands of them, and a lease is renewed by the same ones.
+Dates are looked at every time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ from sealtrain.errors import (
     SimulatedEvidence,
 )
 
-__all__ = ["CHAIN_LENGTH", "NVIDIA_ROOT_SHA256", "DeviceChain", "verify_chain"]
+__all__ = [
+    "CHAIN_LENGTH",
+    "NVIDIA_ROOT_SHA256",
+    "DeviceChain",
+    "named_architecture",
+    "verify_chain",
+]
 
 NVIDIA_ROOT_SHA256 = "102bf659d5419614c9d8e6aecebc80454eb26b1df6a769ac720b9a690b167b48"
 """SHA-256 of the certificate ``NVIDIA Device Identity CA`` (DER)."""
@@ -111,7 +117,7 @@ def verify_chain(pem: str, *, simulator_root: bytes | None, now: int) -> DeviceC
     leaf, device = loaded[:2]
     for depth, certificate in enumerate(loaded):
         _check_dates(certificate, now)
-        _check_role(certificate, depth)
+        _check_role(certificates[depth], depth)
     for child, issuer in pairwise(certificates):
         _check_link(child, issuer)
     hwmodel = _one(device, NameOID.COMMON_NAME)
@@ -135,6 +141,20 @@ def verify_chain(pem: str, *, simulator_root: bytes | None, now: int) -> DeviceC
         fwid=certified_fwid(leaf),
         simulated=simulator_root is not None,
     )
+
+
+def named_architecture(certificates: tuple[bytes, ...]) -> Architecture:
+    """Family that a chain's second certificate names; a claim until the chain is verified.
+
+    Raises:
+        CertificateChainInvalid: Too short, unreadable, or of no accelerator this release knows.
+    """
+    if len(certificates) < 2:
+        raise _refusal("certificate chain has another length", expected=f"{CHAIN_LENGTH}")
+    named = _one(_load(certificates[1]), NameOID.COMMON_NAME).removeprefix(_SIMULATED)
+    if named[:2] not in _ARCHITECTURES:
+        raise _refusal("certificates name no accelerator this release knows", got=named[:80])
+    return _ARCHITECTURES[named[:2]]
 
 
 def _refusal(
@@ -199,8 +219,10 @@ def _check_dates(certificate: x509.Certificate, now: int) -> None:
         )
 
 
-def _check_role(certificate: x509.Certificate, depth: int) -> None:
+@lru_cache(maxsize=_REMEMBERED)
+def _check_role(der: bytes, depth: int) -> None:
     """``depth`` certificates stand below this one, ``depth - 1`` of them authorities."""
+    certificate = _load(der)
     constraints: x509.BasicConstraints | None = None
     usage: x509.KeyUsage | None = None
     for extension in certificate.extensions:
