@@ -266,6 +266,55 @@ def test_a_driver_that_contradicts_its_gpus_is_refused(mode: str) -> None:
         judged(claiming(EVIDENCE, multi_gpu_mode=mode), mode=["single", "mpt", "protected_pcie"])
 
 
+# What a driver reads, what its GPU reports (status, flag), and the mode that makes; none is refused.
+AGREEMENTS: tuple[tuple[str, bytes | None, bytes | None, str | None], ...] = (
+    ("none", b"\x55", b"\x01\x00", "single"),
+    ("none", b"\x55", None, "single"),
+    ("none", None, None, "single"),
+    ("none", b"\x55", b"\x00\x00", "mpt"),
+    ("nvle", b"\x55", b"\x00\x00", "mpt"),
+    ("none", b"\xaa", b"\x01\x00", None),
+    ("none", b"\xaa", None, None),
+    ("none", b"\x55", b"\x02\x00", None),
+    ("none", None, b"\x02\x00", None),
+    ("nvle", b"\x55", b"\x01\x00", None),
+    ("nvle", b"\x55", None, None),
+    ("nvle", b"\xaa", b"\x00\x00", None),
+)
+
+
+@pytest.mark.negative(46)
+@pytest.mark.parametrize(("driver", "status", "flag", "mode"), AGREEMENTS)
+def test_driver_status_and_flag_must_agree(
+    driver: str, status: bytes | None, flag: bytes | None, mode: str | None
+) -> None:
+    alone = SimulatedGpus(b"one GPU and what it reports", count=1)
+    evidence = resigned(
+        claiming(alone.evidence(NONCE), multi_gpu_mode=driver),
+        0,
+        alone.gpu_devices[0],
+        lambda parts: parts.with_field(Field.PROTECTED_PCIE, status).with_field(
+            Field.FEATURE_FLAG, flag
+        ),
+    )
+
+    def verdict() -> VerifiedGpus:
+        return verify_gpus(
+            evidence,
+            alone.policy(mode=["single", "mpt", "protected_pcie"], reference_values="any"),
+            None,
+            nonce=NONCE,
+            simulator_root=alone.root_der,
+            now=NOW,
+        )
+
+    if mode is None:
+        with pytest.raises(GpuModeRefused):
+            verdict()
+    else:
+        assert verdict().mode == mode
+
+
 @pytest.mark.negative(46)
 def test_captured_gpus_in_the_other_mode_are_refused(shared: Path) -> None:
     nonce = bytes.fromhex(expected(shared, "hopper_580_mpt")[0]["nonce"])
