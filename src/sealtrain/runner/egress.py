@@ -2,10 +2,10 @@
 
 ``confined_to``: an audit hook refuses every connection, datagram and name look-up but the broker's,
 listening ports, other programs, and files opened for writing outside the run's folder. Trackers,
-hubs and telemetry fail loudly instead of leaking. A host that is named may be looked up again at any
-time, and is reached under exactly the addresses that the caller was told: large stores answer each
-question with other ones. A process may fork, as the loader does: the child
-keeps the hook. Native code does not pass an audit hook; ``runner.lockdown`` binds that too.
+hubs and telemetry fail loudly instead of leaking. A host that is named may be looked up again at
+any time, and is reached under the addresses that were told: large stores answer each question with
+other ones. A process may fork, as the loader does: the child keeps the hook. Native code does not
+pass an audit hook; ``runner.lockdown`` binds that too.
 """
 
 from __future__ import annotations

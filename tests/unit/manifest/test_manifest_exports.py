@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from referencing import Registry, Resource
 
 from sealtrain.errors import KeyFileInvalid, NoStanza, Refused, SubjectMismatch
 from sealtrain.manifest.exports.account import Account, account_of, plain
-from sealtrain.manifest.exports.cyclonedx import cyclonedx
+from sealtrain.manifest.exports.cyclonedx import _APPROACHES, cyclonedx
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.model_signing import (
     load_signing_key,
@@ -33,10 +34,13 @@ from sealtrain.manifest.exports.opened import opened_digests
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.verify import Report, examine
+from sealtrain.recipe.lockfile import Lock
+from sealtrain.recipe.schema import PHASES, load_recipe
 from sealtrain.runner.outputs import seal_model
 
 pytestmark = pytest.mark.claim("C39")
 
+READY = Path(__file__).resolve().parents[3] / "recipes"
 FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": os.urandom(3000)}
 SHARED = Path(os.environ.get("SEALTRAIN_SHARED", Path(__file__).resolve().parents[4] / "shared"))
 HOSTILE = "<script>alert(1)</script> **bold** [link](javascript:x) | cell `code`"
@@ -188,6 +192,82 @@ def test_the_bill_names_every_part_by_digest(account: Account, world: World) -> 
     for one in document["dependencies"]:
         assert {one["ref"], *one["dependsOn"]} <= known
     assert cyclonedx(account) == cyclonedx(account)
+
+
+def locked(account: Account, path: Path) -> Account:
+    """The account as if a ready recipe had run."""
+    recipe = load_recipe(path)
+    kind = recipe.model.kind
+    pinned = {"kind": kind, "sha256": None if kind == "sealed" else "33" * 32}
+    tokenizer = {"kind": "none", "sha256": None}
+    further = {
+        name: {"model": {"kind": "folder", "sha256": "44" * 32}, "tokenizer": tokenizer}
+        for name in recipe.further_models
+    }
+    lock = Lock.model_validate(
+        {
+            **{name: getattr(account.lock, name) for name in Lock.model_fields},
+            "recipe": recipe,
+            "model": pinned,
+            "models": further,
+        }
+    )
+    roles = {(one.owner, one.name): one.role for one in recipe.datasets}
+    datasets = tuple(
+        replace(account.datasets[0], owner=owner, name=name, role=role)
+        for (owner, name), role in roles.items()
+    )
+    return replace(account, lock=lock, datasets=datasets)
+
+
+def test_every_phase_has_a_learning_type() -> None:
+    assert list(_APPROACHES) == sorted(PHASES)
+
+
+@pytest.mark.parametrize("version", ["1.6", "1.7"])
+def test_the_bill_of_every_ready_recipe_satisfies_the_schema(
+    version: Any, account: Account
+) -> None:
+    validator = judge(version)
+    for path in sorted(READY.glob("*.yaml")):
+        document = json.loads(cyclonedx(locked(account, path), version=version))
+        assert [error.message for error in validator.iter_errors(document)] == [], path.name
+
+
+@pytest.mark.parametrize(
+    ("recipe", "approach", "models"),
+    [
+        ("cpt", "self-supervised", {"base-model"}),
+        ("sft-lora", "supervised", {"base-model", "adapter"}),
+        ("rlhf-ppo", "reinforcement-learning", {"base-model", "reward-model"}),
+        ("dpo-lora", "supervised", {"base-model", "adapter"}),
+        ("evaluate-sealed", None, {"base-model"}),
+    ],
+)
+def test_the_bill_says_how_it_learned_and_from_which_models(
+    recipe: str, approach: str | None, models: set[str], account: Account
+) -> None:
+    ran = locked(account, READY / f"{recipe}.yaml")
+    document = json.loads(cyclonedx(ran))
+    parameters = document["metadata"]["component"]["modelCard"]["modelParameters"]
+    assert parameters.get("approach") == (None if approach is None else {"type": approach})
+    parts = {
+        one["bom-ref"]: one
+        for one in document["components"]
+        if one["type"] == "machine-learning-model"
+    }
+    assert models <= set(parts) <= models | {"adapter"}
+    if "reward-model" in models:
+        assert parts["reward-model"]["hashes"][0]["content"] == "44" * 32
+    if recipe == "evaluate-sealed":
+        told = {one["name"]: one["value"] for one in parts["base-model"]["properties"]}
+        assert told["sealtrain:ciphertext-root"] == account.datasets[0].root
+        assert "hashes" not in parts["base-model"]
+        names = {one["bom-ref"] for one in document["components"]}
+        assert "dataset:hospital-a/risk-model" not in names
+    known = {"model", *(one["bom-ref"] for one in document["components"])}
+    for one in document["dependencies"]:
+        assert {one["ref"], *one["dependsOn"]} <= known
 
 
 CURVES = [ec.SECP256R1, ec.SECP384R1, ec.SECP521R1]

@@ -17,7 +17,25 @@ __all__ = ["cyclonedx"]
 _SPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 """Namespace of URLs in RFC 9562."""
 
-_TASKS = {"classify": "classification", "embed": "embedding"}
+_TASKS = {
+    "classify": "classification",
+    "embed": "embedding",
+    "evaluate": "classification",
+    "reward": "reward-modeling",
+    "vlm": "image-text-to-text",
+}
+_APPROACHES = {
+    "classify": "supervised",
+    "cpt": "self-supervised",
+    "dpo": "supervised",  # a loss on pairs that people labelled; nothing is sampled
+    "embed": "supervised",
+    "evaluate": None,  # nothing learns
+    "reward": "supervised",
+    "rlhf": "reinforcement-learning",
+    "sft": "supervised",
+    "vlm": "supervised",
+}
+"""Phase → learning type of the specification."""
 
 
 def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> bytes:
@@ -28,9 +46,10 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
         version: Of the specification.
     """
     lock, run = account.lock, account.predicate.run
-    data = [_dataset(one) for one in account.datasets]
+    data = [_dataset(one) for one in account.datasets if one.role != "model"]
+    models = [_base_model(account), *_further_models(account), *_adapter(account)]
     parts = [
-        _base_model(account),
+        *models,
         *data,
         *(
             {
@@ -72,7 +91,12 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
             {
                 "ref": "model",
                 "dependsOn": sorted(one["bom-ref"] for one in parts if one["type"] != "file"),
-            }
+            },
+            *(
+                {"ref": one["bom-ref"], "dependsOn": ["base-model"]}
+                for one in models
+                if one["bom-ref"] == "adapter"
+            ),
         ],
     }
     return canonical_json(document)
@@ -88,7 +112,7 @@ def _model(account: Account, data: list[str]) -> dict[str, Any]:
         "description": recipe.description,
         "modelCard": {
             "modelParameters": {
-                "approach": {"type": "supervised"},
+                **_approach(recipe.phase),
                 "task": _TASKS.get(recipe.phase, "text-generation"),
                 "modelArchitecture": account.base,
                 "datasets": [{"ref": one} for one in data],
@@ -107,13 +131,59 @@ def _model(account: Account, data: list[str]) -> dict[str, Any]:
 
 def _base_model(account: Account) -> dict[str, Any]:
     pin = account.lock.model
+    sealed = [
+        _property(name, value)
+        for one in account.datasets
+        if one.role == "model"
+        for name, value in (("owner", one.owner), ("ciphertext-root", one.root))
+    ]
     return {
         "type": "machine-learning-model",
         "bom-ref": "base-model",
         "name": account.base[:200],
-        **({} if pin.sha256 is None else {"hashes": [{"alg": "SHA-256", "content": pin.sha256}]}),
-        "properties": [_property("kind", pin.kind)],
+        **_hashes(pin.sha256),
+        "properties": [_property("kind", pin.kind), *sealed],
     }
+
+
+def _further_models(account: Account) -> list[dict[str, Any]]:
+    """Models that training read besides, such as one that rewards."""
+    named = account.lock.recipe.further_models
+    return [
+        {
+            "type": "machine-learning-model",
+            "bom-ref": f"{role}-model",
+            "name": named[role].path,
+            **_hashes(pins.model.sha256),
+            "properties": [_property("kind", pins.model.kind), _property("role", role)],
+        }
+        for role, pins in sorted(account.lock.models.items())
+    ]
+
+
+def _adapter(account: Account) -> list[dict[str, Any]]:
+    """What was trained beside a frozen base; its files are among the outputs unless merged."""
+    peft = account.lock.recipe.peft
+    if peft is None:
+        return []
+    merged = "true" if getattr(peft, "merge", False) else "false"
+    return [
+        {
+            "type": "machine-learning-model",
+            "bom-ref": "adapter",
+            "name": peft.title,
+            "properties": [_property("method", peft.method), _property("merged", merged)],
+        }
+    ]
+
+
+def _approach(phase: str) -> dict[str, Any]:
+    kind = _APPROACHES[phase]
+    return {} if kind is None else {"approach": {"type": kind}}
+
+
+def _hashes(sha256: str | None) -> dict[str, Any]:
+    return {} if sha256 is None else {"hashes": [{"alg": "SHA-256", "content": sha256}]}
 
 
 def _dataset(one: Data) -> dict[str, Any]:
