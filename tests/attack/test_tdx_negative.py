@@ -31,6 +31,7 @@ from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
+    CertificateRevoked,
     CollateralExpired,
     CollateralMismatch,
     ComposeHashMismatch,
@@ -442,7 +443,7 @@ def test_a_foreign_vendor_under_intels_names_is_refused(monkeypatch: pytest.Monk
 
 
 def test_a_platform_whose_certificate_was_revoked_is_refused() -> None:
-    with pytest.raises(EvidenceRefused):
+    with pytest.raises(CertificateRevoked):
         judged(HONEST, ANY, PKI.collateral(NOW, revoked=True))
 
 

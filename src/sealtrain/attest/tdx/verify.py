@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dcap_qvl
+from cryptography import x509
 
 from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import (
@@ -38,6 +39,7 @@ from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.window import check_window, collateral_window
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
+    CertificateRevoked,
     CollateralExpired,
     CollateralMismatch,
     ComposeHashMismatch,
@@ -172,6 +174,7 @@ def verify_quote(
         QuoteInvalid: Structure or signature does not hold.
         SimulatedEvidence: A simulator's quote under a policy that asks for hardware.
         QuoteRootUntrusted: The chain leads to another root.
+        CertificateRevoked: The vendor revoked the platform's certificate.
         CollateralExpired: Collateral or a certificate is not valid at ``now``.
         CollateralMismatch: Collateral of another platform, or not authentic.
         TcbStatusRefused: Status or collateral age outside the policy.
@@ -195,6 +198,7 @@ def verify_quote(
             ).to_json()
         )
     except ValueError as error:
+        _check_revocation(quote, collateral)  # the library calls it a chain that does not hold
         raise _typed(str(error), policy) from error
     _check_agreement(quote, claims)
     if quote.debug:
@@ -266,6 +270,20 @@ def _check_chains(quote: TdxQuote, collateral: Collateral) -> tuple[bytes, ...]:
             )
         found += chain
     return tuple(found)
+
+
+def _check_revocation(quote: TdxQuote, collateral: Collateral) -> None:
+    leaf, issuer, _ = (x509.load_der_x509_certificate(der) for der in quote.certificates)
+    for certificate, name in ((leaf, "pck_crl"), (issuer, "root_ca_crl")):
+        listed = x509.load_der_x509_crl(bytes.fromhex(getattr(collateral, name)))
+        if listed.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
+            raise CertificateRevoked(
+                "the vendor revoked a certificate of this platform",
+                check="revocation",
+                got=f"serial number {certificate.serial_number:x}",
+                expected=f"none that {name} lists",
+                hint="move the guest to another machine; this one's keys may be known",
+            )
 
 
 def _library_policy(policy: QuotePolicy, now: int) -> Any:
