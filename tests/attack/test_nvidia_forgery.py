@@ -266,7 +266,7 @@ def test_a_driver_that_contradicts_its_gpus_is_refused(mode: str) -> None:
         judged(claiming(EVIDENCE, multi_gpu_mode=mode), mode=["single", "mpt", "protected_pcie"])
 
 
-# What a driver reads, what its GPU reports (status, flag), and the mode that makes; none is refused.
+# What a driver reads, what its GPU reports (status, flag), and the mode they make, if they agree.
 AGREEMENTS: tuple[tuple[str, bytes | None, bytes | None, str | None], ...] = (
     ("none", b"\x55", b"\x01\x00", "single"),
     ("none", b"\x55", None, "single"),
@@ -424,7 +424,7 @@ def test_gpus_wired_to_other_switches_are_refused() -> None:
         bytes(144),
         b"",
     ):
-        with pytest.raises(GpuSetRefused):
+        with pytest.raises(GpuSetRefused, match="different switches"):
             judged(told(1, lambda parts, wires=wires: parts.with_field(Field.PDI, wires)))  # type: ignore[misc]
         everywhere = EVIDENCE
         for at in GPU_PLACES:
