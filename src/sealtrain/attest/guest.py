@@ -4,7 +4,8 @@ An address says where evidence comes from:
 
 - ``SOCKET``: dstack's guest agent, or a simulated guest that speaks for itself;
 - ``nitro:/dev/nsm?compose=FILE``: a Nitro enclave's security module;
-- ``snp:/sys/kernel/config/tsm/report?compose=FILE``: a SEV-SNP guest;
+- ``snp:/sys/kernel/config/tsm/report?compose=FILE``: a SEV-SNP guest; ``&certificates=FOLDER``
+  names DER files of AMD's certificates where the host does not hand them out;
 - ``tdx:/sys/kernel/config/tsm/report?compose=FILE``: a TDX guest without dstack.
 
 ``FILE`` is the deployment document that the guest measured. Accelerators are shown where the
@@ -38,6 +39,8 @@ __all__ = ["Guest", "load_gpu_collateral", "open_guest", "platform_of"]
 
 _MAX_COMPOSE_BYTES = 4 << 20
 _MAX_GPU_COLLATERAL_BYTES = 8 << 20
+_MAX_CERTIFICATES = 16
+_MAX_CERTIFICATE_BYTES = 64 << 10
 _GPU_DRIVER = Path("/dev/nvidiactl")
 _FORMS = "SOCKET, or nitro:, snp: or tdx:DEVICE?compose=FILE"
 
@@ -139,8 +142,7 @@ def open_guest(
                 got=tee,
                 expected=platform,
             )
-        device, document = _device(rest)
-        attest = partial(_DEVICES[tee], device)
+        attest, document = _device(tee, rest)
         compose = partial(_document, document)
         accelerators, note, sockets = _local_gpus, _unnoted, ()
     if collateral is None and tee in ("dstack", "tdx"):
@@ -203,9 +205,9 @@ def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Sho
             got=platform,
             expected=_FORMS,
         )
-    if client.call("/simulator/Guest", {}).get("tee") == "nitro":
-        return "nitro", partial(_simulated_nitro, client), client
-    return "dstack", partial(dstack.collect, client), client
+    tee = str(client.call("/simulator/Guest", {}).get("tee"))
+    collect = {"nitro": _simulated_nitro, "snp": _simulated_driver, "tdx": _simulated_driver}
+    return tee, partial(collect.get(tee, dstack.collect), client), client
 
 
 def _simulated_nitro(client: DstackClient, report_data: bytes) -> Shown:
@@ -221,6 +223,10 @@ def _simulated_nitro(client: DstackClient, report_data: bytes) -> Shown:
     return {"tee": "nitro", "document": to_base64(attestation(nsm, user_data=report_data))}
 
 
+def _simulated_driver(client: DstackClient, report_data: bytes) -> Shown:
+    return client.call("/simulator/Attest", {"report_data": report_data.hex()})
+
+
 def _nitro(device: Path, report_data: bytes) -> Shown:
     from sealtrain.attest.nitro.collect import attestation, device_nsm
 
@@ -228,14 +234,14 @@ def _nitro(device: Path, report_data: bytes) -> Shown:
     return {"tee": "nitro", "document": to_base64(document)}
 
 
-def _snp(device: Path, report_data: bytes) -> Shown:
+def _snp(device: Path, report_data: bytes, certificates: Path | None = None) -> Shown:
     from sealtrain.attest.snp.collect import collect
 
-    report, certificates = collect(device, report_data)
+    report, chain = collect(device, report_data, certificates=_certificates(certificates))
     return {
         "tee": "snp",
         "report": to_base64(report),
-        "certificates": [to_base64(one) for one in certificates],
+        "certificates": [to_base64(one) for one in chain],
         "crl": None,  # a verifier that requires one brings its own
     }
 
@@ -271,12 +277,28 @@ def _collateral(uri: str | None) -> Collateral | None:
     return None if uri is None else load_collateral(uri)
 
 
-def _device(rest: str) -> tuple[Path, Path]:
+def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path]:
+    """How to collect from a device, and where the deployment document is."""
     device, _, query = rest.partition("?")
-    options = parse_qsl(query, keep_blank_values=True)
-    if not device or [name for name, _ in options] != ["compose"] or not options[0][1]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    document, certificates = options.pop("compose", ""), options.pop("certificates", "")
+    if not device or not document or options or (certificates and tee != "snp"):
         raise UsageError("not the address of a guest", check="guest", got=rest, expected=_FORMS)
-    return Path(device), Path(options[0][1])
+    if certificates:
+        return partial(_snp, Path(device), certificates=Path(certificates)), Path(document)
+    return partial(_DEVICES[tee], Path(device)), Path(document)
+
+
+def _certificates(folder: Path | None) -> tuple[bytes, ...]:
+    if folder is None:
+        return ()
+    try:
+        found = sorted(folder.glob("*.der"))[:_MAX_CERTIFICATES]
+        return tuple(read_bounded(path, _MAX_CERTIFICATE_BYTES) for path in found)
+    except DataInvalid as error:
+        raise UsageError(
+            f"certificates cannot be read: {error.message}", check="guest", hint=error.hint
+        ) from error
 
 
 def _document(path: Path) -> bytes:

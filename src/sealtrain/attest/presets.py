@@ -145,7 +145,7 @@ def insecure_simulator_policy(
 
     Args:
         root_der: The simulator's root certificate for ``tee``.
-        tee: What the simulator plays: ``dstack``, ``tdx`` or ``nitro``.
+        tee: What the simulator plays: ``dstack``, ``tdx``, ``nitro`` or ``snp``.
         gpu: Rules for simulated accelerators, ``None`` where there are none.
 
     Raises:
@@ -175,4 +175,5 @@ _SIMULATED: Final[dict[str, dict[str, Any]]] = {
     "dstack": {"tee": "dstack", **_ANY_TDX, "key_provider": "any", "os_image_hash": "any"},
     "tdx": {"tee": "tdx", **_ANY_TDX},
     "nitro": {**PRESETS["nitro"]["cpu"], "images": "any"},
+    "snp": {**PRESETS["snp-genoa"]["cpu"], "measurements": "any"},
 }

@@ -149,8 +149,9 @@ def verify(
             expected=policy.cpu.tee,
         )
     cpu = _cpu(evidence, policy, now, evidence.collateral if collateral is None else collateral)
-    if gpu_collateral is None:
-        gpu_collateral = evidence.gpu_collateral
+    if gpu_collateral is None and evidence.gpu_collateral is not None:
+        # Nothing signs the keys beside a remote verdict: only a verifier's own archive vouches.
+        gpu_collateral = evidence.gpu_collateral.model_copy(update={"nras": None})
     return Verified(
         platform=evidence.platform,
         cpu=cpu,

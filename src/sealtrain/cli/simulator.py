@@ -17,7 +17,7 @@ __all__ = ["app"]
 app = typer.Typer(help="A simulated guest API. SIMULATED — NOT ATTESTED.")
 
 State = Annotated[Path, typer.Option(help="Folder with the simulated root of trust.")]
-Tee = Annotated[str, typer.Option(help="What to play: dstack (on TDX) or nitro.")]
+Tee = Annotated[str, typer.Option(help="What to play: dstack (on TDX), tdx, nitro or snp.")]
 Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the machine.")]
 Switches = Annotated[int, typer.Option(min=0, max=32, help="NVSwitches beside the GPUs.")]
 

@@ -6,15 +6,20 @@ Real ones are reached through device files; here they answer on the guest's own 
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.nitro.collect import measure_compose
 from sealtrain.attest.simulator.machine import Machine, SimulatedTee
 from sealtrain.attest.simulator.nitro import SimulatedNsm
 from sealtrain.attest.simulator.state import SimulatorState
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
+from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
 
 if TYPE_CHECKING:
@@ -29,12 +34,15 @@ class Devices:
 
     Attributes:
         tee: What it plays.
-        nsm: Security module of an enclave, CBOR to CBOR; ``None`` for a dstack guest.
+        nsm: Security module of an enclave, CBOR to CBOR; ``None`` elsewhere.
+        attest: Report data (64 bytes) → the TEE's form of evidence, where that is a driver's to
+            make; ``None`` elsewhere.
         accelerators: Nonce (32 bytes) → reports of all accelerators; ``None`` where there is none.
     """
 
     tee: SimulatedTee = "dstack"
     nsm: Callable[[bytes], bytes] | None = None
+    attest: Callable[[bytes], dict[str, JsonValue]] | None = None
     accelerators: Callable[[bytes], GpuEvidence] | None = None
 
     def guest(self) -> dict[str, Any]:
@@ -46,6 +54,12 @@ class Devices:
         if self.nsm is None:
             raise DataInvalid("this guest has no Nitro security module")
         return {"response": self.nsm(_octets(fields, "request")).hex()}
+
+    def ask_driver(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Answer of ``/simulator/Attest``. Raises ``DataInvalid`` where there is none."""
+        if self.attest is None:
+            raise DataInvalid("this guest has no attestation driver")
+        return self.attest(_octets(fields, "report_data"))
 
     def ask_gpus(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Answer of ``/simulator/Gpus``. Raises ``DataInvalid`` on a nonce of another length."""
@@ -72,6 +86,12 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
     if machine.tee == "nitro":
         nsm = SimulatedNsm(state.nitro, clock=clock, fault=machine.cpu_fault)
         measure_compose(nsm, compose)
+    attest: Callable[[bytes], dict[str, JsonValue]] | None = None
+    if machine.tee == "tdx":
+        attest = partial(_tdx, state, compose, machine.cpu_fault)
+    elif machine.tee == "snp":
+        guest = state.snp(launch=os.urandom(16))
+        attest = partial(guest.shown, app_compose=compose, fault=machine.cpu_fault)
     accelerators: Callable[[bytes], GpuEvidence] | None = None
     if machine.gpus:
         gpus = state.gpus(machine)
@@ -79,7 +99,24 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         def accelerators(nonce: bytes) -> GpuEvidence:
             return gpus.evidence(nonce, fault=machine.gpu_fault)
 
-    return Devices(tee=machine.tee, nsm=nsm, accelerators=accelerators)
+    return Devices(tee=machine.tee, nsm=nsm, attest=attest, accelerators=accelerators)
+
+
+def _tdx(
+    state: SimulatorState, compose: bytes, fault: str | None, report_data: bytes
+) -> dict[str, JsonValue]:
+    if len(report_data) != 64:
+        raise DataInvalid("report_data is not 64 bytes long")
+    booted = compose + b"\n" if fault == "other-compose" else compose
+    if fault == "wrong-report-data":
+        report_data = hashlib.sha512(report_data).digest()
+    image = "SIMULATED other image" if fault == "other-image" else "SIMULATED"
+    quote = state.pki.quote(
+        report_data,
+        mrtd=hashlib.sha384(f"{image} firmware".encode()).digest(),
+        mr_config_id=b"\x01" + hashlib.sha256(booted).digest() + bytes(15),
+    )
+    return {"tee": "tdx", "quote": to_base64(quote)}
 
 
 def _octets(fields: dict[str, Any], name: str) -> bytes:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from sealtrain.attest.nvidia.policy import GpuMode
-from sealtrain.attest.simulator import faults, gpu, nitro
+from sealtrain.attest.simulator import faults, gpu, nitro, snp
 from sealtrain.errors import UsageError
 
 __all__ = ["GPU_FAULT", "Machine", "SimulatedTee", "fault_meanings"]
 
-SimulatedTee = Literal["dstack", "nitro"]
+SimulatedTee = Literal["dstack", "tdx", "nitro", "snp"]
 GPU_FAULT: Final = "gpu-"
 """Before the names of lies that accelerators tell."""
 _OF_SEVERAL = ("missing-gpu", "same-gpu-twice", "mixed-modes")
@@ -23,7 +23,7 @@ class Machine:
     """One simulated machine.
 
     Attributes:
-        tee: A dstack guest on TDX, or a Nitro enclave.
+        tee: A dstack guest on TDX, a TDX guest without dstack, a Nitro enclave, a SEV-SNP guest.
         gpus: Accelerators, 0 to 32.
         switches: NVSwitches beside them, 0 to 32.
         emit_events: Play an agent of 0.5, which measures the app's own events.
@@ -71,7 +71,14 @@ class Machine:
 
 def fault_meanings(tee: SimulatedTee, *, gpus: int, switches: int) -> dict[str, str]:
     """Lies a machine can be told to tell, with the refusal each must end in."""
-    of_cpu = faults.FAULT_MEANINGS if tee == "dstack" else nitro.FAULT_MEANINGS
+    of_cpu = {
+        "dstack": faults.FAULT_MEANINGS,
+        "tdx": {
+            name: text for name, text in faults.FAULT_MEANINGS.items() if name != "replayed-log"
+        },
+        "nitro": nitro.FAULT_MEANINGS,
+        "snp": snp.SNP_FAULT_MEANINGS,
+    }[tee]
     told = {} if gpus == 0 else dict(gpu.FAULT_MEANINGS)
     for name in (*(_OF_SEVERAL if gpus < 2 else ()), *(_OF_SWITCHES if switches == 0 else ())):
         told.pop(name, None)

@@ -237,6 +237,7 @@ def _version(guest: SimulatedGuest, fields: dict[str, Any]) -> dict[str, Any]:
 
 _MACHINE: dict[str, _Method] = {
     "Guest": lambda guest, fields: guest.devices.guest(),
+    "Attest": lambda guest, fields: guest.devices.ask_driver(fields),
     "Nsm": lambda guest, fields: guest.devices.ask_nsm(fields),
     "Gpus": lambda guest, fields: guest.devices.ask_gpus(fields),
 }

@@ -24,22 +24,26 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
 
-__all__ = ["SNP_FAULTS", "SNP_MEASUREMENT", "SNP_TCB", "SimulatedSnp"]
+__all__ = ["SNP_FAULTS", "SNP_FAULT_MEANINGS", "SNP_MEASUREMENT", "SNP_TCB", "SimulatedSnp"]
 
-SNP_FAULTS = (
-    "debug-bit",
-    "migration-agent",
-    "old-tcb",
-    "committed-below-reported",
-    "wrong-chip",
-    "milan",
-    "vmpl-1",
-    "masked-chip-id",
-    "wrong-root",
-    "bad-signature",
-    "other-image",
-)
-"""What a simulated guest or platform can be told to get wrong."""
+SNP_FAULT_MEANINGS = {
+    "debug-bit": "the guest's policy allows debugging (debug-guest)",
+    "migration-agent": "another guest may move this one elsewhere (migratable-guest)",
+    "old-tcb": "firmware below the floor (tcb-status-refused)",
+    "committed-below-reported": "the platform can go back to older firmware (tcb-status-refused)",
+    "wrong-chip": "the certificate is of another chip (collateral-mismatch)",
+    "milan": "a processor whose keys can be read out (platform-mismatch)",
+    "vmpl-1": "asked for at another privilege level (platform-mismatch)",
+    "masked-chip-id": "the platform hides its identity (platform-mismatch)",
+    "wrong-root": "another vendor of the same name (quote-root-untrusted)",
+    "bad-signature": "one bit of the signature is wrong (quote-invalid)",
+    "other-image": "another image was started (measurement-mismatch)",
+}
+"""What a simulated guest or platform can be told to get wrong, and the refusal it must end in, under
+a policy that looks: measurements and chips listed."""
+
+SNP_FAULTS = tuple(SNP_FAULT_MEANINGS)
+"""Their names."""
 
 SNP_MEASUREMENT = hashlib.sha384(b"SIMULATED sealtrain guest image").digest()
 """Launch digest of the simulated image."""
@@ -186,6 +190,7 @@ class SimulatedSnp:
             "tee": "snp",
             "report": to_base64(self.report(report_data, app_compose, fault=fault)),
             "certificates": [to_base64(der) for der in self.certificates(fault=fault)],
+            "crl": None,
         }
 
     def revocations(self, now: int, *, issuer_revoked: bool = False) -> bytes:

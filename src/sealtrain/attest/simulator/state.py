@@ -19,6 +19,7 @@ from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.attest.simulator.machine import Machine
 from sealtrain.attest.simulator.nitro import SimulatedNitroPki
 from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.secret import Secret
@@ -44,6 +45,10 @@ class SimulatorState:
         """The vendor of simulated enclaves."""
         return SimulatedNitroPki(self.seed.reveal())
 
+    def snp(self, *, launch: bytes = b"") -> SimulatedSnp:
+        """A simulated SEV-SNP guest; another ``launch`` is another start of it."""
+        return SimulatedSnp(self.seed.reveal(), launch=launch)
+
     def gpus(self, machine: Machine) -> SimulatedGpus:
         """The accelerators of a machine. Raises ``DataInvalid`` where numbers do not fit."""
         return SimulatedGpus(
@@ -68,7 +73,10 @@ class SimulatorState:
     def policy(self, machine: Machine) -> AppraisalPolicy:
         """A policy that accepts every guest of this simulator on such a machine."""
         gpus = self.gpus(machine) if machine.gpus else None
-        root = self.nitro.root_der if machine.tee == "nitro" else self.root_path.read_bytes()
+        root = {
+            "nitro": lambda: self.nitro.root_der,
+            "snp": lambda: self.snp().root_der,
+        }.get(machine.tee, self.root_path.read_bytes)()
         return insecure_simulator_policy(
             root, tee=machine.tee, gpu=None if gpus is None else gpus.policy()
         )
@@ -94,7 +102,7 @@ def ensure(
         KeyFileInvalid: The seed is malformed or readable by others.
         DataInvalid: Numbers of accelerators that do not go together.
     """
-    fault = machine.cpu_fault if machine.tee == "dstack" else None
+    fault = machine.cpu_fault if machine.tee in ("dstack", "tdx") else None
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "seed"
