@@ -1,0 +1,91 @@
+"""Lies of a simulated TDX guest behind its socket, as a verifier with the honest root sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from policies import changed
+
+from sealtrain.attest.appraise import appraise
+from sealtrain.attest.guest import open_guest
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.simulator.faults import FAULT_MEANINGS, FAULTS, check_fault
+from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.machine import Machine
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.attest.simulator.server import running
+from sealtrain.attest.simulator.state import ensure
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.attest.verify import verify
+from sealtrain.errors import DataInvalid, EvidenceRefused, UsageError
+
+NOW = 1_800_000_000
+COMPOSE = b'{"name":"liar"}'
+ASKED = Binding("unit", {"challenge": 1})
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (None, None),
+        ("debug-bit", "debug-guest"),
+        ("stale-collateral", "collateral-expired"),
+        ("foreign-root", "quote-root-untrusted"),
+        ("replayed-log", "event-log-mismatch"),
+        ("other-compose", "compose-hash-mismatch"),
+        ("other-image", "measurement-mismatch"),
+    ],
+)
+def test_a_lie_told_behind_a_socket_is_refused_for_itself(
+    tmp_path: Path, fault: str | None, code: str | None
+) -> None:
+    document, state = tmp_path / "app-compose.json", tmp_path / "state"
+    document.write_bytes(COMPOSE)
+    seed = ensure(state, NOW).seed
+    honest = SimulatedPki(seed.reveal())
+    with running(
+        tmp_path / "g.sock", document, state, clock=lambda: NOW, machine=Machine(fault=fault)
+    ) as path:
+        guest = open_guest("simulator", str(path), collateral=f"file:{state}/collateral.json")
+        evidence = guest.evidence(ASKED)
+    assert (state / "root.der").read_bytes() == honest.root_der
+    truth = parse_quote(SimulatedGuest(honest, seed, COMPOSE).quote(bytes(64)))
+    image = {"mrtd": truth.mrtd} | {f"rtmr{at}": truth.rtmr[at] for at in range(3)}
+    policy = changed(insecure_simulator_policy(honest.root_der), measurements=[image])
+    told = None
+    try:
+        facts = verify(evidence, policy, NOW, binding=ASKED)
+        appraise(facts, policy, binding=ASKED, compose_hash=None, app_id=None)
+    except EvidenceRefused as refusal:
+        told = refusal.code
+    assert told == code
+
+
+def test_every_lie_names_the_code_of_its_refusal() -> None:
+    from sealtrain.errors import error_by_code
+
+    assert tuple(FAULT_MEANINGS) == FAULTS
+    for text in FAULT_MEANINGS.values():
+        code = text.rpartition("(")[2].removesuffix(")")
+        assert issubclass(error_by_code(code), EvidenceRefused)
+
+
+def test_a_lie_that_nobody_knows_is_refused() -> None:
+    check_fault(None)
+    for name in ("", "debug", "debug-bit "):
+        with pytest.raises(DataInvalid):
+            check_fault(name)
+        with pytest.raises(DataInvalid):
+            SimulatedPki(b"s" * 16, fault=name)
+        with pytest.raises(UsageError):
+            Machine(fault=name)
+
+
+def test_a_vendor_that_lied_tells_the_truth_after_the_next_start(tmp_path: Path) -> None:
+    liar = ensure(tmp_path, NOW, machine=Machine(fault="revoked-tcb"))
+    assert "Revoked" in liar.collateral_path.read_text()
+    honest = ensure(tmp_path, NOW)
+    assert "Revoked" not in honest.collateral_path.read_text()
+    assert honest.pki.root_der == liar.pki.root_der
