@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import dcap_qvl
@@ -187,10 +188,7 @@ def verify_quote(
     window = collateral_window(collateral, certificates)
     check_window(window, now)
     verifier = dcap_qvl.QuoteVerifier(simulator_root)
-    try:
-        document = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(collateral.to_dict()))
-    except ValueError as error:
-        raise CollateralMismatch("collateral cannot be parsed", check="collateral") from error
+    document = _document(collateral)
     try:
         claims = json.loads(
             verifier.verify_with_policy(
@@ -234,6 +232,8 @@ def _check_root(quote: TdxQuote, simulator_root: bytes | None) -> bool:
                 hint="use the root.der of the simulator's own state folder",
             )
         return True
+    if found == INTEL_ROOT_SHA256:
+        return False
     if is_simulated_certificate(quote.root_der):
         raise SimulatedEvidence(
             "evidence is simulated; this policy asks for hardware",
@@ -242,25 +242,19 @@ def _check_root(quote: TdxQuote, simulator_root: bytes | None) -> bool:
             expected="Intel SGX Root CA",
             hint="run the guest on hardware; a simulator proves nothing",
         )
-    if found != INTEL_ROOT_SHA256:
-        raise QuoteRootUntrusted(
-            "quote chains to a foreign root",
-            check="root",
-            got=f"root {found[:16]}…",
-            expected="Intel SGX Root CA",
-        )
-    return False
+    raise QuoteRootUntrusted(
+        "quote chains to a foreign root",
+        check="root",
+        got=f"root {found[:16]}…",
+        expected="Intel SGX Root CA",
+    )
 
 
 def _check_chains(quote: TdxQuote, collateral: Collateral) -> tuple[bytes, ...]:
     """Collateral of the same root, its PCK revocation list of the quote's own issuer."""
     _, issuer, root = quote.certificates
-    found: list[bytes] = []
-    for name in ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain"):
-        try:
-            chain = certificates_of_pem(getattr(collateral, name).encode("ascii"))
-        except (DataInvalid, UnicodeEncodeError) as error:
-            raise CollateralMismatch(f"{name} is malformed", check="collateral") from error
+    chains = _chains(collateral)
+    for name, chain in chains.items():
         known = name != "pck_crl_issuer_chain" or chain[0] == issuer
         if len(chain) != 2 or chain[1] != root or not known:
             raise CollateralMismatch(
@@ -268,8 +262,30 @@ def _check_chains(quote: TdxQuote, collateral: Collateral) -> tuple[bytes, ...]:
                 check="collateral",
                 hint="fetch collateral for this quote's FMSPC and CA",
             )
-        found += chain
-    return tuple(found)
+    return tuple(der for chain in chains.values() for der in chain)
+
+
+# Of what is published, many quotes are judged by the same: equal texts are taken apart once.
+
+
+@lru_cache(maxsize=8)
+def _chains(collateral: Collateral) -> dict[str, tuple[bytes, ...]]:
+    found: dict[str, tuple[bytes, ...]] = {}
+    for name in ("pck_crl_issuer_chain", "tcb_info_issuer_chain", "qe_identity_issuer_chain"):
+        try:
+            found[name] = certificates_of_pem(getattr(collateral, name).encode("ascii"))
+        except (DataInvalid, UnicodeEncodeError) as error:
+            raise CollateralMismatch(f"{name} is malformed", check="collateral") from error
+    return found
+
+
+@lru_cache(maxsize=8)
+def _document(collateral: Collateral) -> Any:
+    """The library's own form."""
+    try:
+        return dcap_qvl.QuoteCollateralV3.from_json(json.dumps(collateral.to_dict()))
+    except ValueError as error:
+        raise CollateralMismatch("collateral cannot be parsed", check="collateral") from error
 
 
 def _check_revocation(quote: TdxQuote, collateral: Collateral) -> None:

@@ -8,6 +8,7 @@ refuse: nothing is accepted for lying inside the window.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography import x509
 
@@ -42,25 +43,42 @@ def collateral_window(collateral: Collateral, certificates: tuple[bytes, ...]) -
     Raises:
         CollateralMismatch: A date, certificate or revocation list cannot be parsed.
     """
-    starts: list[int] = []
-    ends: list[int] = []
     try:
-        for text in (collateral.tcb_info, collateral.qe_identity):
-            document = parse_json(text.encode("utf-8"), max_depth=16)
-            starts.append(from_rfc3339(document["issueDate"]))
-            ends.append(from_rfc3339(document["nextUpdate"]))
-        for crl_hex in (collateral.root_ca_crl, collateral.pck_crl):
-            crl = x509.load_der_x509_crl(bytes.fromhex(crl_hex))
-            starts.append(int(crl.last_update_utc.timestamp()))
-            # A list without an end counts as ended.
-            ends.append(int(crl.next_update_utc.timestamp()) if crl.next_update_utc else 0)
+        issued, start, end = _published(collateral)
         for der in certificates:
-            certificate = x509.load_der_x509_certificate(der)
-            starts.append(int(certificate.not_valid_before_utc.timestamp()))
-            ends.append(int(certificate.not_valid_after_utc.timestamp()) + 1)  # inclusive, RFC 5280
+            first, last = _period(der)
+            start, end = max(start, first), min(end, last + 1)  # inclusive, RFC 5280
     except (DataInvalid, KeyError, *X509_ERRORS) as error:
         raise CollateralMismatch("collateral cannot be parsed", check="collateral") from error
-    return Window(start=max(starts), end=min(ends), issued=min(starts[:2]))
+    return Window(start=start, end=end, issued=issued)
+
+
+# What is published changes once a day and is asked about with every quote.
+
+
+@lru_cache(maxsize=8)
+def _published(collateral: Collateral) -> tuple[int, int, int]:
+    """Older issue date, latest start and earliest end of what the vendor signed."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for text in (collateral.tcb_info, collateral.qe_identity):
+        document = parse_json(text.encode("utf-8"), max_depth=16)
+        starts.append(from_rfc3339(document["issueDate"]))
+        ends.append(from_rfc3339(document["nextUpdate"]))
+    issued = min(starts)
+    for crl_hex in (collateral.root_ca_crl, collateral.pck_crl):
+        crl = x509.load_der_x509_crl(bytes.fromhex(crl_hex))
+        starts.append(int(crl.last_update_utc.timestamp()))
+        # A list without an end counts as ended.
+        ends.append(int(crl.next_update_utc.timestamp()) if crl.next_update_utc else 0)
+    return issued, max(starts), min(ends)
+
+
+@lru_cache(maxsize=64)
+def _period(der: bytes) -> tuple[int, int]:
+    certificate = x509.load_der_x509_certificate(der)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return int(first.timestamp()), int(last.timestamp())
 
 
 def check_window(window: Window, now: int) -> None:
