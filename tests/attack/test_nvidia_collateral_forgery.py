@@ -41,7 +41,7 @@ from sealtrain.attest.nvidia.rim import check_reference_values, parse_rim, verif
 from sealtrain.attest.simulator.gpu_pki import Signed
 from sealtrain.errors import ReferenceValueInvalid
 
-pytestmark = pytest.mark.negative(50)
+pytestmark = [pytest.mark.claim("C41"), pytest.mark.negative(50)]
 
 ROOT = PKI.rim_signer[-1]
 GOOD = {3: [digest("good")], 5: [digest("other"), digest("good")]}

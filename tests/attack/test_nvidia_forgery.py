@@ -53,6 +53,8 @@ from sealtrain.errors import (
     TrustInvalid,
 )
 
+pytestmark = pytest.mark.claim("C40")
+
 GPUS = machine()
 EVIDENCE = GPUS.evidence(NONCE)
 COLLATERAL = simulated_collateral(GPUS, NOW)
@@ -400,7 +402,7 @@ def test_what_the_policy_requires_and_nobody_brought_is_refused() -> None:
     "changes",
     [
         {"dev_tools": True},
-        {"cc_feature": False},
+        {"cc_feature": False, "multi_gpu_mode": "none"},
         {"environment": "SIM"},
         {"environment": "UNAVAILABLE"},
         {"driver_version": "580.95.06"},

@@ -41,6 +41,8 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
+pytestmark = pytest.mark.claim("C14")
+
 NOW = 1_800_000_000
 SEED = b"attacks on snp, simulated"
 COMPOSE = b'{"name":"attacked"}'

@@ -18,15 +18,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from sealtrain.attest.claims import Claim, among, equal, unlooked
+from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.parse import GpuClaims
 from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
 from sealtrain.attest.nvidia.spdm import FeatureFlag
 from sealtrain.errors import GpuModeRefused, GpuSetRefused
 
-__all__ = ["check_counts", "check_driver", "check_mode", "check_protection", "check_set"]
+__all__ = [
+    "check_counts",
+    "check_driver",
+    "check_mode",
+    "check_protection",
+    "check_set",
+    "count_check",
+    "protection_checks",
+]
 
 _DRIVER, _REPORTS = "driver, read by the measured guest", "GPU reports"
 
@@ -37,11 +46,17 @@ def check_protection(claims: GpuClaims) -> tuple[Claim, ...]:
     Raises:
         GpuModeRefused: One of them is not so.
     """
+    return held(protection_checks(claims))
+
+
+def protection_checks(claims: GpuClaims) -> tuple[Check, ...]:
+    """The comparisons of ``check_protection``, not made yet."""
     wanted = (
         ("GPU environment", claims.environment, "PROD", "accelerators are not in production mode"),
         (
             "GPU confidential computing",
-            _on(claims.cc_feature),
+            # Protected PCIe is a mode beside the plain feature, which then reads as off.
+            _on(claims.cc_feature or claims.multi_gpu_mode == "protected_pcie"),
             "on",
             "accelerators do not protect their memory",
         ),
@@ -53,7 +68,8 @@ def check_protection(claims: GpuClaims) -> tuple[Claim, ...]:
         ),
     )
     return tuple(
-        equal(
+        partial(
+            equal,
             name,
             got,
             expected,
@@ -83,8 +99,8 @@ def check_counts(
         message="guest shows other GPUs than its driver sees",
     )
     return (
-        _count("GPUs", gpus, policy.gpu_count),
-        _count("NVSwitches", switches, policy.switch_count),
+        count_check("GPUs", gpus, policy.gpu_count),
+        count_check("NVSwitches", switches, policy.switch_count),
     )
 
 
@@ -251,7 +267,12 @@ def _check_wiring(
     )
 
 
-def _count(name: str, got: int, expected: int | str) -> Claim:
+def count_check(name: str, got: int, expected: int | str) -> Claim:
+    """Compare a number of devices with a policy's; ``any`` accepts every one.
+
+    Raises:
+        GpuSetRefused: Another number.
+    """
     return equal(
         name,
         str(got),

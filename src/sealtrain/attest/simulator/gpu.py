@@ -210,13 +210,14 @@ class SimulatedGpus:
         return _measurements(kind, driver)
 
     def _claims(self, devices: tuple[GpuDevice, ...], driver: str, fault: str | None) -> GpuClaims:
+        protected = self.mode == "protected_pcie" and fault != "cc-off"
         return load_model(
             GpuClaims,
             {
                 "environment": "PROD",
-                "cc_feature": fault != "cc-off",
+                "cc_feature": self.mode != "protected_pcie" and fault != "cc-off",
                 "dev_tools": fault == "devtools-on",
-                "multi_gpu_mode": "protected_pcie" if self.mode == "protected_pcie" else "none",
+                "multi_gpu_mode": "protected_pcie" if protected else "none",
                 "driver_version": driver,
                 "gpu_count": sum(device.kind == "gpu" for device in devices),
             },
