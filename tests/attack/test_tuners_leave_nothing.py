@@ -15,8 +15,12 @@ from remains import Remains, remains_of
 from training_world import CANARY
 
 OURS = ("owner", "sealed", "checkpoints", "base")
-PLAYED = {"unsloth": ["pairs", "pairs-full", "pairs-qlora", "text", "messages"]}
-MEMORY = "/dev/shm/sealtrain-"  # noqa: S108
+PLAYED = {
+    "unsloth": ["pairs", "pairs-full", "pairs-qlora", "text", "messages"],
+    "axolotl": ["pairs", "pairs-full", "text", "messages"],
+}
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+MEMORY = f"{SHARED_MEMORY}/sealtrain-"
 
 pytestmark = pytest.mark.slow
 
@@ -66,8 +70,21 @@ def test_only_the_store_and_the_owner_leave_files(left: Remains) -> None:
 @pytest.mark.claim("C4")
 def test_what_is_opened_for_writing_lies_in_memory(left: Remains) -> None:
     assert {path for path in left.opened_outside(OURS) if not path.startswith(MEMORY)} == set()
-    assert not [name for name in left.answer["memory"] if Path("/dev/shm", name).exists()]
+    assert not [name for name in left.answer["memory"] if Path(SHARED_MEMORY, name).exists()]
 
 
 def test_no_socket_is_made_and_no_program_started(left: Remains) -> None:
     assert left.answer["called"] == []
+
+
+@pytest.fixture(scope="module")
+def with_trl(tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    return remains_of("tuner_victim", tmp_path_factory.mktemp("trl"), "trl", "pairs", timeout=200)
+
+
+def test_it_computes_what_trl_does(left: Remains, with_trl: Remains) -> None:
+    """The same rows, adapter, optimizer and schedule; only rounding differs."""
+    ours, theirs = (one.answer["pairs"]["history"][0] for one in (with_trl, left))
+    assert [step for step, _ in ours] == [step for step, _ in theirs]
+    for (_, mine), (_, other) in zip(ours, theirs, strict=True):
+        assert mine == pytest.approx(other, abs=1e-4)

@@ -20,4 +20,8 @@ folder=${2:-$root/.venv-$name}
 pip="$folder/bin/python -m pip --disable-pip-version-check"
 $pip install -q -c "$root/constraints.txt" -e "$root[broker,quantize,remote,simulator,train,validation]"
 $pip install -q --no-deps -r "$pins"
+# Axolotl imports triton on any machine; torch's build for CPUs brings none.
+if [ "$name" = axolotl ] && ! "$folder/bin/python" -c "import triton" 2>/dev/null; then
+    $pip install -q --no-deps triton==3.9.0
+fi
 echo "$folder trains with backend $name: run $folder/bin/sealtrain"

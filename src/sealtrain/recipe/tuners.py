@@ -89,7 +89,6 @@ def _unsloth(recipe: Any) -> Iterator[str]:
 
 def _axolotl(recipe: Any) -> Iterator[str]:
     peft, trainer = recipe.peft, recipe.trainer
-    yield "it cannot train yet"
     if recipe.audit is not None:
         yield "audit needs backend trl"
     if peft is not None and peft.quantization is not None:

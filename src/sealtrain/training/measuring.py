@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training import quiet
+from sealtrain.training.adapters import virtual_tokens
 from sealtrain.training.loaders.stream import read_all
 from sealtrain.training.randomness import undisturbed
 
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
 
 quiet.silence()
 
-__all__ = ["classifier_answers", "completion_metrics", "test_records", "train_and_measure"]
+__all__ = [
+    "classifier_answers",
+    "completion_metrics",
+    "mean_loss",
+    "test_records",
+    "train_and_measure",
+]
 
 Records = list[dict[str, Any]]
 
@@ -124,3 +132,36 @@ def completion_metrics(
         "eval_loss": loss_sum / total,
         "majority": answers.most_common(1)[0][1] / total,
     }
+
+
+def mean_loss(trainer: Any, rows: Iterable[dict[str, Any]], model: Any) -> dict[str, float]:
+    """Nats a token over what training would learn of test rows.
+
+    Args:
+        trainer: Batches rows; a Hugging Face trainer of causal language models.
+        rows: As its ``eval_dataset`` has them.
+        model: In evaluation mode.
+
+    Returns:
+        ``eval_loss``; nothing where there is no token.
+    """
+    import torch
+
+    nats, tokens = 0.0, 0
+    left = iter(rows)
+    with torch.no_grad():
+        while chunk := list(islice(left, trainer.args.per_device_eval_batch_size)):
+            batch = {
+                name: value.to(trainer.args.device)
+                for name, value in trainer.data_collator(chunk).items()
+                if hasattr(value, "to")
+            }
+            wanted = batch.pop("labels")[:, 1:]
+            logits = model(**batch, use_cache=False).logits[:, virtual_tokens(model) : -1]
+            nats += float(
+                torch.nn.functional.cross_entropy(
+                    logits.float().transpose(1, 2), wanted, ignore_index=-100, reduction="sum"
+                )
+            )
+            tokens += int((wanted != -100).sum())
+    return {"eval_loss": nats / tokens} if tokens else {}

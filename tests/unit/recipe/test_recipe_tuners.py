@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import ExtraMissing, RecipeInvalid
-from sealtrain.recipe.backends import Unsloth
+from sealtrain.recipe.backends import Axolotl, Unsloth
 from sealtrain.recipe.lock import measure_installation
 from sealtrain.recipe.schema import parse_recipe
 
+BACKENDS = [Unsloth(name="unsloth"), Axolotl(name="axolotl")]
 LORA = {"method": "lora", "target_modules": ["q_proj"]}
 QLORA = LORA | {"quantization": {"bnb_4bit_use_double_quant": True}}
 PRIVATE = {
@@ -71,10 +72,39 @@ SHARED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.parametrize("backend", ["unsloth", "axolotl"])
 @pytest.mark.parametrize(("fields", "why"), SHARED)
-def test_unsloth_refuses(sft: dict[str, Any], fields: dict[str, Any], why: str) -> None:
-    with pytest.raises(RecipeInvalid, match=why):
-        parse_recipe(changed(sft, "unsloth", **fields))
+def test_both_refuse(sft: dict[str, Any], backend: str, fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(RecipeInvalid, match=f"backend {backend}: .*{why}"):
+        parse_recipe(changed(sft, backend, **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"audit": {"canaries": 4}}, "audit"),
+        ({"peft": QLORA, "model": BASE | {"dtype": "bfloat16"}}, "quantization"),
+        ({"peft": LORA | {"bias": "all"}}, "bias"),
+        ({"peft": LORA | {"init_lora_weights": "gaussian"}}, "init_lora_weights"),
+        ({"trainer": {"bf16": True}}, "bf16"),
+        ({"model": BASE | {"dtype": "bfloat16"}}, "bf16"),
+        ({"trainer": {"max_length": None}}, "max_length"),
+        ({"trainer": {"truncation_mode": "keep_end"}}, "truncation_mode"),
+        ({"trainer": {"warmup_steps": 1}}, "warmup_steps"),
+        ({"trainer": {"label_smoothing_factor": 0.1}}, "label_smoothing_factor"),
+        ({"trainer": {"eos_token": "</s>"}}, "eos_token"),
+        ({"trainer": {"pad_token": "</s>"}}, "pad_token"),
+    ],
+)
+def test_axolotl_refuses(sft: dict[str, Any], fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(RecipeInvalid, match=f"backend axolotl: .*{why}"):
+        parse_recipe(changed(sft, "axolotl", **fields))
+
+
+def test_axolotl_takes(sft: dict[str, Any]) -> None:
+    assert parse_recipe(changed(sft, "axolotl")).backend == Axolotl(name="axolotl")
+    half = {"model": BASE | {"dtype": "bfloat16"}, "trainer": {"bf16": True, "warmup_steps": 0.1}}
+    assert parse_recipe(changed(sft, "axolotl", **half)).trainer.bf16
 
 
 @pytest.mark.parametrize(
@@ -96,8 +126,9 @@ def test_unsloth_holds_four_bits_in_one_way(
         parse_recipe(changed(sft, "unsloth", peft=peft))
 
 
-def test_it_is_one_process(sft: dict[str, Any]) -> None:
-    recipe = changed(sft, "unsloth") | {"backend": {"name": "unsloth", "ranks": 2}}
+@pytest.mark.parametrize("backend", ["unsloth", "axolotl"])
+def test_it_is_one_process(sft: dict[str, Any], backend: str) -> None:
+    recipe = changed(sft, backend) | {"backend": {"name": backend, "ranks": 2}}
     with pytest.raises(RecipeInvalid, match="ranks"):
         parse_recipe(recipe)
 
@@ -108,20 +139,20 @@ def test_other_phases_are_not_for_it(sft: dict[str, Any]) -> None:
         parse_recipe(dpo)
 
 
-def test_what_it_brings_is_pinned_or_missing() -> None:
-    backend = Unsloth(name="unsloth")
-    if importlib.util.find_spec("unsloth") is None:
-        with pytest.raises(ExtraMissing, match="unsloth") as refusal:
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda one: one.name)
+def test_what_it_brings_is_pinned_or_missing(backend: Any) -> None:
+    if importlib.util.find_spec(backend.name) is None:
+        with pytest.raises(ExtraMissing, match=backend.name) as refusal:
             measure_installation(backend)
         assert "tools/backends" in str(refusal.value.hint)
         return
     pinned = measure_installation(backend).environment.packages
-    assert {"unsloth", "unsloth-zoo", "trl"} <= pinned.keys()
+    assert {name.partition("==")[0] for name in backend.packages} <= pinned.keys()
     assert set(pinned) > set(measure_installation().environment.packages)
 
 
-@pytest.mark.parametrize("name", ["unsloth"])
-def test_the_installed_version_is_the_pinned_one(name: str) -> None:
-    tools = Path(__file__).resolve().parents[3] / "tools" / "backends" / f"{name}.txt"
-    lines = [line.split(" ")[0].replace("_", "-") for line in tools.read_text().splitlines()]
-    assert set(Unsloth.packages) <= set(lines)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda one: one.name)
+def test_the_version_it_installs_is_the_one_that_locks(backend: Any) -> None:
+    tools = Path(__file__).resolve().parents[3] / "tools" / "backends" / f"{backend.name}.txt"
+    lines = {line.replace("_", "-") for line in tools.read_text().splitlines()}
+    assert set(backend.packages) <= lines

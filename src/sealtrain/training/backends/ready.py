@@ -55,8 +55,17 @@ def make_ready(name: str) -> None:
             expected=f"an environment with {name}",
             hint=f"tools/backends/install.sh {name}",
         )
-    with muted():
-        load()
+    try:
+        with muted():
+            load()
+    except ImportError as error:
+        raise ExtraMissing(
+            f"the backend {name} does not load",
+            check="backend",
+            got=f"no {error.name}" if error.name else type(error).__name__,
+            expected="the versions of tools/backends",
+            hint=f"tools/backends/install.sh {name}",
+        ) from error
 
 
 class muted:  # noqa: N801  # read as a phrase: with muted()
@@ -91,7 +100,7 @@ def _load_axolotl() -> None:
             module = _stand_in(name)
             for one in classes:
                 setattr(module, one, type(one, (), {}))
-    import axolotl  # noqa: F401
+    import axolotl.train  # noqa: F401
 
 
 def _stand_in(name: str) -> ModuleType:

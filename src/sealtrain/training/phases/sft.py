@@ -11,7 +11,6 @@ greedy decoding reproduces exactly, found in one forward pass. On text and conve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
@@ -22,7 +21,12 @@ from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.callback import SealedRun
 from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.loaders.stream import RecordStream
-from sealtrain.training.measuring import completion_metrics, test_records, train_and_measure
+from sealtrain.training.measuring import (
+    completion_metrics,
+    mean_loss,
+    test_records,
+    train_and_measure,
+)
 from sealtrain.training.models import build_causal_model, build_tokenizer
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
 
@@ -65,6 +69,10 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     Returns:
         Trained model (a PEFT model with LoRA), tokenizer, final metrics, the callback that ran.
     """
+    if work.recipe.backend.name == "axolotl":
+        from sealtrain.training.backends import axolotl
+
+        return axolotl.train(work)
     import torch
     from transformers import Trainer
     from trl.trainer.sft_config import SFTConfig
@@ -110,7 +118,11 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     )
 
     def evaluate(model: Any) -> dict[str, float]:
-        return _mean_loss(trainer, model) if tested else _evaluate(work, model, tokenizer)
+        return (
+            mean_loss(trainer, trainer.eval_dataset, model)
+            if tested
+            else _evaluate(work, model, tokenizer)
+        )
 
     model, metrics = train_and_measure(work, trainer, evaluate)
     return model, tokenizer, metrics, callback
@@ -154,30 +166,6 @@ def _test_rows(work: Workplace) -> Positioned:
     names = _renamed(work.recipe.columns)
     count = sum(sum(source.dataset.batch_rows) for source in work.test_sources)
     return Positioned(RecordStream(work.test_sources, list(names), seed=0, names=names), stop=count)
-
-
-def _mean_loss(trainer: Any, model: Any) -> dict[str, float]:
-    """Over the trainer's prepared test rows, masked and batched as it does."""
-    import torch
-
-    nats, tokens = 0.0, 0
-    rows = iter(trainer.eval_dataset)
-    with torch.no_grad():
-        while chunk := list(islice(rows, trainer.args.per_device_eval_batch_size)):
-            batch = {
-                name: value.to(trainer.args.device)
-                for name, value in trainer.data_collator(chunk).items()
-                if hasattr(value, "to")
-            }
-            wanted = batch.pop("labels")[:, 1:]
-            logits = model(**batch, use_cache=False).logits[:, virtual_tokens(model) : -1]
-            nats += float(
-                torch.nn.functional.cross_entropy(
-                    logits.float().transpose(1, 2), wanted, ignore_index=-100, reduction="sum"
-                )
-            )
-            tokens += int((wanted != -100).sum())
-    return {"eval_loss": nats / tokens} if tokens else {}
 
 
 def _renamed(columns: Any) -> dict[str, str]:

@@ -1,0 +1,256 @@
+"""``sft`` with Axolotl: its model loader, prompt strategies, collator and trainer, our data.
+
+1. The recipe becomes Axolotl's configuration, which Axolotl's own schema has to accept.
+2. Rows of the sealed stream go one by one through Axolotl's prompt strategy; those with nothing to
+   learn are left out, as its own preparation of data does.
+3. ``axolotl.train.setup_model_and_trainer`` takes that stream and builds model and trainer.
+   ``axolotl.train.train`` is not called: it writes configurations, tokenizer, weights and a model
+   card to a folder.
+4. What the trainer ended up with is compared with the recipe; then it runs with ``SealedRun``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
+from sealtrain.training import quiet
+from sealtrain.training.arguments import trainer_arguments
+from sealtrain.training.backends.axolotl_config import axolotl_config
+from sealtrain.training.backends.ready import muted
+from sealtrain.training.callback import SealedRun
+from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
+from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.measuring import (
+    completion_metrics,
+    mean_loss,
+    test_records,
+    train_and_measure,
+)
+from sealtrain.training.models import build_tokenizer, check_vocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.training.workplace import Workplace
+
+quiet.silence()
+
+__all__ = ["train"]
+
+Encode = Callable[[dict[str, Any]], dict[str, Any]]
+
+_TENSORS: Final = ("input_ids", "attention_mask", "labels")
+# Set on the finished arguments: what is counted, logged and printed, not what is learned.
+_OURS: Final = (
+    "include_num_input_tokens_seen",
+    "disable_tqdm",
+    "log_level",
+    "logging_first_step",
+    "save_steps",
+    "dataloader_pin_memory",
+)
+_COMPARED: Final = (
+    "max_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "optim",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "neftune_noise_alpha",
+    "bf16",
+    "seed",
+    "logging_steps",
+    "activation_checkpointing",
+)
+
+
+def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+    """Train and evaluate. As ``training.phases.sft.train``.
+
+    Raises:
+        RecipeInvalid: Axolotl does not take the configuration, or changes it.
+        ModelInvalid: It cannot load the model, or loads another tokenizer.
+    """
+    from transformers import set_seed
+
+    recipe = work.recipe
+    tokenizer = build_tokenizer(recipe, work.base_dir)
+    if recipe.columns.kind == "messages" and tokenizer.chat_template is None:
+        raise ModelInvalid(
+            "the tokenizer has no chat template, and the records are conversations",
+            check="tokenizer",
+            hint="set tokenizer.chat_template and save it, or seal records of plain text",
+        )
+    names = {getattr(recipe.columns, one): one for one in _columns(recipe.columns.kind)}
+    set_seed(recipe.trainer.seed)  # a fresh adapter is random, and Axolotl leaves that to chance
+    with muted():
+        config = _validated(work)
+        encode = _encoder(config, tokenizer)
+        rows = as_iterable_dataset(work.training_stream(names))
+        trainer = _trainer(config, rows.map(encode, remove_columns=list(names.values())))
+    _check_trainer(trainer, work, tokenizer)
+    callback = SealedRun(work.context)
+    callback.on_init_end(trainer.args, trainer.state, trainer.control)
+    trainer.add_callback(callback)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        if not work.test_sources:
+            return {}
+        if recipe.columns.kind == "prompt-completion":
+            return completion_metrics(model, _batches(work, trainer, encode, names))
+        count = sum(sum(source.dataset.batch_rows) for source in work.test_sources)
+        stream = RecordStream(work.test_sources, list(names), seed=0, names=names)
+        tested = as_iterable_dataset(Positioned(stream, stop=count))
+        encoded = tested.map(encode, remove_columns=list(names.values()))
+        return mean_loss(trainer, encoded.filter(_teaches), model)
+
+    model, metrics = train_and_measure(work, trainer, evaluate)
+    return model, tokenizer, metrics, callback
+
+
+def _columns(kind: str) -> tuple[str, ...]:
+    return ("prompt", "completion") if kind == "prompt-completion" else (kind,)
+
+
+def _validated(work: Workplace) -> Any:
+    """The configuration as Axolotl completes it."""
+    import torch
+    from axolotl.utils.config import normalize_config, validate_config
+    from axolotl.utils.dict import DictDefault
+
+    named = work.recipe.model
+    wanted = axolotl_config(
+        work.recipe,
+        model=str(work.base_dir / named.path),
+        tokenizer=str(work.base_dir / named.tokenizer.path),
+        output=str(work.scratch),
+    )
+    able, environment = _abilities(torch)
+    try:
+        config = validate_config(DictDefault(wanted), able, environment)
+        normalize_config(config)
+    except Exception as error:  # pydantic's, and its own
+        raise RecipeInvalid(
+            "axolotl does not take the recipe",
+            check="backend",
+            got=type(error).__name__,
+            hint="try backend trl",
+        ) from error
+    return config
+
+
+def _abilities(torch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What Axolotl asks about the machine before it validates."""
+    if torch.cuda.is_available():
+        from axolotl.cli.config import gpu_capabilities
+
+        found: tuple[dict[str, Any], dict[str, Any]] = gpu_capabilities()
+        return found
+    version = str(torch.__version__).partition("+")[0]
+    able = {"bf16": True, "fp8": False, "tf32": False, "n_gpu": 1, "compute_capability": None}
+    return able, {"torch_version": version}
+
+
+def _encoder(config: Any, tokenizer: PreTrainedTokenizerBase) -> Encode:
+    """One record to ids, mask and labels, by Axolotl's prompt strategy, cut to its length."""
+    from axolotl.prompt_strategies import load
+
+    named = config.datasets[0]
+    if isinstance(named["type"], str):
+        strategy = load(named["type"], tokenizer, config, named)
+    else:
+        strategy = load("user_defined", tokenizer, config, dict(named["type"]))
+
+    def encode(row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if strategy.supports_batched:
+                many = strategy.tokenize_prompt({name: [value] for name, value in row.items()})
+                found = {name: many[name][0] for name in _TENSORS if name in many}
+            else:
+                found = strategy.tokenize_prompt(row)
+            ids = list(found["input_ids"])[: config.sequence_len]
+            labels = list(found.get("labels", ids))[: len(ids)]
+        except Exception:  # its message may quote the record
+            raise RecordInvalid(
+                "axolotl cannot read a record",
+                check="records",
+                hint="look at the types of its columns with sealtrain validate",
+            ) from None
+        return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
+
+    return encode
+
+
+def _teaches(row: dict[str, Any]) -> bool:
+    """Some token of the row is learned, not counting the first, which nothing predicts."""
+    return any(label != -100 for label in row["labels"][1:])
+
+
+def _trainer(config: Any, rows: Any) -> Any:
+    from axolotl.common.datasets import TrainDatasetMeta
+    from axolotl.train import setup_model_and_trainer
+
+    taught = TrainDatasetMeta(train_dataset=rows.filter(_teaches), total_num_steps=config.max_steps)
+    try:
+        return setup_model_and_trainer(config, taught)[0]
+    except Exception as error:  # errors of many libraries
+        raise ModelInvalid(
+            "axolotl cannot set up the training",
+            check="backend",
+            got=type(error).__name__,
+            hint="try backend trl",
+        ) from error
+
+
+def _check_trainer(trainer: Any, work: Workplace, tokenizer: PreTrainedTokenizerBase) -> None:
+    """It has the recipe's tokenizer and settings, whatever Axolotl made of them."""
+    theirs = trainer.processing_class
+    if (len(theirs), theirs.pad_token_id) != (len(tokenizer), tokenizer.pad_token_id):
+        raise ModelInvalid(
+            "axolotl changes the tokenizer",
+            check="tokenizer",
+            got=f"{len(theirs)} tokens, padding {theirs.pad_token_id}",
+            expected=f"{len(tokenizer)} tokens, padding {tokenizer.pad_token_id}",
+            hint="save the tokenizer with a padding token",
+        )
+    check_vocabulary(trainer.accelerator.unwrap_model(trainer.model), tokenizer)
+    wanted = trainer_arguments(work.recipe.trainer, work.scratch)
+    for name in _COMPARED:
+        got, expected = getattr(trainer.args, name), wanted[name]
+        if getattr(got, "value", got) != expected and (got or expected):
+            raise RecipeInvalid(
+                f"axolotl changes trainer.{name}",
+                check="backend",
+                got=str(got)[:80],
+                expected=str(expected)[:80],
+                hint="write what it can do on this machine, or take backend trl",
+            )
+    for name in _OURS:
+        setattr(trainer.args, name, wanted[name])
+
+
+def _batches(
+    work: Workplace, trainer: Any, encode: Encode, names: dict[str, str]
+) -> Iterator[tuple[dict[str, Any], Any, list[str]]]:
+    """Test records as the trainer would learn them."""
+    columns = work.recipe.columns
+    for records in test_records(work):
+        rows = [{names[name]: record[name] for name in names} for record in records]
+        kept = [
+            (encoded, str(record[columns.completion]))
+            for encoded, record in zip(map(encode, rows), records, strict=True)
+            if _teaches(encoded)
+        ]
+        if not kept:
+            continue
+        batch = trainer.data_collator([encoded for encoded, _ in kept])
+        inputs = {name: batch[name].to(trainer.args.device) for name in _TENSORS}
+        yield inputs, inputs.pop("labels"), [words for _, words in kept]

@@ -1,0 +1,134 @@
+"""A recipe as Axolotl's configuration. Pure: the same recipe gives the same mapping.
+
+Every setting that a recipe can hold is carried over or has been refused by ``recipe.tuners``.
+What Axolotl would do on its own (fused kernels, packing, trackers, workers, plaintext checkpoints,
+padding to a multiple of 64) is written down as off. Records are never read by Axolotl: ``datasets``
+says how its prompt strategies turn one into tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+__all__ = ["axolotl_config"]
+
+_SAME_NAME: Final = (
+    "max_steps",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "lr_scheduler_kwargs",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "neftune_noise_alpha",
+    "bf16",
+    "seed",
+    "logging_steps",
+    "pad_to_multiple_of",
+)
+_OFF: Final[dict[str, Any]] = {
+    "fp16": False,
+    "tf32": False,
+    "sample_packing": False,
+    "eval_sample_packing": False,
+    "pad_to_sequence_len": False,
+    "dataloader_num_workers": 0,
+    "dataloader_prefetch_factor": None,
+    "dataset_num_proc": 1,
+    "accelerator_config": {"dispatch_batches": False},
+    "save_strategy": "no",
+    "val_set_size": 0,
+    "include_tkps": False,
+    "use_wandb": False,
+    "use_mlflow": False,
+    "use_comet": False,
+    "use_trackio": False,
+    "use_tensorboard": False,
+    "lora_mlp_kernel": False,
+    "lora_qkv_kernel": False,
+    "lora_o_kernel": False,
+    "lora_embedding_kernel": False,
+    "trust_remote_code": False,
+}
+
+
+def axolotl_config(recipe: Any, *, model: str, tokenizer: str, output: str) -> dict[str, Any]:
+    """What ``axolotl.utils.schemas.config.AxolotlInputConfig`` takes.
+
+    Args:
+        recipe: A recipe of backend axolotl.
+        model: Folder of the base model in this place.
+        tokenizer: Folder of the tokenizer.
+        output: Folder that Axolotl may call its own.
+    """
+    trainer = recipe.trainer
+    learned = trainer.completion_only_loss is not False and recipe.columns.kind != "text"
+    if recipe.columns.kind == "messages":
+        learned = trainer.assistant_only_loss
+    return {
+        **_OFF,
+        **{name: getattr(trainer, name) for name in _SAME_NAME},
+        **_adapter(recipe.peft),
+        "base_model": model,
+        "tokenizer_config": tokenizer,
+        "output_dir": output,
+        "datasets": [
+            {"path": f"{one.owner}.{one.name}", **_strategy(recipe.columns, trainer)}
+            for one in recipe.datasets
+            if one.role == "train"
+        ],
+        "chat_template": "tokenizer_default" if recipe.columns.kind == "messages" else None,
+        "train_on_inputs": not learned,
+        "sequence_len": trainer.max_length,
+        "micro_batch_size": trainer.per_device_train_batch_size,
+        "eval_batch_size": trainer.per_device_eval_batch_size,
+        "lr_scheduler": trainer.lr_scheduler_type,
+        "optimizer": trainer.optim,
+        "warmup_steps": _warmup(trainer),
+        "num_epochs": 1,
+        "gradient_checkpointing": trainer.activation_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    }
+
+
+def _warmup(trainer: Any) -> int:
+    """Whole steps; below 1 it is a fraction, which Transformers rounds up."""
+    wanted = trainer.warmup_steps
+    return math.ceil(wanted * trainer.max_steps) if wanted < 1 else int(wanted)
+
+
+def _adapter(peft: Any) -> dict[str, Any]:
+    if peft is None:
+        return {"adapter": None}
+    every = peft.target_modules == "all-linear"
+    layers, saved = peft.layers_to_transform, peft.modules_to_save
+    return {
+        "adapter": "lora",
+        "lora_r": peft.r,
+        "lora_alpha": peft.lora_alpha,
+        "lora_dropout": peft.lora_dropout,
+        "lora_target_linear": every,
+        "lora_target_modules": None if every else list(peft.target_modules),
+        "lora_modules_to_save": None if saved is None else list(saved),
+        "peft_layers_to_transform": None if layers is None else list(layers),
+        "peft_use_rslora": peft.use_rslora,
+    }
+
+
+def _strategy(columns: Any, trainer: Any) -> dict[str, Any]:
+    """Axolotl's prompt strategy for rows under the names that training gives them."""
+    if columns.kind == "text":
+        return {"type": "completion", "field": "text"}
+    if columns.kind == "messages":
+        return {
+            "type": "chat_template",
+            "field_messages": "messages",
+            "roles_to_train": ["assistant"],
+            "train_on_eos": "turn" if trainer.assistant_only_loss else "all",
+        }
+    as_they_are = {"format": "{instruction}", "no_input_format": "{instruction}"}
+    named = {"field_instruction": "prompt", "field_output": "completion"}
+    return {"type": {"system_prompt": "", **named, **as_they_are}}
