@@ -87,6 +87,7 @@
     │   ├── DecryptionLost         decryption-lost
     │   ├── GuestApiUnreachable    guest-api-unreachable
     │   ├── KmsUnreachable         kms-unreachable
+    │   ├── RankLost               rank-lost
     │   ├── StorageFailed          storage-failed
     │   └── StorageUnreachable     storage-unreachable
     ├── DataInvalid                exit 5   the data is not what it must be
@@ -172,6 +173,7 @@ __all__ = [
     "ProofInvalid",
     "QuoteInvalid",
     "QuoteRootUntrusted",
+    "RankLost",
     "RecipeChanged",
     "RecipeInvalid",
     "RecordInvalid",
@@ -765,6 +767,12 @@ class KmsUnreachable(Unreachable):
     """The key service does not answer."""
 
     code = "kms-unreachable"
+
+
+class RankLost(Unreachable):
+    """A process that trains together with the run ended without a word."""
+
+    code = "rank-lost"
 
 
 class StorageFailed(Unreachable):

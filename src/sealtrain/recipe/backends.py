@@ -6,6 +6,7 @@ one's own is no backend: the recipe names it as ``script``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -22,6 +23,7 @@ __all__ = [
     "Trl",
     "Unsloth",
     "is_default",
+    "needs_group",
     "unfit",
 ]
 
@@ -80,7 +82,8 @@ Backend = Annotated[Trl | Fsdp | DeepSpeed | Unsloth | Axolotl, Field(discrimina
 DEFAULT: Final = Trl(name="trl")
 """What trains when a recipe names none. It is left out of a lock: one meaning has one spelling."""
 
-_BUILT: Final = ("trl",)
+_BUILT: Final = ("trl", "fsdp")
+_PHASES: Final = ("cpt", "sft")
 
 
 def is_default(backend: Any) -> bool:
@@ -88,13 +91,37 @@ def is_default(backend: Any) -> bool:
     return bool(backend == DEFAULT)
 
 
+def needs_group(backend: Any) -> bool:
+    """Whether its processes, be it only one, have to be a group of ``torch.distributed``."""
+    return backend.ranks > 1 or isinstance(backend, (Fsdp, DeepSpeed))
+
+
 def unfit(recipe: Any) -> str | None:
     """Why a ``Recipe`` cannot be trained by its backend; ``None`` if it can."""
-    backend = recipe.backend
+    backend, trainer, peft = recipe.backend, recipe.trainer, recipe.peft
+    if is_default(backend):
+        return None
     if isinstance(backend, (Unsloth, Axolotl)):
         return unfit_for_tuner(recipe)
     if backend.name not in _BUILT:
         return f"backend {backend.name} cannot train yet"
-    if backend.ranks != 1:
-        return "backend.ranks above 1 cannot train yet"
+    what = f"backend {backend.name}" if backend.name != "trl" else "backend.ranks above 1"
+    if recipe.phase not in _PHASES:
+        return f"{what} is for phases {' and '.join(_PHASES)}"
+    if recipe.script is not None:
+        return f"{what} does not reach into a script of your own"
+    if recipe.privacy.dp != "none":
+        return f"{what} is not known to keep privacy dp: {recipe.privacy.dp}"
+    unfit_settings: Mapping[str, bool] = {
+        "trainer.packing": getattr(trainer, "packing", False),
+        "trainer.padding_free": getattr(trainer, "padding_free", False),
+        "trainer.load_best_model_at_end": trainer.load_best_model_at_end,
+        "peft.quantization": peft is not None and peft.quantization is not None,
+        f"peft.method {getattr(peft, 'method', '')}": peft is not None and not peft.changes_weights,
+    }
+    named = [name for name, wanted in unfit_settings.items() if wanted]
+    if named:
+        return f"{what} does not go together with {named[0]}"
+    if backend.name == "fsdp" and peft is not None and recipe.model.dtype != "float32":
+        return "backend fsdp shares out weights of one kind: adapters need model.dtype float32"
     return None

@@ -3,7 +3,8 @@
 Steps in this order and no other:
 
 1. to 4. as ``runner.guestrun``: admit, find, attest and obtain, open;
-5. train, sealing checkpoints; every checkpoint renews the lease and anchors its counter;
+5. fork the other ranks, if the recipe wants some (``training.ranks``), and train, sealing
+   checkpoints; every checkpoint renews the lease and anchors its counter;
 6. seal the model to its recipients;
 7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
 """
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.recipe.backends import needs_group
 from sealtrain.runner.closing import Outcome, close_run
 from sealtrain.runner.egress import address_of, confined_to
 from sealtrain.runner.guestrun import GuestRun
@@ -24,9 +27,12 @@ from sealtrain.runner.lockdown import leave_no_memory, restrict
 from sealtrain.runner.settings import RunSettings
 from sealtrain.runner.telling import told
 from sealtrain.runner.validating import validate_data
+from sealtrain.training.ranks import gathered
 
 if TYPE_CHECKING:
+    from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.monitor import Monitor
+    from sealtrain.training.ranks import Ranks
 
 __all__ = ["Outcome", "resume", "start"]
 
@@ -77,6 +83,7 @@ class _Work:
         self._run = run
         self._resuming = resuming
         self._progress = progress
+        self._rest_of_life = ExitStack()
         named = run.recipe.script
         self._script = None if named is None else run.settings.base / named
 
@@ -98,18 +105,60 @@ class _Work:
                 noted=run.tally.note,
             ),
         ):
-            if alone:
-                ports = [address_of(url)[1] for url in urls]
-                leave_no_memory()
-                restrict(writable, connect=ports, programs=accelerated)
-            return told(
-                lambda: self._trained(monitor, terminal),
-                logs,
-                lambda: run.tally.counts,
-                script=self._script,
-            )
+            backend = run.recipe.backend
+            with gathered(
+                backend.ranks,
+                group=needs_group(backend),
+                secure=lambda: self._secure_rank(alone, accelerated),
+                work=self._rank,
+            ) as ranks:
+                if alone:
+                    ports = [address_of(url)[1] for url in urls]
+                    leave_no_memory()
+                    restrict(writable, connect=ports, programs=accelerated)
+                return told(
+                    lambda: self._trained(monitor, terminal, ranks),
+                    logs,
+                    lambda: run.tally.counts,
+                    script=self._script,
+                )
 
-    def _trained(self, monitor: Monitor, terminal: TextIO) -> Outcome:
+    def _secure_rank(self, alone: bool, accelerated: bool) -> None:
+        """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
+        stores, writable = self._run.stores, [_kernels()] if accelerated else []
+        self._rest_of_life.enter_context(
+            confined_to(
+                *stores,
+                unix=(),
+                writable=writable,
+                compilers=accelerated,
+                noted=self._run.tally.note,
+            )
+        )
+        if alone:
+            leave_no_memory()
+            ports = [address_of(url)[1] for url in stores]
+            restrict(writable, connect=ports, programs=accelerated)
+
+    def _rank(self, checkpoint: CheckpointRef | None) -> None:
+        """What another rank does: train, and keep nothing of it."""
+        from sealtrain.training.run import train
+
+        run = self._run
+        train(
+            run.recipe,
+            run_id=run.run_id,
+            base_dir=run.settings.base,
+            sources=run.sources,
+            store=run.store,
+            metrics=lambda _step, _values: None,
+            on_checkpoint=lambda _ref: None,
+            resume=checkpoint,
+            progress=None,
+            secret=run.secret,
+        )
+
+    def _trained(self, monitor: Monitor, terminal: TextIO, ranks: Ranks) -> Outcome:
         from sealtrain.training.run import train
 
         run = self._run
@@ -120,20 +169,21 @@ class _Work:
             from sealtrain.runner.script import run_script
 
             return run_script(run, self._script, checkpoint, monitor)
-        trained = train(
-            run.recipe,
-            run_id=run.run_id,
-            base_dir=run.settings.base,
-            sources=run.sources,
-            store=run.store,
-            metrics=run.released_metrics,
-            on_checkpoint=run.checkpointed,
-            resume=checkpoint,
-            progress=terminal if self._progress else None,
-            secret=run.secret,
-            monitor=monitor,
-            model=run.model,
-        )
+        with ranks.together(checkpoint):
+            trained = train(
+                run.recipe,
+                run_id=run.run_id,
+                base_dir=run.settings.base,
+                sources=run.sources,
+                store=run.store,
+                metrics=run.released_metrics,
+                on_checkpoint=run.checkpointed,
+                resume=checkpoint,
+                progress=terminal if self._progress else None,
+                secret=run.secret,
+                monitor=monitor,
+                model=run.model,
+            )
         return close_run(run, trained)
 
 
@@ -149,7 +199,9 @@ def _monitor(run: GuestRun, port: int | None) -> Monitor:
     return Monitor(
         run.recipe.monitoring,
         folder=run.settings.out,
-        rows_per_step=trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps,
+        rows_per_step=trainer.per_device_train_batch_size
+        * trainer.gradient_accumulation_steps
+        * run.recipe.backend.ranks,
         port=port,
         lease_left=lambda: float(run.grant.lease_ends - run.now()),
     )

@@ -21,16 +21,20 @@ logged numbers, which are put right here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused, RecipeInvalid
 from sealtrain.training import checkpoint, quiet
+from sealtrain.training.backends.copies import Copies
 from sealtrain.training.best import BestSoFar
 from sealtrain.training.position import DataPosition
 from sealtrain.training.randomness import random_states, restore_random_states, undisturbed
+from sealtrain.training.ranks import place
 from sealtrain.training.saver import CheckpointSaver
+from sealtrain.training.together import gathered_states, own_states, same_for_all
+from sealtrain.training.weights import load_weights
 
 quiet.silence()
 
@@ -40,12 +44,13 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from sealtrain.recipe.trainers import TrainerArguments
+    from sealtrain.training.backends.machinery import Machinery
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.egress import MetricGate
     from sealtrain.training.loaders.hugging import Positioned
     from sealtrain.training.sources import BlobStore
 
-__all__ = ["Evaluation", "RunContext", "SealedRun", "load_weights", "trainable_state"]
+__all__ = ["Evaluation", "RunContext", "SealedRun"]
 
 Evaluation = Callable[[Any], dict[str, float]]
 """Measures a model on the sealed test split: metrics by name."""
@@ -69,7 +74,8 @@ class RunContext:
         evaluation: What the phase measures on the test split, set before training starts.
         streams: Data streams of the run, kept alive here.
         on_step: Told of every step and its latest logged values, for a progress bar.
-        saver: Seals the checkpoints; made when training begins.
+        saver: Seals the checkpoints; made when training begins, by rank 0 only.
+        machinery: Knows where the recipe's backend keeps weights and optimizer.
     """
 
     run_id: str
@@ -82,9 +88,10 @@ class RunContext:
     streams: list[Positioned] = field(default_factory=list)
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
     saver: CheckpointSaver | None = None
+    machinery: Machinery = field(default_factory=Copies)
 
     def open_saver(self) -> CheckpointSaver:
-        """Begin, or continue from ``resume``."""
+        """Begin, or continue from ``resume``. For rank 0."""
         self.close()
         arguments = self.arguments
         self.saver = CheckpointSaver(
@@ -101,7 +108,8 @@ class RunContext:
         if self.saver is not None:
             self.saver.close()
             self.saver = None
-        self.store.sweep()
+        if place().leads:
+            self.store.sweep()
 
 
 class SealedRun(TrainerCallback):
@@ -156,7 +164,8 @@ class SealedRun(TrainerCallback):
         self._save_steps = max(1, int(state.save_steps))
         self._position = DataPosition(args, objects["train_dataloader"])
         self._refuse_unmeasured()
-        self._context.open_saver()
+        if place().leads:
+            self._context.open_saver()
         ref = self._context.resume
         if ref is not None:
             self._restore(ref, state, objects)
@@ -263,7 +272,8 @@ class SealedRun(TrainerCallback):
         if not arguments.eval_steps or self.steps % arguments.eval_steps:
             return
         with undisturbed(model):
-            self._measured = evaluation(model)
+            # Every rank measures, since all may be needed for it; one answer decides for all.
+            self._measured = same_for_all(evaluation(model))
         control.should_log = True
         if self._best.take(self.steps, self._measured) and arguments.load_best_model_at_end:
             self._due = True
@@ -275,14 +285,17 @@ class SealedRun(TrainerCallback):
             return
         self._due = False
         saver = self._context.saver
-        if saver is None or not state.is_world_process_zero:
+        if saver is not None:
+            saver.flush()
+        # All ranks together, where each holds a part; only rank 0 gets the whole.
+        weights = self._context.machinery.state(objects["model"], objects["optimizer"])
+        random = gathered_states(random_states())
+        if saver is None:
             return
-        saver.flush()
         kept = {
-            "model": trainable_state(objects["model"]),
-            "optimizer": objects["optimizer"].state_dict(),
+            **weights,
             "scheduler": objects["lr_scheduler"].state_dict(),
-            "random": random_states(),
+            "random": random,
             "rows": self.rows,
             "mark": self.mark,
             "trainer": {
@@ -302,8 +315,7 @@ class SealedRun(TrainerCallback):
 
     def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
         kept = checkpoint.load(self._context.store, self._context.run_id, ref)
-        load_weights(objects["model"], kept["model"])
-        objects["optimizer"].load_state_dict(kept["optimizer"])
+        self._context.machinery.restore(objects["model"], objects["optimizer"], kept)
         objects["lr_scheduler"].load_state_dict(kept["scheduler"])
         trainer = kept["trainer"]
         state.global_step = self.steps = ref.step
@@ -322,40 +334,9 @@ class SealedRun(TrainerCallback):
         elif saver is not None and kept["best_kept"] is not None:
             saver.best = checkpoint.CheckpointRef(**kept["best_kept"])
         self._resumed_at = self._unlogged_since = ref.step
-        self._random_states = kept["random"]
+        self._random_states = own_states(kept["random"])
         if self._position is not None:
             self._position.resume(step=ref.step, mark=self.mark)
-
-
-def trainable_state(model: Any) -> dict[str, Any]:
-    """Trainable parameters and persistent buffers by name."""
-    kept = {name for name, one in _parameters(model) if one.requires_grad}
-    kept |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    return {name: one for name, one in model.state_dict().items() if name in kept}
-
-
-def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
-    # A frozen base in four bits also keeps its scales in the state dict, as neither of the two.
-    return model.named_parameters(remove_duplicate=False)  # type: ignore[no-any-return]
-
-
-def load_weights(model: Any, kept: dict[str, Any]) -> None:
-    """Put the weights of a checkpoint into the model they were taken from.
-
-    Raises:
-        CheckpointRefused: They are another model's.
-    """
-    wanted = trainable_state(model)
-    unknown, missing = set(kept) - set(wanted), set(wanted) - set(kept)
-    reshaped = [name for name in set(kept) & set(wanted) if kept[name].shape != wanted[name].shape]
-    if unknown or missing or reshaped:
-        raise CheckpointRefused(
-            "the checkpoint is of another model",
-            check="weights",
-            got=f"{len(unknown)} unknown, {len(missing)} missing, {len(reshaped)} reshaped tensors",
-            hint="resume with the recipe the run began with",
-        )
-    model.load_state_dict(kept, strict=False)
 
 
 def _mean_since(logged: float, step: int, since: int) -> float:

@@ -7,6 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from sealtrain.training import quiet
+from sealtrain.training.ranks import place
 
 quiet.silence()
 
@@ -26,7 +27,7 @@ def environment() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "aten_cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY", "unset"),
         "mkl_cbwr": os.environ.get("MKL_CBWR", "unset"),
-        "world_size": "1",
+        "world_size": str(place().world),
         "cuda": str(torch.version.cuda or "none"),
     }
     for package in _PACKAGES:

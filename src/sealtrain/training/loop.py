@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training import checkpoint, quiet
 from sealtrain.training.account import Account
-from sealtrain.training.callback import load_weights, trainable_state
 from sealtrain.training.randomness import random_states, restore_random_states
+from sealtrain.training.weights import load_weights, trainable_state
 
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments

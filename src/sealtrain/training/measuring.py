@@ -42,7 +42,8 @@ def train_and_measure(
         evaluation: Measures on the test split, ``None`` where there is nothing to measure on.
 
     Returns:
-        Trained model without the trainer's wrapping, and its final metrics.
+        Trained model without the trainer's wrapping, and its final metrics. On other ranks than
+        the first neither: they are done when the model has been put together.
     """
     from transformers import PrinterCallback
 
@@ -50,8 +51,8 @@ def train_and_measure(
     if evaluation is not None:
         work.evaluation = evaluation
     trainer.train()
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if evaluation is None:
+    model = work.machinery.whole(trainer)
+    if evaluation is None or model is None:
         return model, {}
     with undisturbed(model):
         return model, evaluation(model)

@@ -42,7 +42,7 @@ def train(
     monitor: Monitor | None = None,
     model: SealedFolder | None = None,
 ) -> Trained:
-    """Train from the beginning or from a checkpoint.
+    """Train from the beginning or from a checkpoint, as one of the ranks if there are several.
 
     Args:
         recipe: What to do.
@@ -63,6 +63,7 @@ def train(
         CheckpointRefused: ``resume`` does not fit.
         ExtraMissing: The recipe's backend is not installed.
     """
+    from sealtrain.training.backends.machinery import machinery_of
     from sealtrain.training.backends.ready import make_ready
 
     make_ready(recipe.backend.name)  # before the libraries that it changes
@@ -91,6 +92,7 @@ def train(
             resume=resume,
             arguments=arguments,
             on_step=(bar.step, watch.step),
+            machinery=machinery_of(recipe),
         )
         work = Workplace(
             recipe=recipe,
@@ -111,7 +113,7 @@ def train(
             built, tokenizer, measured, callback = phase.train(work)
             if built is not None:
                 measured = {**measured, **audit_figures(work, built, tokenizer)}
-            if recipe.peft is not None and recipe.peft.merge:
+            if built is not None and recipe.peft is not None and recipe.peft.merge:
                 built = _merged(recipe, base_dir, built)
     return Trained(
         files=work.beside | ({} if built is None else model_files(built, tokenizer)),

@@ -11,6 +11,7 @@ from sealtrain.training.loaders.hugging import Positioned
 from sealtrain.training.loaders.stream import RecordStream
 
 if TYPE_CHECKING:
+    from sealtrain.training.backends.machinery import Machinery
     from sealtrain.training.callback import Evaluation, RunContext
     from sealtrain.training.sources import SealedFolder, Source
 
@@ -45,6 +46,11 @@ class Workplace:
     model: SealedFolder | None = None
     plan: Any = None
     _streams: list[Positioned] = field(default_factory=list)
+
+    @property
+    def machinery(self) -> Machinery:
+        """What the recipe's backend does differently."""
+        return self.context.machinery
 
     @property
     def evaluation(self) -> Evaluation | None:

@@ -10,6 +10,7 @@ import pytest
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.errors import LockInvalid, RecipeInvalid
 from sealtrain.recipe.backends import DEFAULT
+from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 
@@ -59,10 +60,54 @@ def test_what_no_backend_knows_is_refused(sft: dict[str, Any], backend: Any, why
         parse_recipe(sft | {"backend": backend})
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [{"name": "fsdp"}, {"name": "deepspeed", "zero_stage": 2}, {"name": "trl", "ranks": 2}],
-)
+@pytest.mark.parametrize("backend", [{"name": "deepspeed", "zero_stage": 2}])
 def test_names_without_code_are_refused(sft: dict[str, Any], backend: Any) -> None:
     with pytest.raises(RecipeInvalid, match="cannot train yet"):
         parse_recipe(sft | {"backend": backend})
+
+
+def test_a_backend_is_in_lock_and_difference(sft: dict[str, Any], lock_of: Locks) -> None:
+    before = lock_of(sft).lock
+    after = lock_of(sft | {"backend": {"name": "fsdp", "ranks": 4}}).lock
+    assert after.to_dict()["recipe"]["backend"] == {
+        "name": "fsdp",
+        "ranks": 4,
+        "reshard_after_forward": True,
+    }
+    found = {change.path: (change.kind, change.area) for change in diff(before, after)}
+    assert found == {
+        f"recipe.backend.{name}": ("added", "trainer")
+        for name in ("name", "ranks", "reshard_after_forward")
+    }
+
+
+@pytest.mark.parametrize("backend", [{"name": "fsdp"}, {"name": "trl", "ranks": 2}])
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"script": "train.py"}, "script"),
+        ({"trainer": {"max_steps": 2, "packing": True}}, "packing"),
+        ({"trainer": {"max_steps": 2, "padding_free": True, "max_length": None}}, "padding_free"),
+        ({"peft": {"method": "prompt_tuning", "num_virtual_tokens": 2}}, "prompt_tuning"),
+    ],
+)
+def test_what_a_backend_cannot_train_is_refused(
+    sft: dict[str, Any], backend: Any, changed: dict[str, Any], why: str
+) -> None:
+    parse_recipe(sft | {"backend": backend})
+    parse_recipe(sft | changed)
+    with pytest.raises(RecipeInvalid, match=why):
+        parse_recipe(sft | {"backend": backend} | changed)
+
+
+def test_other_phases_train_in_one_process(tabular: dict[str, Any]) -> None:
+    parse_recipe(tabular)
+    with pytest.raises(RecipeInvalid, match="phases cpt and sft"):
+        parse_recipe(tabular | {"backend": {"name": "trl", "ranks": 2}})
+
+
+def test_adapters_over_weights_of_another_kind_are_not_shared_out(sft: dict[str, Any]) -> None:
+    half = sft | {"model": sft["model"] | {"dtype": "bfloat16"}}
+    parse_recipe(half | {"backend": {"name": "trl", "ranks": 2}})
+    with pytest.raises(RecipeInvalid, match="float32"):
+        parse_recipe(half | {"backend": {"name": "fsdp"}})

@@ -90,11 +90,12 @@ def train(
     )
     work.context.streams.append(packed)
     callback = SealedRun(work.context)
-    trainer = Trainer(
+    trainer = work.machinery.trainer(Trainer)(
         model=model,
         args=TrainingArguments(
             **trainer_arguments(recipe.trainer, work.scratch)
             | {"include_num_input_tokens_seen": "all", "remove_unused_columns": False}
+            | work.machinery.arguments()
         ),
         train_dataset=Blocks(packed),
         data_collator=_stacked,

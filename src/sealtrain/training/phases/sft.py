@@ -105,9 +105,11 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         | {name: getattr(recipe.trainer, name) for name in _SFT_ONLY}
         | {"eval_packing": False}
         | private_arguments(recipe)
+        | work.machinery.arguments()
     )
     config = SFTConfig(**arguments)
-    trainer = made_private(PlainLossTrainer if plain_loss else SFTTrainer, work)(
+    kind = made_private(PlainLossTrainer if plain_loss else SFTTrainer, work)
+    trainer = work.machinery.trainer(kind)(
         model=model,
         args=as_written(config, arguments, recipe.trainer) if faster else config,
         train_dataset=training_rows(work, _renamed(recipe.columns)),

@@ -17,13 +17,13 @@ from sealtrain.training import checkpoint, quiet
 from sealtrain.training.account import Account
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.best import BestSoFar
-from sealtrain.training.callback import load_weights, trainable_state
 from sealtrain.training.checkpoint import CheckpointRef
 from sealtrain.training.ppo.divergence import DivergenceWeight
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.ppo.update import learn
 from sealtrain.training.prompts import Prompt, check_prompt
 from sealtrain.training.randomness import random_states, restore_random_states, undisturbed
+from sealtrain.training.weights import load_weights, trainable_state
 
 if TYPE_CHECKING:
     from sealtrain.training.loaders.hugging import Positioned

@@ -1,0 +1,46 @@
+"""What a checkpoint keeps of a model, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sealtrain.errors import CheckpointRefused
+
+__all__ = ["load_weights", "refuse_another_model", "trainable_state"]
+
+
+def trainable_state(model: Any) -> dict[str, Any]:
+    """Trainable parameters and persistent buffers by name."""
+    kept = {name for name, one in _parameters(model) if one.requires_grad}
+    kept |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return {name: one for name, one in model.state_dict().items() if name in kept}
+
+
+def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
+    # A frozen base in four bits also keeps its scales in the state dict, as neither of the two.
+    return model.named_parameters(remove_duplicate=False)  # type: ignore[no-any-return]
+
+
+def load_weights(model: Any, kept: dict[str, Any]) -> None:
+    """Put the weights of a checkpoint into the model they were taken from.
+
+    Raises:
+        CheckpointRefused: They are another model's.
+    """
+    refuse_another_model(model, kept)
+    model.load_state_dict(kept, strict=False)
+
+
+def refuse_another_model(model: Any, kept: dict[str, Any]) -> None:
+    """Compare names and shapes. Raises ``CheckpointRefused`` as ``load_weights``."""
+    wanted = trainable_state(model)
+    unknown, missing = set(kept) - set(wanted), set(wanted) - set(kept)
+    reshaped = [name for name in set(kept) & set(wanted) if kept[name].shape != wanted[name].shape]
+    if unknown or missing or reshaped:
+        raise CheckpointRefused(
+            "the checkpoint is of another model",
+            check="weights",
+            got=f"{len(unknown)} unknown, {len(missing)} missing, {len(reshaped)} reshaped tensors",
+            hint="resume with the recipe the run began with",
+        )

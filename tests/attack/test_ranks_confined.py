@@ -1,0 +1,58 @@
+"""Another rank of a run can do what training needs and nothing else, and none outlives the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C36")]
+VICTIM = Path(__file__).resolve().parents[1] / "support/ranks_victim.py"
+CANARY = "rank-canary-91c3"
+
+
+def attacked(folder: Path, job: str, port: int = 0) -> tuple[dict[str, Any], str]:
+    """What the run says of it, and everything its processes printed."""
+    out = folder / "out"
+    out.mkdir()
+    (folder / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, VICTIM, out, json.dumps({"backend": {"name": "trl", "ranks": 2}}), job],
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([*sys.path, str(VICTIM.parent)]),
+            "LISTENER": str(port),
+            "TMPDIR": str(folder / "tmp"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [("reaches", "egress-refused"), ("fails", "record-invalid"), ("dies", "rank-lost")],
+)
+def test_a_rank_that_misbehaves_ends_the_run_by_name(job: str, code: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        said, printed = attacked(tmp_path, job, server.getsockname()[1])
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    if job == "reaches" and said["landlock"] < 4:
+        pytest.skip("this kernel's Landlock does not refuse connections")
+    assert said["error"] == code
+    assert said["left"] == []
+    assert CANARY not in printed
+    folders = (tmp_path / "out", tmp_path / "tmp")
+    assert [path for one in folders for path in one.rglob("*") if path.is_file()] == []

@@ -1,0 +1,98 @@
+"""Several ranks train as one does: same losses, same weights, also over an interruption.
+
+Two ranks add two terms, which has no order, so they agree with one rank to the last bit where the
+gradient is not clipped; how the norm of shared out gradients is summed is the backend's affair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from language_world import cpt
+from training_world import (
+    CANARY,
+    checkpoint_store,
+    run,
+    seal_records,
+    sources_of,
+    write_records,
+)
+
+pytestmark = pytest.mark.slow
+VICTIM = Path(__file__).resolve().parents[1] / "support/ranks_victim.py"
+TRAINER = {"max_grad_norm": 0.0}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    (folder / "owner").mkdir()
+    (folder / "sealed").mkdir()
+    write_records(folder / "owner")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One process, with the batch of two made of two parts."""
+    recipe = cpt(trainer=TRAINER | {"gradient_accumulation_steps": 2})
+    paths = {path.stem: path for path in (world / "owner").iterdir()}
+    sealed = seal_records(paths, world / "sealed")
+    store = checkpoint_store(tmp_path_factory.mktemp("alone"))
+    ran = run(recipe, sources_of(recipe, sealed), store)
+    done = ran.trained
+    return {
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in done.files.items()},
+        "history": [[step, values] for step, values in ran.history],
+        "metrics": done.metrics,
+        "rows": done.samples_seen,
+        "steps": done.steps,
+        "tokens": done.tokens,
+        "tokens_sha256": done.tokens_sha256,
+    }
+
+
+def ranks(world: Path, name: str, backend: dict[str, Any], job: str = "") -> dict[str, Any]:
+    """Train in ranks of a run of their own; under one name, go on from where it stopped."""
+    (world / name).mkdir(exist_ok=True)
+    changes = {"phase": "cpt", "trainer": TRAINER, "backend": backend}
+    done = subprocess.run(
+        [sys.executable, VICTIM, world / name, json.dumps(changes), job],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(VICTIM.parent)])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+@pytest.mark.claim("C23")
+@pytest.mark.claim("C24")
+@pytest.mark.parametrize("backend", ["trl", "fsdp"])
+def test_two_ranks_stopped_and_resumed_are_one_rank(
+    world: Path, alone: dict[str, Any], backend: str
+) -> None:
+    chosen = {"name": backend, "ranks": 2}
+    first = ranks(world, backend, chosen, "stops")
+    second = ranks(world, backend, chosen)
+    assert (first["checkpoints"], second["checkpoints"]) == ([3], [6, 8])
+    assert first["history"] + second["history"] == alone["history"]
+    assert {name: second[name] for name in alone if name != "history"} == {
+        name: alone[name] for name in alone if name != "history"
+    }
+    assert second["world_size"] == "2"
+    # They listened on loopback only, and nothing of a record lies in any file.
+    assert set(first["listening"]) == {"0100007F"}
+    assert first["left"] == second["left"] == []
+    written = [path for path in (world / backend).rglob("*") if path.is_file()]
+    assert {path.suffix for path in written} == {".sealed"}
+    assert not [path for path in written if CANARY.encode() in path.read_bytes()]

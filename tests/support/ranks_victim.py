@@ -1,0 +1,177 @@
+"""A run of several ranks: python ranks_victim.py FOLDER RECIPE-CHANGES [JOB].
+
+``runner.run`` without evidence and broker: hushed, confined, ranks forked, locked down. Prints one
+JSON line: digests of the files, history, checkpoints, or the code of the error. JOB ``stops`` at
+the first checkpoint at or after step 3; the jobs of ``ATTACKS`` are what the other rank does in
+place of training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from sealtrain.errors import EgressRefused, RecordInvalid
+
+FOLDER = Path(sys.argv[1])
+CHANGES = json.loads(sys.argv[2])
+JOB = sys.argv[3] if len(sys.argv) > 3 else ""
+CANARY = "rank-canary-91c3"
+
+
+ATTACKS = ("dies", "fails", "reaches")
+
+
+def misbehaves() -> None:
+    """In place of a rank's training, something that must not be possible there."""
+    if JOB == "reaches":
+        port, plain = int(os.environ["LISTENER"]), FOLDER / "plain.txt"
+        with contextlib.suppress(EgressRefused):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+            raise AssertionError
+        with contextlib.suppress(PermissionError):
+            plain.write_text(CANARY)
+            raise AssertionError
+        # Straight to the C library, where no audit hook hears it.
+        native = ctypes.CDLL(None, use_errno=True)
+        caller = native.socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+        address = bytes([socket.AF_INET, 0]) + port.to_bytes(2, "big") + bytes([127, 0, 0, 1])
+        assert native.connect(caller, address + bytes(8), 16) == -1
+        assert ctypes.get_errno() == errno.EACCES
+        assert native.open(str(plain).encode(), os.O_CREAT | os.O_WRONLY, 0o600) == -1
+        assert ctypes.get_errno() == errno.EACCES
+        raise EgressRefused("every way was shut")
+    if JOB == "fails":
+        print(CANARY, file=sys.stderr, flush=True)
+        os.write(2, CANARY.encode())
+        raise RecordInvalid(CANARY)
+    if JOB == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    import tempfile
+
+    from language_world import cpt
+    from training_world import (
+        RUN_ID,
+        Interrupted,
+        checkpoint_store,
+        reopen_records,
+        seal_records,
+        sft,
+        sources_of,
+        write_records,
+    )
+
+    from sealtrain.base.digests import sha256_hex
+    from sealtrain.errors import SealtrainError
+    from sealtrain.recipe.backends import needs_group
+    from sealtrain.runner.egress import confined_to
+    from sealtrain.runner.hush import Tally, hushed
+    from sealtrain.runner.lockdown import leave_no_memory, restrict
+    from sealtrain.training.checkpoint import newest
+    from sealtrain.training.ranks import gathered
+    from sealtrain.training.run import train
+
+    recipe = {"sft": sft, "cpt": cpt}[CHANGES.pop("phase", "sft")](**CHANGES)
+    sealed = FOLDER.parent / "sealed"
+    if not sealed.exists():
+        sealed.mkdir()
+        (FOLDER.parent / "owner").mkdir()
+        seal_records(write_records(FOLDER.parent / "owner"), sealed)
+    sources = sources_of(recipe, reopen_records(sealed))
+    store = checkpoint_store(FOLDER)
+    history: list[Any] = []
+    steps: list[int] = []
+    tally = Tally()
+    tempfile.gettempdir()
+    said: dict[str, Any] = {}
+
+    def training(resume: Any, **told: Any) -> Any:
+        return train(
+            recipe, run_id=RUN_ID, base_dir=Path(), sources=sources, store=store,
+            resume=resume, progress=None, **told,
+        )  # fmt: skip
+
+    def other(resume: Any) -> None:
+        misbehaves()
+        training(resume, metrics=lambda *_: None, on_checkpoint=lambda _: None)
+
+    told = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def secured() -> None:
+        told.write(" ".join(listening()).encode())
+        leave_no_memory()
+        restrict([], connect=[], programs=False)
+
+    with (
+        hushed(tally, for_good=True),
+        confined_to("http://127.0.0.1:1", unix=(), writable=[FOLDER], noted=tally.note),
+        gathered(
+            recipe.backend.ranks, group=needs_group(recipe.backend), secure=secured, work=other
+        ) as ranks,
+    ):
+        leave_no_memory()
+        said["landlock"] = restrict([FOLDER], connect=[1], programs=False)
+        said["listening"] = [*listening(), *told[:].rstrip(b"\0").decode().split()]
+
+        def checkpointed(ref: Any) -> None:
+            steps.append(ref.step)
+            if JOB == "stops" and ref.step >= 3:
+                raise Interrupted
+
+        try:
+            resume = newest(store, None)
+            with ranks.together(resume):
+                if JOB in ATTACKS:
+                    waits_for_the_others()
+                trained = training(
+                    resume,
+                    metrics=lambda step, values: history.append((step, values)),
+                    on_checkpoint=checkpointed,
+                )
+            files = trained.files
+            said["files"] = {name: sha256_hex(data) for name, data in files.items()}
+            said |= {"steps": trained.steps, "rows": trained.samples_seen, "tokens": trained.tokens}
+            said |= {"metrics": trained.metrics, "tokens_sha256": trained.tokens_sha256}
+            said["world_size"] = trained.environment["world_size"]
+        except SealtrainError as error:
+            said["error"] = error.code
+        except Interrupted:
+            history = [one for one in history if one[0] <= steps[-1]]
+        except Exception as error:
+            said["error"] = type(error).__name__
+    left = [pid for pid in ranks.processes if Path(f"/proc/{pid}").exists()]
+    print(json.dumps(said | {"history": history, "checkpoints": steps, "left": left}))
+
+
+def waits_for_the_others() -> None:
+    """What training does at every step."""
+    import torch.distributed
+
+    torch.distributed.barrier()
+
+
+def listening() -> list[str]:
+    """Addresses on which this process listens, as the kernel writes them."""
+    mine = {str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine]
+
+
+if __name__ == "__main__":
+    main()
