@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fsspec import AbstractFileSystem
 
 from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Busy
+from sealtrain.storage.rangestore import RangeStore
 
 __all__ = ["HttpFileSystem"]
 
@@ -28,11 +28,10 @@ _LATER = {408, 425, 429, 500, 502, 503, 504}
 _WRITE_BYTES = 1 << 20
 
 
-class HttpFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """Files by URL. Raises what fsspec's filesystems raise; whoever asks is patient."""
+class HttpFileSystem(RangeStore):
+    """Files by URL. Whoever asks is patient."""
 
     protocol = ("http", "https")
-    cachable = False
 
     def __init__(self, *, token: str | None = None, transport: Any = None) -> None:
         """Set up connections; none is made yet.
@@ -54,35 +53,9 @@ class HttpFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships 
             transport=transport,
         )
 
-    def close(self) -> None:
-        """End all connections."""
-        self._client.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return path
-
-    def cat_file(
-        self, path: str, start: int | None = None, end: int | None = None, **_: Any
-    ) -> bytes:
-        """Bytes ``start`` … ``end`` of a file; fewer only where the file ends.
-
-        Raises:
-            FileNotFoundError, PermissionError: As the server says.
-            ConnectionError, TimeoutError: No whole answer came.
-            UsageError: The server ignores ranges, or sends elsewhere.
-        """
-        if start is None or end is None or not 0 <= start < end:
-            raise ValueError("a range of the file is needed")
-        data, _total = self._range(path, start, end)
-        return data
-
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """``size`` of a file, as the server claims. Raises as ``cat_file``."""
-        data, total = self._range(path, 0, 1)
+        data, total = self._asked(path, 0, 1)
         return {"name": path, "type": "file", "size": len(data) if total is None else total}
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
@@ -97,7 +70,11 @@ class HttpFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships 
         if answer.status_code not in (200, 201, 204):
             self._refuse(answer)
 
-    def _range(self, url: str, start: int, end: int) -> tuple[bytes, int | None]:
+    def _range(self, path: str, start: int, end: int) -> bytes:
+        return self._asked(path, start, end)[0]
+
+    def _asked(self, url: str, start: int, end: int) -> tuple[bytes, int | None]:
+        """A range, and the size of the file where the server tells it."""
         asked = {"Range": f"bytes={start}-{end - 1}"}
         with _connection_errors(), self._client.stream("GET", url, headers=asked) as answer:
             if answer.status_code == 416:

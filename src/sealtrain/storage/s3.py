@@ -14,9 +14,9 @@ import botocore.exceptions
 from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
 from botocore.client import Config
-from fsspec import AbstractFileSystem
 
 from sealtrain.storage.patience import Busy
+from sealtrain.storage.rangestore import RangeStore
 
 __all__ = ["S3FileSystem"]
 
@@ -32,11 +32,10 @@ _LATER = {
 }
 
 
-class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """Objects by ``s3://bucket/key``. Raises what fsspec's filesystems raise."""
+class S3FileSystem(RangeStore):
+    """Objects by ``s3://bucket/key``."""
 
     protocol = "s3"
-    cachable = False
 
     def __init__(self) -> None:
         """Find credentials and make a client; nothing is asked of the store yet."""
@@ -55,17 +54,6 @@ class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no
             ),
         )
 
-    def close(self) -> None:
-        """End all connections."""
-        self._client.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return path
-
     def endpoint(self, bucket: str) -> str:
         """URL of the server that will be asked for this bucket."""
         signed: str = self._client.generate_presigned_url(
@@ -74,17 +62,7 @@ class S3FileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no
         parts = urlsplit(signed)
         return f"{parts.scheme}://{parts.netloc}"
 
-    def cat_file(
-        self, path: str, start: int | None = None, end: int | None = None, **_: Any
-    ) -> bytes:
-        """Bytes ``start`` … ``end`` of an object; fewer only where it ends.
-
-        Raises:
-            FileNotFoundError, PermissionError: As the store says.
-            ConnectionError, TimeoutError: No whole answer came.
-        """
-        if start is None or end is None or not 0 <= start < end:
-            raise ValueError("a range of the object is needed")
+    def _range(self, path: str, start: int, end: int) -> bytes:
         bucket, key = _parts(path)
         with _store_errors():
             try:

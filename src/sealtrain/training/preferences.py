@@ -11,10 +11,17 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training import quiet
 from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
 from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.turns import (
+    EITHER,
+    check_conversation,
+    check_tokenizer,
+    field_names,
+    kind_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +70,7 @@ def preference_rows(
         ModelInvalid: The tokenizer has no end token, or no chat template where messages need one.
     """
     columns = work.recipe.columns
-    names = _trl_names(columns)
+    names = field_names(columns)
     training = work.training_stream(names)
     _check_columns(training.stream.schema, columns, tokenizer)
     test = None
@@ -105,12 +112,6 @@ def batches(trainer: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         )
 
 
-def _trl_names(columns: Columns) -> dict[str, str]:
-    """Column of the data → the name TRL looks for, which is the name of the recipe's field."""
-    fields = {field: getattr(columns, field) for field in type(columns).model_fields}
-    return {column: field for field, column in fields.items() if column is not None}
-
-
 def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTokenizerBase) -> None:
     import pyarrow as pa
 
@@ -126,40 +127,20 @@ def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTok
                     expected="true or false",
                 )
             continue
-        kinds.add(_kind(field.type, column))
+        kind = kind_of(field.type)
+        if kind is None:
+            raise SchemaMismatch(
+                f"column {column} holds neither text nor messages",
+                check="columns",
+                got=field.type,
+                expected=EITHER,
+            )
+        kinds.add(kind)
     if len(kinds) > 1:
         raise SchemaMismatch(
             "the columns mix text and messages", check="columns", expected="one of the two"
         )
-    if "messages" in kinds and tokenizer.chat_template is None:
-        raise ModelInvalid(
-            "the tokenizer has no chat template, and the records are conversations",
-            check="tokenizer",
-            hint="set tokenizer.chat_template and save it, or seal records of plain text",
-        )
-    if tokenizer.eos_token is None:
-        raise ModelInvalid(
-            "the tokenizer has no end token, so no answer would end",
-            check="tokenizer",
-            hint="set tokenizer.eos_token and save it",
-        )
-
-
-def _kind(found: pa.DataType, column: str) -> str:
-    import pyarrow as pa
-
-    if pa.types.is_string(found) or pa.types.is_large_string(found):
-        return "text"
-    if pa.types.is_list(found) or pa.types.is_large_list(found):
-        inner = found.value_type
-        if pa.types.is_struct(inner) and {"role", "content"} <= {field.name for field in inner}:
-            return "messages"
-    raise SchemaMismatch(
-        f"column {column} holds neither text nor messages",
-        check="columns",
-        got=found,
-        expected="text, or a list of {role, content}",
-    )
+    check_tokenizer(tokenizer, conversations="messages" in kinds)
 
 
 def _checked(positioned: Positioned) -> datasets.IterableDataset:
@@ -169,8 +150,7 @@ def _checked(positioned: Positioned) -> datasets.IterableDataset:
 def _check_record(record: dict[str, Any]) -> dict[str, Any]:
     for name, value in record.items():
         if isinstance(value, list):
-            if not value or any(not isinstance(turn["content"], str) for turn in value):
-                raise RecordInvalid(f"a record's {name} is an empty conversation", check="columns")
+            check_conversation(name, value)
         elif value == "" and name != "prompt":
             raise RecordInvalid(f"a record's {name} is empty", check="columns")
     return record

@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
+from sealtrain.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training import quiet
 from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.turns import (
+    EITHER,
+    check_conversation,
+    check_tokenizer,
+    field_names,
+    kind_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,14 +43,14 @@ def training_prompts(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> Pos
         SchemaMismatch: A column is missing or holds something else.
         ModelInvalid: The tokenizer has no end token, or no chat template where one is needed.
     """
-    positioned = work.training_stream(_names(work.recipe.columns))
+    positioned = work.training_stream(field_names(work.recipe.columns))
     _check_columns(positioned.stream.schema, work.recipe.columns, tokenizer)
     return positioned
 
 
 def test_prompts(work: Workplace) -> list[Prompt]:
     """Every test record, checked."""
-    names = _names(work.recipe.columns)
+    names = field_names(work.recipe.columns)
     batches = read_all(work.test_sources, list(names), names=names)
     return [check_prompt(record) for batch in batches for record in batch.to_pylist()]
 
@@ -56,11 +63,7 @@ def check_prompt(record: Prompt) -> Prompt:
     """
     prompt = record["prompt"]
     if isinstance(prompt, list):
-        if not prompt or any(
-            not isinstance(turn, dict) or not isinstance(turn.get("content"), str)
-            for turn in prompt
-        ):
-            raise RecordInvalid("a record's prompt is an empty conversation", check="columns")
+        check_conversation("prompt", prompt)
     elif not isinstance(prompt, str) or not prompt:
         raise RecordInvalid("a record's prompt is empty", check="columns")
     if "answer" in record and not isinstance(record["answer"], str):
@@ -80,49 +83,17 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompts: list[Any]) -> Ite
         yield list(encoded["input_ids"])
 
 
-def _names(columns: Columns) -> dict[str, str]:
-    """Column of the data → name of the recipe's field, which is what TRL looks for."""
-    fields = {field: getattr(columns, field) for field in type(columns).model_fields}
-    return {column: field for field, column in fields.items() if column is not None}
-
-
 def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTokenizerBase) -> None:
+    kinds = set()
     for field in schema:
-        column = getattr(columns, field.name)
-        if _is_text(field.type):
-            continue
-        if field.name == "answer" or not _is_conversation(field.type):
-            expected = "text" if field.name == "answer" else "text, or a list of {role, content}"
+        kind = kind_of(field.type)
+        only_text = field.name == "answer"
+        if kind is None or (only_text and kind != "text"):
             raise SchemaMismatch(
-                f"column {column} holds no {field.name}",
+                f"column {getattr(columns, field.name)} holds no {field.name}",
                 check="columns",
                 got=field.type,
-                expected=expected,
+                expected="text" if only_text else EITHER,
             )
-        if tokenizer.chat_template is None:
-            raise ModelInvalid(
-                "the tokenizer has no chat template, and the prompts are conversations",
-                check="tokenizer",
-                hint="set tokenizer.chat_template and save it, or seal prompts of plain text",
-            )
-    if tokenizer.eos_token is None:
-        raise ModelInvalid(
-            "the tokenizer has no end token, so no answer would end",
-            check="tokenizer",
-            hint="set tokenizer.eos_token and save it",
-        )
-
-
-def _is_text(found: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(found) or pa.types.is_large_string(found))
-
-
-def _is_conversation(found: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
-        return False
-    inner = found.value_type
-    return pa.types.is_struct(inner) and {"role", "content"} <= {field.name for field in inner}
+        kinds.add(kind)
+    check_tokenizer(tokenizer, conversations="messages" in kinds)

@@ -1,0 +1,71 @@
+"""Texts and conversations in columns: which of both a column holds, and whether a record is whole.
+
+Checked here and not by a trainer, whose own error may quote the record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from sealtrain.errors import ModelInvalid, RecordInvalid
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.recipe.columns import Columns
+
+__all__ = ["EITHER", "check_conversation", "check_tokenizer", "field_names", "kind_of"]
+
+EITHER = "text, or a list of {role, content}"
+
+
+def field_names(columns: Columns) -> dict[str, str]:
+    """Column of the data → name of the recipe's field, which is what TRL looks for."""
+    fields = {field: getattr(columns, field) for field in type(columns).model_fields}
+    return {column: field for field, column in fields.items() if column is not None}
+
+
+def kind_of(found: pa.DataType) -> Literal["text", "messages"] | None:
+    """What a column of this type holds; ``None`` for neither."""
+    import pyarrow as pa
+
+    if pa.types.is_string(found) or pa.types.is_large_string(found):
+        return "text"
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        inner = found.value_type
+        if pa.types.is_struct(inner) and {"role", "content"} <= {field.name for field in inner}:
+            return "messages"
+    return None
+
+
+def check_conversation(name: str, turns: list[Any]) -> None:
+    """Refuse a conversation in which nothing is said.
+
+    Raises:
+        RecordInvalid: It has no turn, or one without text.
+    """
+    if not turns or not all(
+        isinstance(turn, dict) and isinstance(turn.get("content"), str) for turn in turns
+    ):
+        raise RecordInvalid(f"a record's {name} is an empty conversation", check="columns")
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, conversations: bool) -> None:
+    """Refuse a tokenizer that cannot end an answer, or write a conversation where there are some.
+
+    Raises:
+        ModelInvalid: Which of the two.
+    """
+    if conversations and tokenizer.chat_template is None:
+        raise ModelInvalid(
+            "the tokenizer has no chat template, and the records are conversations",
+            check="tokenizer",
+            hint="set tokenizer.chat_template and save it, or seal records of plain text",
+        )
+    if tokenizer.eos_token is None:
+        raise ModelInvalid(
+            "the tokenizer has no end token, so no answer would end",
+            check="tokenizer",
+            hint="set tokenizer.eos_token and save it",
+        )
