@@ -345,7 +345,7 @@ def test_a_broker_whose_clock_is_outside_its_collateral_releases_nothing(
 ) -> None:
     with release_world(tmp_path) as world:
         fixed = world.pki.collateral(world.clock())
-        parts = replace(world.broker._parts, collateral=lambda: fixed)
+        parts = replace(world.broker._parts, collateral=lambda _evidence: fixed)
         world.broker._parts = parts
         honest = world.obtain()
         assert honest.data_keys

@@ -410,7 +410,7 @@ def release_world(
                     store=store,
                     ledger=ledger,
                     collect=lambda binding: evidence_of(own_guest, binding, pki, clock()),
-                    collateral=lambda: pki.collateral(clock()),
+                    collateral=lambda _evidence: pki.collateral(clock()),
                     gpu_collateral=lambda: None,
                     clock=clock,
                     random=os.urandom,

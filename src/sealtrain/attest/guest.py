@@ -27,7 +27,7 @@ from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue
-from sealtrain.base.encoding import to_base64
+from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import read_bounded
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, GuestApiUnreachable, TrustInvalid, UsageError
@@ -58,7 +58,8 @@ class Guest:
         app_compose: Reads the deployment document it measured.
         attest: Report data (64 bytes) → the TEE's own form of evidence.
         accelerators: Nonce (32 bytes) → their evidence, ``None`` where there is none.
-        collateral: Reads DCAP collateral to carry along.
+        services: URLs that collateral is asked for at, none where it is read from files.
+        collateral: What was attested → DCAP collateral to carry along.
         gpu_collateral: Reads accelerators' collateral to carry along.
         note: Extends a measured log by an event, where the platform has one; says whether.
     """
@@ -68,7 +69,8 @@ class Guest:
     app_compose: Callable[[], bytes]
     attest: Callable[[bytes], Shown]
     accelerators: Callable[[bytes], GpuEvidence | None]
-    collateral: Callable[[], Collateral | None]
+    services: tuple[str, ...]
+    collateral: Callable[[Shown], Collateral | None]
     gpu_collateral: Callable[[], GpuCollateral | None]
     note: Callable[[str, bytes], bool]
 
@@ -88,7 +90,7 @@ class Guest:
             self.platform,
             app_compose=self.app_compose(),
             gpu=gpu,
-            collateral=self.collateral(),
+            collateral=self.collateral(shown),
             gpu_collateral=None if gpu is None else self.gpu_collateral(),
             **shown,
         )
@@ -150,16 +152,18 @@ def open_guest(
             "quotes of TDX need collateral",
             check="collateral",
             got="none",
-            expected="file:PATH",
+            expected="file:PATH or https://HOST",
             hint="name it with --collateral",
         )
+    services, carried = _collateral(collateral if tee in ("dstack", "tdx") else None)
     return Guest(
         platform=platform,
         sockets=sockets,
         app_compose=compose,
         attest=attest,
         accelerators=accelerators,
-        collateral=partial(_collateral, collateral if tee in ("dstack", "tdx") else None),
+        services=services,
+        collateral=carried,
         gpu_collateral=partial(load_gpu_collateral, gpu_collateral),
         note=note,
     )
@@ -271,10 +275,16 @@ def _simulated_gpus(client: DstackClient, nonce: bytes) -> GpuEvidence | None:
     return None if shown is None else GpuEvidence.from_dict(shown)
 
 
-def _collateral(uri: str | None) -> Collateral | None:
-    from sealtrain.attest.tdx.collect import load_collateral
+def _collateral(
+    uri: str | None,
+) -> tuple[tuple[str, ...], Callable[[Shown], Collateral | None]]:
+    """Services that are asked, and how collateral of what was attested is come by."""
+    if uri is None:
+        return (), lambda shown: None
+    from sealtrain.attest.tdx.collect import CollateralSource
 
-    return None if uri is None else load_collateral(uri)
+    source = CollateralSource(uri)
+    return source.services, lambda shown: source.of(from_base64(str(shown["quote"])))
 
 
 def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path]:

@@ -46,8 +46,8 @@ class BrokerConfig:
         root_secret: URI of the root secret (``file:…`` or ``dstack:…``).
         state: Folder of the database and the ledger; created if absent, mode 0700.
         guest: Where evidence of the broker itself comes from (``attest.guest``).
-        collateral: URI of the collateral for quotes (``file:…``); ``None`` where neither guests nor
-            broker run on TDX.
+        collateral: Source of the collateral for quotes (``file:…``, or ``https://…`` of a PCCS or
+            of Intel's service); ``None`` where neither guests nor broker run on TDX.
         platform: What the broker itself runs on.
         gpu_collateral: URI of the collateral for guests' accelerators (``file:…``).
         host: Address to listen on.

@@ -31,7 +31,8 @@ class BrokerParts:
         store: Challenges, decisions, datasets, runs, leases.
         ledger: Append-only log, signed by ``keyring.signer``.
         collect: Makes the broker's own evidence for one conversation.
-        collateral: Present collateral for verifying guests; what they send along is not used.
+        collateral: Evidence → present collateral to verify it with, of the broker's own choosing;
+            what guests send along is not used.
         gpu_collateral: The same for their accelerators.
         clock: The broker's time.
         random: Source of challenges and lease ids.
@@ -45,7 +46,7 @@ class BrokerParts:
     store: Store
     ledger: Ledger
     collect: Callable[[Binding], Evidence]
-    collateral: Callable[[], Collateral | None]
+    collateral: Callable[[Evidence], Collateral | None]
     gpu_collateral: Callable[[], GpuCollateral | None]
     clock: Clock
     random: Randomness

@@ -17,19 +17,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.attest.guest import (
-    Guest,
-    load_gpu_collateral,
-    open_guest,
-    platform_of,
-)
+from sealtrain.attest.guest import Guest, load_gpu_collateral, open_guest, platform_of
 from sealtrain.attest.policy import load_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.broker.collateral import gpu_collateral, guests_collateral
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ConfigError, EvidenceRefused, ExtraMissing, Unreachable, UsageError
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from sealtrain.broker.service import Broker
 
 __all__ = ["assembled", "running", "serve"]
-
-_Read = TypeVar("_Read")
 
 
 def serve(
@@ -132,12 +127,9 @@ def assembled(
 
     consortium = Consortium.load(config.consortium)
     policy = load_policy(config.policy)
-    for read, uri in (
-        (load_collateral, config.collateral),
-        (load_gpu_collateral, config.gpu_collateral),
-    ):
-        if uri is not None:
-            read(uri)
+    if config.collateral is not None and not services_of(config.collateral):
+        load_collateral(config.collateral)
+    load_gpu_collateral(config.gpu_collateral)
     guest = open_guest(
         platform_of(config.platform),
         str(config.guest),
@@ -162,8 +154,8 @@ def assembled(
                     store=store,
                     ledger=ledger,
                     collect=partial(_own_evidence, guest),
-                    collateral=partial(_present, load_collateral, config.collateral),
-                    gpu_collateral=partial(_present, load_gpu_collateral, config.gpu_collateral),
+                    collateral=partial(guests_collateral, config, policy, clock),
+                    gpu_collateral=partial(gpu_collateral, config),
                     clock=clock,
                     random=random,
                     limits=config.limits,
@@ -179,15 +171,6 @@ def _own_evidence(guest: Guest, binding: Binding) -> Evidence:
         return guest.evidence(binding)
     except (ConfigError, EvidenceRefused) as error:
         raise Unreachable("the broker cannot collect its own evidence") from error
-
-
-def _present(read: Callable[[str], _Read], uri: str | None) -> _Read | None:
-    """Read anew for each decision: whoever operates the broker renews the file while it runs."""
-    try:
-        return None if uri is None else read(uri)
-    except (ConfigError, EvidenceRefused) as error:
-        # The asker is not to blame and learns nothing of the broker's files.
-        raise Unreachable("the broker's collateral cannot be read") from error
 
 
 def _app(broker: Broker) -> FastAPI:

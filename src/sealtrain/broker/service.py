@@ -162,7 +162,7 @@ class Broker:
             appraised = appraise_guest(
                 request,
                 self._parts.policy,
-                collateral=self._parts.collateral(),
+                collateral=self._parts.collateral(request.evidence),
                 gpu_collateral=self._parts.gpu_collateral(),
                 now=now,
             )

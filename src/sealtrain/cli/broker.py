@@ -27,7 +27,7 @@ def serve(
         str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what the broker runs on.")
     ],
     collateral: Annotated[
-        str | None, typer.Option(help="Collateral of quotes of TDX, its own and guests': file:…")
+        str | None, typer.Option(help="Collateral of TDX, its own and guests': file:… or https://…")
     ] = None,
     gpu_collateral: Annotated[
         str | None, typer.Option(help="Collateral of guests' accelerators: file:…")

@@ -31,7 +31,7 @@ GuestAddress = Annotated[
     ),
 ]
 Collateral = Annotated[
-    str | None, typer.Option(help="Collateral of quotes of TDX, dstack's too: file:…")
+    str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
 ]
 GpuCollateral = Annotated[
     str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")

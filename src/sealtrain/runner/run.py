@@ -93,7 +93,8 @@ class _Work:
         accelerated = _DRIVER.exists()
         tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
         writable = [run.settings.out, *([_kernels()] if accelerated else [])]
-        urls = [run.broker.url, *run.stores, *([hook] if (hook := _webhook(run)) else [])]
+        urls = [run.broker.url, *run.stores, *run.admitted.guest.services]
+        urls += [hook] if (hook := _webhook(run)) else []
         with (
             hushed(run.tally, for_good=alone) as terminal,
             _monitor(run, metrics_port) as monitor,

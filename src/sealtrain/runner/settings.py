@@ -27,8 +27,8 @@ class RunSettings:
         lock: ``recipe.lock.json``.
         platform: What proves the guest. Always chosen explicitly.
         guest: Where evidence comes from (``attest.guest``): a socket, or a device by its TEE.
-        collateral: Source of the collateral for the guest's quotes (``file:…``), ``None`` for TEEs
-            that have none.
+        collateral: Source of the collateral for the guest's quotes (``file:…`` or the URL of a
+            service), ``None`` for TEEs that have none.
         gpu_collateral: The same for its accelerators.
         broker: Broker file (spec/key-release.md §2).
         data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.

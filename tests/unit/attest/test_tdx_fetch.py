@@ -22,6 +22,7 @@ from sealtrain.errors import (
     CollateralMismatch,
     CollateralUnreachable,
     QuoteRootUntrusted,
+    SimulatedEvidence,
     TcbStatusRefused,
     TrustInvalid,
     UsageError,
@@ -346,7 +347,7 @@ def test_quotes_of_another_root_reach_neither_service_nor_disk(
     for stranger in (foreign, spliced):
         with pytest.raises(QuoteRootUntrusted):
             asked(tmp_path / "cache", service, stranger, pki)
-    with pytest.raises(QuoteRootUntrusted):
+    with pytest.raises(SimulatedEvidence):
         cached_collateral(tmp_path / "cache", "https://p.example", quote, now=NOW, fetch=service)
     assert service.calls == 0
     assert not (tmp_path / "cache").exists()

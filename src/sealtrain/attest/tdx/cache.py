@@ -20,9 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from sealtrain.attest.evidence import Collateral
-from sealtrain.attest.roots import INTEL_ROOT_SHA256, X509_ERRORS, certificates_of_pem
+from sealtrain.attest.roots import X509_ERRORS, certificates_of_pem
 from sealtrain.attest.tdx.fetch import Platform, fetch_collateral, platform_of
 from sealtrain.attest.tdx.parse import TdxQuote
+from sealtrain.attest.tdx.verify import check_root
 from sealtrain.attest.tdx.window import collateral_window
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
@@ -35,7 +36,7 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["DAY", "cached_collateral"]
+__all__ = ["DAY", "cached_collateral", "trusted_platform"]
 
 DAY = 24 * 3600
 _MAX_CACHE_BYTES = 16 << 20
@@ -66,12 +67,13 @@ def cached_collateral(
         fetch: Asks the service.
 
     Raises:
+        SimulatedEvidence: A simulator's quote where Intel's root is trusted.
         QuoteRootUntrusted: The quote's chain does not lead to the trusted root.
         TcbStatusRefused: The service offers older collateral than it did before.
         CollateralMismatch: The answer is not signed under that root.
         CollateralUnreachable: As ``fetch_collateral``, whose other errors are passed on too.
     """
-    platform = _trusted_platform(quote, simulator_root)
+    platform = trusted_platform(quote, simulator_root)
     key = f"tdx-{sha256_hex(quote.root_der)[:16]}-{platform.fmspc}-{platform.ca}"
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,16 +94,15 @@ def cached_collateral(
     return fresh
 
 
-def _trusted_platform(quote: TdxQuote, simulator_root: bytes | None) -> Platform:
-    trusted = INTEL_ROOT_SHA256 if simulator_root is None else sha256_hex(simulator_root)
-    found = sha256_hex(quote.root_der)
-    if found != trusted:
-        raise QuoteRootUntrusted(
-            "quote does not come from the root whose collateral is asked for",
-            check="root",
-            got=f"root {found[:16]}…",
-            expected=f"root {trusted[:16]}…",
-        )
+def trusted_platform(quote: TdxQuote, simulator_root: bytes | None) -> Platform:
+    """The platform a quote names, where a trusted root vouches for it.
+
+    Raises:
+        SimulatedEvidence: A simulator's root where Intel's is trusted.
+        QuoteRootUntrusted: The chain does not lead to the trusted root.
+        QuoteInvalid: The certificates do not say which platform it is.
+    """
+    check_root(quote, simulator_root)
     _check_issued(*quote.certificates)
     return platform_of(quote)
 

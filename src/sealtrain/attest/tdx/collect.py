@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
 from sealtrain.attest.evidence import Collateral
-from sealtrain.attest.tdx.fetch import fetch_collateral
+from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tsm import REPORTS, Folders, tsm_report
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import DataInvalid, ReportDataMismatch, TrustInvalid
 
-__all__ = ["collect_quote", "load_collateral"]
+__all__ = ["CollateralSource", "collect_quote", "load_collateral"]
 
 MAX_COLLATERAL_BYTES = 8 << 20
+_REUSED_SECONDS = 24 * 3600
 
 
 def collect_quote(
@@ -56,6 +59,31 @@ def collect_quote(
     return raw
 
 
+class CollateralSource:
+    """Collateral that a guest carries along: a file read anew, or a service asked once a day.
+
+    Args:
+        uri: As ``load_collateral``.
+        timer: Seconds since anything, for the age of a service's answer.
+    """
+
+    def __init__(self, uri: str, timer: Callable[[], float] = time.monotonic) -> None:
+        self.services = services_of(uri)
+        """URLs that must be reachable."""
+        self._uri, self._timer = uri, timer
+        self._lock = threading.Lock()
+        self._kept: tuple[float, Collateral] | None = None
+
+    def of(self, raw: bytes) -> Collateral:
+        """For a quote of this guest. Errors as ``load_collateral`` and ``parse_quote``."""
+        if not self.services:
+            return load_collateral(self._uri)
+        with self._lock:
+            if self._kept is None or self._timer() - self._kept[0] >= _REUSED_SECONDS:
+                self._kept = self._timer(), load_collateral(self._uri, parse_quote(raw))
+            return self._kept[1]
+
+
 def load_collateral(uri: str, quote: TdxQuote | None = None) -> Collateral:
     """Read collateral from a file, or ask a service for a quote's.
 
@@ -72,7 +100,7 @@ def load_collateral(uri: str, quote: TdxQuote | None = None) -> Collateral:
         UsageError: As ``fetch_collateral``.
     """
     scheme, colon, rest = uri.partition(":")
-    if scheme in ("https", "http") and colon:
+    if services_of(uri):
         if quote is None:
             raise TrustInvalid(
                 "collateral of a service depends on the quote, and there is none",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from json import JSONDecoder
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import dcap_qvl
 import httpx
@@ -34,7 +34,7 @@ from sealtrain.errors import (
     UsageError,
 )
 
-__all__ = ["Platform", "Update", "fetch_collateral", "platform_of"]
+__all__ = ["Platform", "Update", "fetch_collateral", "platform_of", "services_of"]
 
 MAX_ANSWER_BYTES = 2 << 20
 _TRIES = 3
@@ -124,6 +124,13 @@ def fetch_collateral(
             "qe_identity_signature": qe_signature,
         }
     )
+
+
+def services_of(uri: str) -> tuple[str, ...]:
+    """URLs that collateral at an address is asked for at; none where it is a file."""
+    if urlsplit(uri).scheme not in ("https", "http"):
+        return ()
+    return (uri, _INTEL_ROOT_CRL) if urlsplit(uri).hostname == _INTEL_HOST else (uri,)
 
 
 def platform_of(quote: TdxQuote) -> Platform:

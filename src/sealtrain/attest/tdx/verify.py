@@ -54,7 +54,7 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["VerifiedQuote", "VerifiedTdx", "verify_quote", "verify_tdx"]
+__all__ = ["VerifiedQuote", "VerifiedTdx", "check_root", "verify_quote", "verify_tdx"]
 
 _UNLIMITED = 1 << 40  # seconds: how long an allowed old TCB may last is not the library's decision
 
@@ -183,7 +183,7 @@ def verify_quote(
         MigratableGuest: A service guest can move it to another machine.
     """
     quote = parse_quote(raw)
-    simulated = _check_root(quote, simulator_root)
+    simulated = check_root(quote, simulator_root)
     certificates = (*quote.certificates, *_check_chains(quote, collateral))
     window = collateral_window(collateral, certificates)
     check_window(window, now)
@@ -215,11 +215,16 @@ def verify_quote(
     )
 
 
-def _check_root(quote: TdxQuote, simulator_root: bytes | None) -> bool:
-    """Compare the whole certificate: nothing else of a chain's root is signed by anything above.
+def check_root(quote: TdxQuote, simulator_root: bytes | None) -> bool:
+    """Whether a simulator made the quote, going by its root; the chain to it is checked later.
 
-    The library, too, only ever sees a trusted root that a quote carried byte for byte; it aborts
-    the program on a root it cannot parse.
+    The whole certificate is compared: nothing else of a root is signed by anything above. The
+    library, too, only ever sees a trusted root that a quote carried byte for byte; it aborts the
+    program on a root it cannot parse.
+
+    Raises:
+        SimulatedEvidence: A simulator's root where Intel's is trusted.
+        QuoteRootUntrusted: Any other root than the trusted one.
     """
     found = sha256_hex(quote.root_der)
     if simulator_root is not None:

@@ -1,0 +1,75 @@
+"""Collateral a broker decides with: its own, never what a guest brings along.
+
+Files are read anew for each decision: whoever operates the broker renews them while it runs. A
+service is asked at most once a day for a platform; what it said lies in the state folder.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from sealtrain.attest.evidence import Collateral, DstackEvidence, Evidence, TdxEvidence
+from sealtrain.attest.guest import load_gpu_collateral
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.tdx.cache import cached_collateral, trusted_platform
+from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.clock import Clock
+from sealtrain.broker.config import BrokerConfig
+from sealtrain.errors import ConfigError, EvidenceRefused, Unreachable
+
+__all__ = ["gpu_collateral", "guests_collateral"]
+
+_SERVICE_SECONDS: Final = 5.0
+"""For one answer: a guest waits for the decision."""
+
+
+def guests_collateral(
+    config: BrokerConfig, policy: AppraisalPolicy, clock: Clock, evidence: Evidence
+) -> Collateral | None:
+    """Collateral for one decision: a file read anew, or a service behind a cache in the state.
+
+    Nothing is asked for evidence that the policy refuses as it stands.
+
+    Raises:
+        EvidenceRefused: The guest shows no quote of a trusted root; the guest is to blame.
+        Unreachable: There is no collateral to decide with; the guest is not.
+    """
+    uri, shown = config.collateral, evidence.cpu
+    expected = (policy.platform, policy.cpu.tee)
+    if uri is None or (evidence.platform, shown.tee) != expected:
+        return None
+    if not isinstance(shown, DstackEvidence | TdxEvidence):
+        return None
+    quote = parse_quote(shown.quote_bytes) if services_of(uri) else None
+    if quote is not None:
+        trusted_platform(quote, policy.simulator_root)
+    try:
+        if quote is None:
+            return load_collateral(uri)
+        return cached_collateral(
+            config.state / "collateral",
+            uri,
+            quote,
+            now=clock(),
+            simulator_root=policy.simulator_root,
+            fetch=partial(fetch_collateral, timeout=_SERVICE_SECONDS),
+        )
+    except (ConfigError, EvidenceRefused) as error:
+        # The asker learns nothing of the broker's files and services.
+        raise Unreachable("the broker has no collateral to decide with") from error
+
+
+def gpu_collateral(config: BrokerConfig) -> GpuCollateral | None:
+    """The same for guests' accelerators, from a file.
+
+    Raises:
+        Unreachable: It cannot be read.
+    """
+    try:
+        return load_gpu_collateral(config.gpu_collateral)
+    except (ConfigError, EvidenceRefused) as error:
+        raise Unreachable("the broker's collateral of accelerators cannot be read") from error
