@@ -16,6 +16,7 @@ import typer.core
 
 from sealtrain.cli import (
     approvals,
+    attest,
     broker,
     checkpoints,
     consortium,
@@ -64,6 +65,7 @@ for noun in (
     publish,
 ):
     noun.register(_nouns)
+_nouns.add_typer(attest.app, name="attest")
 _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")
 _nouns.add_typer(simulator.app, name="simulator")

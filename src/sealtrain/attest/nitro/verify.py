@@ -76,6 +76,11 @@ class VerifiedDocument:
         return any(self.document.pcrs[index] == _UNSET for index in _IMAGE_PCRS)
 
     @property
+    def module_id(self) -> str:
+        """``i-<parent>-enc<enclave>``."""
+        return self.document.module_id
+
+    @property
     def timestamp_ms(self) -> int:
         """When the document was made."""
         return self.document.timestamp_ms

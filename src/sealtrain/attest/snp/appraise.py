@@ -107,9 +107,10 @@ def checks_of(
     )
 
 
-def eat(verified: VerifiedSnp) -> dict[str, str]:
+def eat(verified: VerifiedSnp | VerifiedReport) -> dict[str, str]:
     """The guest in the words of RFC 9711."""
-    platform, report = verified.platform, verified.platform.report
+    platform = verified.platform if isinstance(verified, VerifiedSnp) else verified
+    report = platform.report
     found = {
         "hwmodel": f"AMD EPYC {platform.product}",
         "swversion": f"SEV-SNP firmware {report.current_firmware}; TCB {platform.reported_tcb}",

@@ -1,0 +1,213 @@
+"""Bundles: one verification with everything it needs, to be repeated years later.
+
+A bundle holds the file that was verified, byte for byte, and what lay beside it: collateral,
+certificates, the conversation it was made for, the deployment document, the policy, the time. It
+is no verdict: whoever reads it verifies again, under a policy of their own (spec/evidence.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, StringConstraints, field_validator
+
+from sealtrain.attest.evidence import MAX_COMPOSE_CHARS, MAX_EVIDENCE_BYTES, Collateral
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.models import Base64, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.errors import DataInvalid, EvidenceMalformed
+
+__all__ = ["KINDS", "MAX_BUNDLE_BYTES", "Beside", "Bundle", "Conversation", "Kind"]
+
+MAX_BUNDLE_BYTES = 40 << 20
+MAX_CERTIFICATES = 8
+_MAX_CERTIFICATE_CHARS = 16 << 10
+_MAX_NONCE_HEX = 2048
+
+Kind = Literal[
+    "evidence",
+    "tdx-quote",
+    "dstack-quote",
+    "nitro-document",
+    "snp-report",
+    "gpu-evidence",
+    "gpu-report",
+    "gpu-verdict",
+]
+"""Kinds of files that can be verified."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_File = Annotated[
+    str, StringConstraints(min_length=4, max_length=(MAX_EVIDENCE_BYTES + 2) // 3 * 4)
+]
+_Certificate = Annotated[Base64, StringConstraints(min_length=4, max_length=_MAX_CERTIFICATE_CHARS)]
+_Compose = Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE_CHARS)]
+_Nonce = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2})+$", max_length=_MAX_NONCE_HEX)]
+_Purpose = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What lies beside a file of evidence when it is verified.
+
+    Attributes:
+        collateral: DCAP collateral of a TDX quote.
+        gpu_collateral: Collateral of accelerators.
+        certificates: DER. SEV-SNP: the chip's, its issuer, the root. One GPU's report: its chain.
+        binding: The conversation that sealtrain's own evidence was made for.
+        nonce: What third-party evidence must carry: report data, or a nonce.
+        app_compose: The deployment document, raw bytes.
+        compose_hash: SHA-256 of the deployment document, hex.
+    """
+
+    collateral: Collateral | None = None
+    gpu_collateral: GpuCollateral | None = None
+    certificates: tuple[bytes, ...] = ()
+    binding: Binding | None = None
+    nonce: bytes | None = None
+    app_compose: bytes | None = None
+    compose_hash: str | None = None
+
+
+class Conversation(StrictModel):
+    """What report data and GPU nonces were derived from."""
+
+    purpose: _Purpose
+    transcript: dict[str, JsonValue]
+
+
+class Bundle(StrictModel):
+    """One verification, to be repeated at its recorded time. Every field is written."""
+
+    version: Annotated[int, Field(ge=1, le=1)]
+    kind: Kind
+    evidence: _File
+    collateral: Collateral | None
+    gpu_collateral: GpuCollateral | None
+    certificates: Annotated[tuple[_Certificate, ...], Field(max_length=MAX_CERTIFICATES)]
+    conversation: Conversation | None
+    nonce: _Nonce | None
+    app_compose: _Compose | None
+    compose_hash: Hex64 | None
+    policy: AppraisalPolicy | None
+    verified_at: Timestamp
+
+    @field_validator("evidence", "certificates")
+    @classmethod
+    def _one_spelling(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        try:
+            for text in (value,) if isinstance(value, str) else value:
+                from_base64(text)
+        except DataInvalid as error:
+            raise ValueError(error.message) from None
+        return value
+
+    @field_validator("verified_at")
+    @classmethod
+    def _is_a_time(cls, text: str) -> str:
+        try:
+            from_rfc3339(text)
+        except DataInvalid as error:
+            raise ValueError(error.message) from None
+        return text
+
+    @property
+    def evidence_bytes(self) -> bytes:
+        """The file that was verified."""
+        return from_base64(self.evidence)
+
+    @property
+    def time(self) -> int:
+        """When it was verified, seconds since 1970."""
+        return from_rfc3339(self.verified_at)
+
+    @property
+    def beside(self) -> Beside:
+        """What lay beside it."""
+        said = self.conversation
+        return Beside(
+            collateral=self.collateral,
+            gpu_collateral=self.gpu_collateral,
+            certificates=tuple(from_base64(text) for text in self.certificates),
+            binding=None if said is None else Binding(said.purpose, said.transcript),
+            nonce=None if self.nonce is None else bytes.fromhex(self.nonce),
+            app_compose=None if self.app_compose is None else self.app_compose.encode("utf-8"),
+            compose_hash=self.compose_hash,
+        )
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON (RFC 8785)."""
+        return canonical_json(self.to_dict())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Bundle:
+        """Parse canonical JSON of at most ``MAX_BUNDLE_BYTES``.
+
+        Raises:
+            EvidenceMalformed: Too long, too deep, not canonical, or not a bundle.
+        """
+        try:
+            value = parse_canonical(data, max_bytes=MAX_BUNDLE_BYTES)
+        except DataInvalid as error:
+            raise EvidenceMalformed(
+                f"bundle cannot be parsed: {error.message}",
+                check="bundle",
+                hint="it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it",
+            ) from error
+        return cls.from_dict(value)
+
+    @classmethod
+    def from_dict(cls, data: JsonValue) -> Bundle:
+        """Validate parsed JSON.
+
+        Raises:
+            EvidenceMalformed: A field is missing, unknown, of another form, or too long.
+        """
+        return load_model(cls, data, EvidenceMalformed, "bundle")
+
+    @classmethod
+    def build(
+        cls,
+        kind: Kind,
+        evidence: bytes,
+        beside: Beside,
+        *,
+        policy: AppraisalPolicy | None,
+        verified_at: int,
+    ) -> Bundle:
+        """A bundle from its parts. That it verifies is the caller's to make sure of.
+
+        Raises:
+            EvidenceMalformed: A part is over its limit, or the deployment document is no text.
+        """
+        said = beside.binding
+        try:
+            compose = None if beside.app_compose is None else beside.app_compose.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise EvidenceMalformed("deployment document is not UTF-8 text") from error
+        return cls.from_dict(
+            {
+                "version": 1,
+                "kind": kind,
+                "evidence": to_base64(evidence),
+                "collateral": None if beside.collateral is None else beside.collateral.to_dict(),
+                "gpu_collateral": None
+                if beside.gpu_collateral is None
+                else beside.gpu_collateral.to_dict(),
+                "certificates": [to_base64(der) for der in beside.certificates],
+                "conversation": None
+                if said is None
+                else {"purpose": said.purpose, "transcript": said.transcript},
+                "nonce": None if beside.nonce is None else beside.nonce.hex(),
+                "app_compose": compose,
+                "compose_hash": beside.compose_hash,
+                "policy": None if policy is None else policy.to_dict(),
+                "verified_at": to_rfc3339(verified_at),
+            }
+        )

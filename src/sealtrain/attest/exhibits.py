@@ -1,0 +1,272 @@
+"""Exhibits: what a file is, found out from its bytes alone. Nothing in it is trusted yet.
+
+A person has a file and wants to know what it says. Binary forms may also come as hexadecimal or
+base64 text; the zeros with which platforms pad quotes are cut. ``raw`` is the file in the form that
+is recognised as the same thing again.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from sealtrain.attest.bundle import MAX_BUNDLE_BYTES, Bundle
+from sealtrain.attest.dstack.parse import log_entries, parse_attestation, parse_event_log
+from sealtrain.attest.dstack.ratls import evidence_of_certificate
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.forms import (
+    BootLog,
+    Bundled,
+    Certificates,
+    Claims,
+    Deployment,
+    DstackQuote,
+    EventLog,
+    Exhibit,
+    GpuPublished,
+    GpuReportFile,
+    Gpus,
+    Nitro,
+    OwnEvidence,
+    Published,
+    Quote,
+    ReferenceValues,
+    RemoteVerdictFile,
+    SgxQuote,
+    Snp,
+)
+from sealtrain.attest.nitro.parse import parse_document as parse_nitro
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.nvidia.parse import GpuEvidence, from_nvat
+from sealtrain.attest.nvidia.spdm import canonical_report
+from sealtrain.attest.nvidia.spdm import parse_report as parse_gpu_report
+from sealtrain.attest.roots import X509_ERRORS
+from sealtrain.attest.snp.chain import quiet
+from sealtrain.attest.snp.parse import REPORT_BYTES
+from sealtrain.attest.snp.parse import parse_report as parse_snp_report
+from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.errors import DataInvalid, EvidenceMalformed, FormatUnknown, LimitExceeded
+
+__all__ = ["MAX_FILE_BYTES", "recognise"]
+
+MAX_FILE_BYTES = MAX_BUNDLE_BYTES
+_MAX_CERTIFICATES = 16
+_MAX_TEXT_BYTES = 1 << 20
+_HEX = re.compile(rb"\s*+(?:0x)?((?:[0-9A-Fa-f]{2}\s*+)++)\Z")
+_BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]\s*+)++={0,2}\s*+\Z")
+_SECRETS = {"k256_key", "disk_crypt_key", "env_crypt_key", "private_key"}
+_BOOT_LOG = b"Spec ID Event03\0"
+
+
+def recognise(data: bytes) -> Exhibit:
+    """Find out what a file is.
+
+    Args:
+        data: The whole file, at most ``MAX_FILE_BYTES``.
+
+    Raises:
+        FormatUnknown: None of the forms of ``attest.forms``.
+        LimitExceeded: Too long.
+        DataInvalid: Secret keys, or text that only looks like one of the forms.
+        EvidenceRefused: One of the forms, but malformed; a leaf of that branch.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise LimitExceeded(
+            "file is too large", got=f"{len(data)} bytes", expected=f"at most {MAX_FILE_BYTES}"
+        )
+    start = data[:64].lstrip()[:1]
+    if start in (b"{", b"["):
+        return _json(data)
+    if start == b"<" and b"SoftwareIdentity" in data[:4096]:
+        return _rim(data)
+    if b"-----BEGIN " in data[:4096] and data.isascii():
+        return _pem(data)
+    found = _binary(data)
+    if found is None:
+        inner = _from_text(data)
+        found = None if inner is None else _binary(inner)
+    if found is None:
+        raise _unknown()
+    return found
+
+
+def _binary(data: bytes) -> Exhibit | None:
+    """Binary forms, by how they begin; the first bytes of no two are alike."""
+    if len(data) == REPORT_BYTES and data[0] in (2, 3, 5) and not any(data[1:4]):
+        return Snp(raw=data, report=parse_snp_report(data))
+    if data[:4] in (b"\x04\0\x02\0", b"\x05\0\x02\0") and data[4:8] == b"\x81\0\0\0":
+        raw = canonical_quote(data)
+        return Quote(raw=raw, quote=parse_quote(raw))
+    if data[:4] in (b"\x03\0\x02\0", b"\x04\0\x02\0", b"\x05\0\x02\0") and not any(data[4:8]):
+        return SgxQuote(raw=data)
+    if data[:4] == b"\x11\xe0\x01\xff":
+        raw = canonical_report(data)
+        return GpuReportFile(raw=raw, report=parse_gpu_report(raw))
+    if data[:3] in (b"\x84\x44\xa1", b"\xd2\x84\x44"):
+        return Nitro(raw=data, document=parse_nitro(data))
+    if data[32:48] == _BOOT_LOG:
+        return BootLog(raw=data)
+    if data[:2] == b"\x30\x82":
+        return _certificate(data)
+    if data[:1] == b"\0" or 0x81 <= (data[0] if data else 0) <= 0x8F:
+        return _attestation(data)
+    return None
+
+
+def _json(data: bytes) -> Exhibit:
+    value = parse_json(data, max_bytes=MAX_FILE_BYTES, max_depth=32)
+    if isinstance(value, list):
+        return _list(data, value)
+    names = set(value)
+    if {"version", "platform", "cpu"} <= names:
+        return OwnEvidence(raw=data, evidence=Evidence.from_bytes(data))
+    if {"kind", "evidence", "verified_at"} <= names:
+        return Bundled(raw=data, bundle=Bundle.from_bytes(data))
+    if {"quote", "event_log"} <= names:
+        return _dstack_answer(data, value)
+    if "attestation" in names:
+        found = _attestation(_hex_field(value["attestation"]))
+        if found is None:
+            raise _unknown()
+        return found
+    if {"tcb_info", "pck_crl"} <= names:
+        return Published(raw=data, collateral=Collateral.from_dict(value))
+    if {"rims", "ocsp"} <= names:
+        return GpuPublished(raw=data, collateral=GpuCollateral.from_dict(value))
+    if {"devices", "claims"} <= names:
+        shown = GpuEvidence.from_dict(value)
+        return Gpus(raw=data, devices=shown.devices, claims=shown.claims)
+    if "detached_eat" in names:
+        return _verdict(data, value["detached_eat"])
+    if names & _SECRETS:
+        raise DataInvalid(
+            "this file holds secret keys; it is no evidence, and nothing of it is shown",
+            hint="keep it where only its guest reads it",
+        )
+    if "manifest_version" in names and names & {"docker_compose_file", "runner"}:
+        return Deployment(raw=data)
+    if value and all(isinstance(one, dict) and "eat_nonce" in one for one in value.values()):
+        return Claims(raw=data, claims=value)
+    raise _unknown()
+
+
+def _list(data: bytes, value: list[Any]) -> Exhibit:
+    first = value[0] if value else None
+    if isinstance(first, list):
+        return _verdict(data, value)
+    if isinstance(first, dict) and {"evidence", "certificate"} <= set(first):
+        return Gpus(raw=data, devices=from_nvat(data), claims=None)
+    if isinstance(first, dict) and "imr" in first:
+        return EventLog(raw=data, log=log_entries(value))
+    raise _unknown()
+
+
+def _dstack_answer(data: bytes, value: dict[str, Any]) -> Exhibit:
+    raw = canonical_quote(_hex_field(value["quote"]))
+    log, config = value["event_log"], value.get("vm_config")
+    return DstackQuote(
+        raw=data,
+        quote=parse_quote(raw),
+        log=parse_event_log(log) if isinstance(log, str) else log_entries(log),
+        vm_config=config if isinstance(config, str) else None,
+    )
+
+
+def _attestation(data: bytes) -> Exhibit | None:
+    """Dstack's attestation blob; ``None`` where it is something else."""
+    try:
+        quote, log, config, _ = parse_attestation(data)
+    except EvidenceMalformed as error:
+        if error.got is None:
+            return None
+        raise FormatUnknown(
+            "a dstack attestation, but not of a TDX guest",
+            got=error.got,
+            expected=error.expected,
+            hint="take the platform's own report out of it",
+        ) from error
+    parsed = parse_quote(canonical_quote(quote))
+    return DstackQuote(raw=data, quote=parsed, log=log, vm_config=config)
+
+
+def _verdict(data: bytes, value: Any) -> Exhibit:
+    match value:
+        case [["JWT", str()], dict(devices)] if devices:
+            return RemoteVerdictFile(raw=data, token=canonical_json(value).decode("utf-8"))
+    raise _unknown()
+
+
+def _rim(data: bytes) -> Exhibit:
+    from sealtrain.attest.nvidia.swid import parse_rim  # loads an XML library
+
+    return ReferenceValues(raw=data, rim=parse_rim(data))
+
+
+def _pem(data: bytes) -> Exhibit:
+    if b"PRIVATE KEY-----" in data:
+        raise DataInvalid("this file holds a private key; nothing of it is shown")
+    try:
+        with quiet():
+            found = x509.load_pem_x509_certificates(data)
+    except X509_ERRORS as error:
+        raise DataInvalid("not PEM certificates that can be read") from error
+    if len(found) > _MAX_CERTIFICATES:
+        raise LimitExceeded(
+            "too many certificates", got=len(found), expected=f"at most {_MAX_CERTIFICATES}"
+        )
+    return Certificates(
+        raw=data, certificates=tuple(one.public_bytes(Encoding.DER) for one in found)
+    )
+
+
+def _certificate(data: bytes) -> Exhibit | None:
+    """One certificate; that of an RA-TLS endpoint carries a quote."""
+    try:
+        with quiet():
+            x509.load_der_x509_certificate(data)
+    except X509_ERRORS:
+        return None
+    try:
+        with quiet():
+            shown = evidence_of_certificate(data)
+    except EvidenceMalformed:
+        return Certificates(raw=data, certificates=(data,))
+    return DstackQuote(
+        raw=data, quote=parse_quote(shown.quote), log=shown.event_log, vm_config=shown.vm_config
+    )
+
+
+def _from_text(data: bytes) -> bytes | None:
+    """Bytes written as hexadecimal or base64."""
+    if len(data) > _MAX_TEXT_BYTES:
+        return None
+    found = _HEX.match(data)
+    if found is not None:
+        return bytes.fromhex(found[1].decode("ascii"))
+    if _BASE64.match(data) is None:
+        return None
+    try:
+        return b64decode(b"".join(data.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _hex_field(value: Any) -> bytes:
+    try:
+        return bytes.fromhex(value)
+    except (TypeError, ValueError) as error:
+        raise EvidenceMalformed("evidence holds malformed hex", check="evidence form") from error
+
+
+def _unknown() -> FormatUnknown:
+    return FormatUnknown(
+        "no form of evidence that this release knows",
+        hint="TDX quote, dstack answer, Nitro document, SEV-SNP report, NVIDIA evidence, or what "
+        "belongs to them",
+    )

@@ -1,0 +1,1 @@
+"""Verification of single files, and their explanation to people."""

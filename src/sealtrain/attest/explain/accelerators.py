@@ -1,0 +1,286 @@
+"""Parts that accelerators sign, what holds for them together, and what NVIDIA says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from sealtrain.attest.claims import Claim, unlooked
+from sealtrain.attest.explain.part import (
+    Group,
+    Part,
+    Situation,
+    Vouched,
+    committed,
+    raising,
+    root_name,
+    single,
+)
+from sealtrain.attest.nvidia.appraise import checks_of_device, eat
+from sealtrain.attest.nvidia.chain import named_architecture
+from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
+from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
+from sealtrain.attest.nvidia.nras import check_remote_verdict, verify_remote_verdict
+from sealtrain.attest.nvidia.ocsp import check_revocation
+from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.nvidia.rim import check_reference_values, verify_rim
+from sealtrain.attest.nvidia.swid import Rim
+from sealtrain.attest.nvidia.topology import (
+    check_counts,
+    check_driver,
+    check_mode,
+    check_set,
+    count_check,
+    protection_checks,
+)
+from sealtrain.attest.nvidia.verify import SET
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.errors import (
+    CertificateChainInvalid,
+    DataInvalid,
+    GpuNonceMismatch,
+    GpuSetRefused,
+    RemoteVerdictRefused,
+)
+
+__all__ = ["device_parts", "one_device", "reference_part", "verdict_part"]
+
+_NVIDIA, _SERVICE = "NVIDIA Device Identity CA", "key set archived beside the verdict"
+_REFERENCE = "NVIDIA CoRIM signing Root CA"
+_DRIVER = "driver, read by the measured guest"
+
+
+def device_parts(
+    devices: Sequence[GpuDevice],
+    claims: GpuClaims | None,
+    collateral: GpuCollateral | None,
+    at: Situation,
+) -> tuple[Part, ...]:
+    """A part for each device, then one for all of them.
+
+    Args:
+        devices: Reports with their chains.
+        claims: What the measured guest read from its driver; ``None`` where nobody says.
+        collateral: Reference values, revocation answers, a verdict.
+        at: ``nonce`` is that of every report.
+    """
+    kinds = [device.kind for device in devices]
+    each = tuple(
+        Part(
+            name=f"{device.kind}{kinds[:index].count(device.kind)}",
+            verify=partial(_device, device, collateral, at),
+        )
+        for index, device in enumerate(devices)
+    )
+    return *each, Part(name=SET, verify=partial(_together, devices, claims, collateral, at))
+
+
+def one_device(report: bytes, certificates: tuple[bytes, ...], at: Situation) -> tuple[Part, ...]:
+    """One report and its chain."""
+
+    def verify() -> Vouched:
+        if not certificates:
+            raise CertificateChainInvalid(
+                "no certificates to verify the report with",
+                check="GPU certificate chain",
+                got="none",
+                hint="name the chain with --chain",
+            )
+        pem = b"".join(
+            x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in certificates
+        )
+        device = GpuDevice.build(named_architecture(certificates), report, pem)
+        return _device(device, None, at)
+
+    return (Part(name="gpu0", verify=verify),)
+
+
+def verdict_part(token: str, collateral: GpuCollateral | None, at: Situation) -> Part:
+    """An answer of NVIDIA's service, under the keys that were archived with it."""
+
+    def verify() -> Vouched:
+        keys = None if collateral is None else collateral.nras
+        if keys is None or at.nonce is None:
+            missing = "nonce" if keys is not None else "archived key set of the service"
+            raise RemoteVerdictRefused(
+                f"NVIDIA's verdict cannot be verified without its {missing}",
+                check="remote verdict",
+                hint="name the nonce with --nonce and the keys (nras.jwks) with --gpu-collateral",
+            )
+        rules = _rules(at.policy)
+        count = _devices_of(token) if rules is None else rules.gpu_count
+        verdict = RemoteVerdict(token=token, jwks=keys.jwks)
+        found = verify_remote_verdict(verdict, nonce=at.nonce, gpu_count=count, now=at.now)
+        claim = Claim(
+            name="remote verdict",
+            got=f"positive for {', '.join(sorted(found))}",
+            expected=f"positive for {count} GPUs",
+            source="NRAS token",
+            outcome="equal",
+        )
+        nonce = partial(committed, "GPU nonce", at.nonce, at.nonce, "NRAS token")
+        return Vouched(
+            root=_SERVICE,
+            simulated=False,
+            identity=sha256_hex(token.encode("utf-8")),
+            eat={},
+            groups=(single(lambda: claim), single(nonce)),
+        )
+
+    return Part(name=SET, verify=verify)
+
+
+def reference_part(xml: bytes, rim: Rim, at: Situation) -> Part:
+    """A file of reference values by itself: who signed it, and when that counted."""
+
+    def verify() -> Vouched:
+        rules = _rules(at.policy)
+        pins = rules.reference_values if rules is not None else "any"
+        pinned = isinstance(pins, dict) and any(rim.digest in one for one in pins.values())
+        root = None if rules is None else rules.simulator_rim_root
+        verified = verify_rim(xml, simulator_root=root, now=at.now, pinned=pinned)
+        return Vouched(
+            root=root_name(verified.simulated, _REFERENCE),
+            simulated=verified.simulated,
+            identity=rim.digest,
+            eat={},
+            groups=(),
+        )
+
+    return Part(name="reference values", verify=verify)
+
+
+def _rules(policy: AppraisalPolicy | None) -> NvidiaPolicy | None:
+    return policy.gpu if policy is not None and isinstance(policy.gpu, NvidiaPolicy) else None
+
+
+def _root(policy: AppraisalPolicy | None) -> bytes | None:
+    rules = _rules(policy)
+    return None if rules is None else rules.simulator_root
+
+
+def _device(device: GpuDevice, collateral: GpuCollateral | None, at: Situation) -> Vouched:
+    verified = verify_device(device, simulator_root=_root(at.policy), now=at.now)
+    rules = _rules(at.policy)
+    got = verified.report.nonce
+    groups: list[Group] = [
+        single(partial(committed, "nonce", at.nonce, got, "GPU report", GpuNonceMismatch))
+    ]
+    if rules is not None:
+        groups += map(single, checks_of_device(verified, rules))
+        groups.append(
+            partial(
+                check_reference_values,
+                verified,
+                collateral,
+                rules,
+                simulator_root=rules.simulator_rim_root,
+                now=at.now,
+            )
+        )
+        groups.append(partial(check_revocation, verified, collateral, rules, now=at.now))
+    elif at.policy is not None:
+        groups.append(_no_rules(1))
+    return Vouched(
+        root=root_name(verified.simulated, _NVIDIA),
+        simulated=verified.simulated,
+        identity=verified.report.identity,
+        eat=eat(verified),
+        groups=tuple(groups),
+    )
+
+
+def _together(
+    shown: Sequence[GpuDevice],
+    claims: GpuClaims | None,
+    collateral: GpuCollateral | None,
+    at: Situation,
+) -> Vouched:
+    root = _root(at.policy)
+    devices = [verify_device(one, simulator_root=root, now=at.now) for one in shown]
+    rules = _rules(at.policy)
+    groups: list[Group] = [partial(check_set, devices)]
+    if at.policy is not None and rules is None:
+        groups.append(_no_rules(len(devices)))
+    if rules is not None and claims is None:
+        groups += _bare_counts(devices, rules)
+        groups += map(single, _unsaid(devices))
+    elif rules is not None and claims is not None:
+        groups += _with_driver(devices, claims, rules)
+        nonce = at.nonce or b""
+        groups.append(partial(check_remote_verdict, collateral, devices, nonce, rules, at.now))
+    return Vouched(
+        root=root_name(root is not None, _NVIDIA),
+        simulated=root is not None,
+        identity=sha256_hex("".join(one.report.identity for one in devices).encode("ascii")),
+        eat={},
+        groups=tuple(groups),
+    )
+
+
+def _with_driver(
+    devices: Sequence[VerifiedDevice], claims: GpuClaims, rules: NvidiaPolicy
+) -> list[Group]:
+    gpus = [one for one in devices if one.kind == "gpu"]
+    groups: list[Group] = [single(check) for check in protection_checks(claims)]
+    groups.append(partial(check_counts, len(gpus), len(devices) - len(gpus), claims, rules))
+    if gpus:
+        groups.append(single(partial(check_driver, gpus, claims)))
+        groups.append(lambda: check_mode(devices, claims, rules)[1])
+    return groups
+
+
+def _bare_counts(devices: Sequence[VerifiedDevice], rules: NvidiaPolicy) -> list[Group]:
+    """Tools of NVIDIA's write GPUs and switches into files of their own: count what is there."""
+    groups: list[Group] = []
+    for kind, name, expected in (
+        ("gpu", "GPUs", rules.gpu_count),
+        ("switch", "NVSwitches", rules.switch_count),
+    ):
+        count = sum(one.kind == kind for one in devices)
+        if count:
+            groups.append(single(partial(count_check, name, count, expected)))
+        else:
+            told = partial(unlooked, name, "none in this file", source="GPU reports")
+            groups.append(single(told))
+    return groups
+
+
+def _unsaid(devices: Sequence[VerifiedDevice]) -> list[partial[Claim]]:
+    """What only the measured guest can say, and no report does."""
+    flags = {
+        "not reported" if one.report.feature_flag is None else one.report.feature_flag.name
+        for one in devices
+        if one.kind == "gpu"
+    }
+    mode = f"feature flag {', '.join(sorted(flags)) or 'not reported'}"
+    return [
+        partial(unlooked, "GPU mode", mode, source="GPU reports"),
+        partial(unlooked, "GPU confidential computing", "not in this file", source=_DRIVER),
+        partial(unlooked, "GPU developer tools", "not in this file", source=_DRIVER),
+    ]
+
+
+def _no_rules(count: int) -> Group:
+    return raising(
+        GpuSetRefused(
+            "policy has no rules for accelerators",
+            check="accelerators",
+            got=count,
+            expected="rules under gpu",
+        )
+    )
+
+
+def _devices_of(token: str) -> int:
+    """How many devices an answer of the service is about."""
+    try:
+        return len(parse_json(token.encode("utf-8"))[1])
+    except (DataInvalid, IndexError, KeyError, TypeError):
+        return 0

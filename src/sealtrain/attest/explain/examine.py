@@ -1,0 +1,195 @@
+"""Decide about one file at a moment: every part verifies and every comparison holds, or nothing.
+
+sealtrain's own evidence, with the conversation it was made for, is decided by ``attest.verify`` and
+``attest.appraise``, as everywhere else. Whatever is not bound to a conversation says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sealtrain.attest.appraise import Submodule, appraise
+from sealtrain.attest.bundle import KINDS, Beside, Bundle
+from sealtrain.attest.claims import Claim
+from sealtrain.attest.exhibits import recognise
+from sealtrain.attest.explain.parts import parts_of
+from sealtrain.attest.forms import Bundled, Exhibit, OwnEvidence
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.roots import SIMULATED_LABEL
+from sealtrain.attest.verify import verify
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.digests import sha256_hex
+from sealtrain.errors import DataInvalid, EvidenceMalformed
+
+__all__ = ["Examined", "bundled", "examine", "unwrapped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A file whose every part verified and held.
+
+    Attributes:
+        kind: What it is.
+        title: The same in words.
+        bound: Whether it was compared with a conversation.
+        simulated: Whether a simulator signed any of it: it proves nothing about hardware.
+        compared: Whether a policy was looked at.
+        submods: By part: claims under their RFC 9711 names, and comparisons that held.
+    """
+
+    kind: str
+    title: str
+    bound: bool
+    simulated: bool
+    compared: bool
+    verified_at: int
+    identities: dict[str, str]
+    submods: dict[str, Submodule]
+
+    @property
+    def label(self) -> str:
+        """One line for people."""
+        if self.simulated:
+            return SIMULATED_LABEL
+        if not self.compared:
+            return "SIGNATURE AND ROOT VERIFIED — compared with no policy"
+        return "VERIFIED" if self.bound else "VERIFIED — not bound to a conversation"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "kind": self.kind,
+            "label": self.label,
+            "bound": self.bound,
+            "simulated": self.simulated,
+            "verified_at": to_rfc3339(self.verified_at),
+            "identities": self.identities,
+            "submods": {name: one.to_dict() for name, one in self.submods.items()},
+        }
+
+
+def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
+    """What a bundle holds and what lies beside it; anything else as it is.
+
+    Args:
+        exhibit: A recognised file.
+        given: What a person named; it counts more than what a bundle holds.
+
+    Raises:
+        EvidenceMalformed: The bundle calls its evidence something else than it is.
+        DataInvalid: The bundle's evidence is nothing this release knows.
+    """
+    if not isinstance(exhibit, Bundled):
+        return exhibit, given
+    bundle = exhibit.bundle
+    inner = recognise(bundle.evidence_bytes)
+    if inner.kind != bundle.kind:
+        raise EvidenceMalformed(
+            "bundle holds something else than it says",
+            check="bundle",
+            got=inner.kind,
+            expected=bundle.kind,
+        )
+    named = {
+        name: value
+        for name in Beside.__dataclass_fields__
+        if (value := getattr(given, name)) not in (None, ())
+    }
+    return inner, replace(bundle.beside, **named)
+
+
+def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, now: int) -> Examined:
+    """Verify a file under a policy at a moment.
+
+    Args:
+        exhibit: Recognised and unwrapped.
+        beside: What lies beside it.
+        policy: What must hold; ``None`` for signatures and roots alone.
+        now: Verification time, seconds since 1970.
+
+    Raises:
+        DataInvalid: The file is no evidence by itself.
+        EvidenceRefused: A leaf of that branch, for the first thing that does not hold.
+    """
+    if isinstance(exhibit, OwnEvidence) and beside.binding is not None and policy is not None:
+        return _own(exhibit, beside, policy, now)
+    submods: dict[str, Submodule] = {}
+    identities: dict[str, str] = {}
+    simulated = False
+    for part in parts_of(exhibit, beside, policy, now):
+        vouched = part.verify()
+        claims = [
+            Claim(
+                name="signature and root",
+                got=vouched.root,
+                expected=vouched.root,
+                source="signature",
+                outcome="equal",
+            )
+        ]
+        for group in vouched.groups:
+            claims += group()
+        submods[part.name] = Submodule(
+            eat=vouched.eat if policy is not None else {}, claims=tuple(claims)
+        )
+        identities[part.name] = vouched.identity
+        simulated = simulated or vouched.simulated
+    if not submods:
+        raise DataInvalid(
+            f"{exhibit.title}: no evidence by itself",
+            got=exhibit.kind,
+            hint="sealtrain attest explain shows what it says",
+        )
+    return Examined(
+        kind=exhibit.kind,
+        title=exhibit.title,
+        bound=beside.nonce is not None or beside.binding is not None,
+        simulated=simulated,
+        compared=policy is not None,
+        verified_at=now,
+        identities=identities,
+        submods=submods,
+    )
+
+
+def bundled(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, now: int) -> Bundle:
+    """A bundle of a verification that was made just now.
+
+    Raises:
+        DataInvalid: As ``examine``.
+        EvidenceRefused: As ``examine``; what does not verify is not bundled.
+    """
+    examine(exhibit, beside, policy, now)
+    kind = next((known for known in KINDS if known == exhibit.kind), None)
+    if kind is None:
+        raise DataInvalid(f"{exhibit.title}: not evidence that can be bundled", got=exhibit.kind)
+    return Bundle.build(kind, exhibit.raw, beside, policy=policy, verified_at=now)
+
+
+def _own(exhibit: OwnEvidence, beside: Beside, policy: AppraisalPolicy, now: int) -> Examined:
+    binding = beside.binding
+    if binding is None:
+        raise TypeError("bound evidence has a binding")
+    verified = verify(
+        exhibit.evidence,
+        policy,
+        now,
+        binding=binding,
+        collateral=beside.collateral,
+        gpu_collateral=beside.gpu_collateral,
+    )
+    document, named = beside.app_compose, beside.compose_hash
+    if document is not None and named is None:
+        named = sha256_hex(document)
+    verdict = appraise(verified, policy, binding=binding, compose_hash=named, app_id=None)
+    return Examined(
+        kind=exhibit.kind,
+        title=exhibit.title,
+        bound=True,
+        simulated=verdict.simulated,
+        compared=True,
+        verified_at=now,
+        identities={"cpu0": verdict.quote_identity},
+        submods=verdict.submods,
+    )

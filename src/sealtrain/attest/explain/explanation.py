@@ -1,0 +1,250 @@
+"""Explain a file to people: what it says, what that means, which policy lines it meets or breaks.
+
+An explanation is no verdict. Its heading says ``NOT VERIFIED`` unless every part's signature was
+led to a root at a moment, and even then only that. Every policy line is shown, not only the first
+one broken; below a signature that does not hold nothing is compared, because nothing can be
+trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.explain.examine import unwrapped
+from sealtrain.attest.explain.field import Field, shortened
+from sealtrain.attest.explain.fields import fields_of
+from sealtrain.attest.explain.lines import line_of
+from sealtrain.attest.explain.part import Group, Part
+from sealtrain.attest.explain.parts import parts_of
+from sealtrain.attest.forms import Exhibit
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.roots import SIMULATED_LABEL
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.errors import EvidenceRefused
+
+__all__ = ["Explanation", "Line", "explain"]
+
+Standing = Literal["met", "broken", "any", "not reached"]
+_SIGNATURE = "signature and root"
+_MARKS: dict[Standing, str] = {"met": "✓", "broken": "✗", "any": "·", "not reached": "?"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One comparison and how it ended.
+
+    Attributes:
+        part: What was compared.
+        policy: The policy's line, empty where it is not the policy's.
+        name: What was compared, in words.
+        standing: ``any`` where nobody asks; ``not reached`` below a broken signature.
+        code: The refusal it ends in, where broken.
+    """
+
+    part: str
+    policy: str
+    name: str
+    got: str
+    expected: str
+    source: str
+    standing: Standing
+    code: str | None
+    message: str | None
+
+    def to_dict(self) -> dict[str, str | None]:
+        """JSON form."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What a file says and how it stands."""
+
+    kind: str
+    title: str
+    heading: str
+    signatures_verified: bool
+    simulated: bool
+    at: int | None
+    fields: tuple[Field, ...]
+    lines: tuple[Line, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form; nothing shortened."""
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "heading": self.heading,
+            "signatures_verified": self.signatures_verified,
+            "simulated": self.simulated,
+            "at": None if self.at is None else to_rfc3339(self.at),
+            "fields": [field.to_dict() for field in self.fields],
+            "lines": [line.to_dict() for line in self.lines],
+        }
+
+    def to_lines(self) -> Iterator[str]:
+        """For people: heading, fields, then comparisons."""
+        yield f"{self.title}: {self.heading}"
+        part = None
+        for field in self.fields:
+            if field.part != part:
+                part = field.part
+                yield ""
+                yield part
+            yield f"  {field.name:<22}  {shortened(field.value)}"
+            yield f"  {'':<22}    {field.meaning}"
+        if self.lines:
+            yield ""
+            yield "compared"
+        for line in self.lines:
+            yield from _shown(line)
+
+
+def explain(
+    exhibit: Exhibit, given: Beside, policy: AppraisalPolicy | None, at: int | None
+) -> Explanation:
+    """Explain a recognised file.
+
+    Args:
+        exhibit: What the file is.
+        given: What lies beside it.
+        policy: What it is compared with, if anything.
+        at: Time of the comparison, seconds since 1970; a bundle's own where none is given.
+
+    Raises:
+        EvidenceRefused: A part inside sealtrain's own document does not even parse.
+        DataInvalid: A bundle's content is nothing this release knows.
+    """
+    inner, beside = unwrapped(exhibit, given)
+    if at is None:
+        at = getattr(getattr(exhibit, "bundle", None), "time", None)
+    title = exhibit.title if inner is exhibit else f"{exhibit.title} of: {inner.title}"
+    lines: list[Line] = []
+    simulated, refused, signed = False, False, False
+    if at is not None:
+        for part in parts_of(inner, beside, policy, at, every_line=True):
+            signed = True
+            found, from_simulator = _lines_of(part, policy)
+            simulated = simulated or from_simulator
+            refused = refused or any(
+                one.name == _SIGNATURE and one.standing == "broken" for one in found
+            )
+            lines += found
+    verified = signed and not refused
+    return Explanation(
+        kind=exhibit.kind,
+        title=title,
+        heading=_heading(lines, at, signed=signed, verified=verified, simulated=simulated),
+        signatures_verified=verified,
+        simulated=simulated,
+        at=at,
+        fields=tuple(fields_of(inner, beside)),
+        lines=tuple(lines),
+    )
+
+
+def _lines_of(part: Part, policy: AppraisalPolicy | None) -> tuple[list[Line], bool]:
+    tee = "" if policy is None else policy.cpu.tee
+    try:
+        vouched = part.verify()
+    except EvidenceRefused as error:
+        below = Line(
+            part=part.name,
+            policy="",
+            name="everything else",
+            got="",
+            expected="",
+            source="",
+            standing="not reached",
+            code=None,
+            message="nothing below a signature that does not hold can be trusted",
+        )
+        return [_broken(part.name, tee, error, name=_SIGNATURE), below], False
+    lines = [
+        Line(
+            part=part.name,
+            policy="" if policy is None else line_of(tee, part.name, _SIGNATURE),
+            name=_SIGNATURE,
+            got=vouched.root,
+            expected=vouched.root,
+            source="signature",
+            standing="met",
+            code=None,
+            message=None,
+        )
+    ]
+    for group in vouched.groups:
+        lines += _made(part.name, tee, group)
+    return lines, vouched.simulated
+
+
+def _made(part: str, tee: str, group: Group) -> list[Line]:
+    try:
+        claims = group()
+    except EvidenceRefused as error:
+        return [_broken(part, tee, error)]
+    return [
+        Line(
+            part=part,
+            policy=line_of(tee, part, claim.name) if tee else "",
+            name=claim.name,
+            got=claim.got,
+            expected=claim.expected,
+            source=claim.source,
+            standing="any" if claim.outcome == "any" else "met",
+            code=None,
+            message=None,
+        )
+        for claim in claims
+    ]
+
+
+def _broken(part: str, tee: str, error: EvidenceRefused, *, name: str | None = None) -> Line:
+    check = error.check or error.code
+    return Line(
+        part=part,
+        policy=line_of(tee, part, check) if tee else "",
+        name=name or check,
+        got="" if error.got is None else str(error.got),
+        expected="" if error.expected is None else str(error.expected),
+        source="",
+        standing="broken",
+        code=error.code,
+        message=error.message,
+    )
+
+
+def _heading(
+    lines: list[Line], at: int | None, *, signed: bool, verified: bool, simulated: bool
+) -> str:
+    if at is None:
+        return "NOT VERIFIED (no time was given: --at)"
+    if not signed:
+        return "NOT VERIFIED (not evidence by itself)"
+    if not verified:
+        first = next(one for one in lines if one.name == _SIGNATURE and one.standing == "broken")
+        return f"NOT VERIFIED ({first.part}: {first.message}) [{first.code}]"
+    broken = sum(one.standing == "broken" for one in lines)
+    said = f"signature and root verified at {to_rfc3339(at)}"
+    if broken:
+        said += f"; {broken} of {len(lines)} comparisons fail"
+    elif any(one.policy for one in lines):
+        said += "; no policy line is broken"
+    else:
+        said += "; compared with no policy"
+    return f"{SIMULATED_LABEL}; {said}" if simulated else said
+
+
+def _shown(line: Line) -> Iterator[str]:
+    where = f"  [{line.policy}]" if line.policy else ""
+    code = f"  {line.code}" if line.code else ""
+    yield f"{_MARKS[line.standing]} {line.part}  {line.name}{where}{code}"
+    if line.message is not None:
+        yield f"    {line.message}"
+    if line.got:
+        yield f"    got       {shortened(line.got)}"
+    if line.standing != "any" and line.expected and line.expected != line.got:
+        yield f"    expected  {shortened(line.expected)}"

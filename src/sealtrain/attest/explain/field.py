@@ -1,0 +1,101 @@
+"""A field of a file with what it means, and how long values are shown to people."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
+from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256
+from sealtrain.attest.nvidia.rim import NVIDIA_RIM_ROOT_SHA256
+from sealtrain.attest.roots import INTEL_ROOT_SHA256, X509_ERRORS
+from sealtrain.attest.snp.chain import AMD_ROOT_SHA256, quiet
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.digests import sha256_hex
+
+__all__ = ["Field", "certificate_fields", "shortened", "time_of"]
+
+_ROOTS = {
+    INTEL_ROOT_SHA256: "Intel's pinned root",
+    AWS_NITRO_ROOT_SHA256: "AWS's pinned root of Nitro Enclaves",
+    NVIDIA_ROOT_SHA256: "NVIDIA's pinned root of devices",
+    NVIDIA_RIM_ROOT_SHA256: "NVIDIA's pinned root of reference values",
+    **{digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()},
+}
+_LONG_HEX = re.compile(r"[0-9a-fA-F]{33,}")
+_HEAD, _TAIL, _WIDTH = 16, 8, 96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One value: what it is called, what it says, what that means in one sentence."""
+
+    part: str
+    name: str
+    value: str
+    meaning: str
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON form."""
+        return {
+            "part": self.part,
+            "name": self.name,
+            "value": self.value,
+            "meaning": self.meaning,
+        }
+
+
+def shortened(value: str) -> str:
+    """A value for people: the ends of long hex, the beginning of long text, nothing invisible."""
+    text = _LONG_HEX.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", value)
+    text = "".join(char if char.isprintable() else "�" for char in text)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _date(moment: datetime) -> str:
+    """A certificate's date."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def time_of(seconds: int) -> str:
+    """Seconds since 1970 as a date, where it has one."""
+    try:
+        return to_rfc3339(seconds)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds} s"
+
+
+def certificate_fields(part: str, certificates: tuple[bytes, ...]) -> list[Field]:
+    """One line for each certificate of a chain."""
+    return [
+        Field(part=part, name=f"certificate {index}", value=value, meaning=meaning)
+        for index, der in enumerate(certificates)
+        for value, meaning in [_certificate(der)]
+    ]
+
+
+def _certificate(der: bytes) -> tuple[str, str]:
+    digest = sha256_hex(der)
+    try:
+        with quiet():
+            found = x509.load_der_x509_certificate(der)
+            subject, issuer = _name(found.subject), _name(found.issuer)
+        dates = f"{_date(found.not_valid_before_utc)} to {_date(found.not_valid_after_utc)}"
+    except X509_ERRORS:
+        return f"sha256 {digest}", "A certificate that cannot be read."
+    if digest in _ROOTS:
+        meaning = f"This is {_ROOTS[digest]}."
+    elif subject == issuer:
+        meaning = "It issued itself and is no root this release trusts by itself."
+    else:
+        meaning = f"Says that it was issued by {issuer}."
+    return f"{subject}, valid {dates}, sha256 {digest}", meaning
+
+
+def _name(name: x509.Name) -> str:
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return shortened(", ".join(str(one.value) for one in found) or "(no common name)")

@@ -1,0 +1,182 @@
+"""Every field of an exhibit, with its value and its meaning in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cryptography import x509
+
+from sealtrain.attest import forms
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.evidence import (
+    Collateral,
+    DstackEvidence,
+    Evidence,
+    NitroEvidence,
+    SnpEvidence,
+)
+from sealtrain.attest.explain.bootlog import replayed_boot_log
+from sealtrain.attest.explain.field import Field, certificate_fields, time_of
+from sealtrain.attest.explain.fields_cpu import (
+    log_fields,
+    nitro_fields,
+    quote_fields,
+    snp_fields,
+)
+from sealtrain.attest.explain.fields_gpu import (
+    claims_fields,
+    device_fields,
+    gpu_collateral_fields,
+    report_fields,
+    rim_fields,
+    token_fields,
+)
+from sealtrain.attest.nitro.parse import parse_document
+from sealtrain.attest.roots import X509_ERRORS
+from sealtrain.attest.snp.parse import parse_report
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.errors import DataInvalid
+
+__all__ = ["fields_of"]
+
+
+def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
+    """What a file says.
+
+    Raises:
+        EvidenceRefused: A part of sealtrain's own evidence does not parse; a leaf of that branch.
+        DataInvalid: What belongs to evidence cannot be read.
+    """
+    match exhibit:
+        case forms.OwnEvidence(evidence=evidence):
+            return _own(evidence)
+        case forms.Quote(quote=quote):
+            return quote_fields(quote)
+        case forms.DstackQuote(quote=quote, log=log, vm_config=config):
+            return [*quote_fields(quote), *log_fields(log), *_host(config)]
+        case forms.SgxQuote(raw=raw):
+            return _sgx(raw)
+        case forms.Nitro(document=document):
+            return nitro_fields(document)
+        case forms.Snp(report=report):
+            return snp_fields(report, beside.certificates)
+        case forms.Gpus(devices=devices, claims=claims):
+            return device_fields(devices, claims)
+        case forms.GpuReportFile(report=report):
+            chain = certificate_fields("gpu0", beside.certificates)
+            return [*report_fields(report, "gpu0"), *chain]
+        case forms.RemoteVerdictFile(token=token):
+            return token_fields(token)
+        case forms.Claims(claims=claims):
+            return claims_fields(claims)
+    return _published(exhibit)
+
+
+def _published(exhibit: forms.Exhibit) -> list[Field]:
+    """Files that belong to evidence and are none."""
+    match exhibit:
+        case forms.ReferenceValues(rim=rim):
+            return rim_fields(rim)
+        case forms.Published(collateral=collateral):
+            return _collateral(collateral)
+        case forms.GpuPublished(collateral=collateral):
+            return gpu_collateral_fields(collateral)
+        case forms.Certificates(certificates=certificates):
+            return certificate_fields("chain", certificates)
+        case forms.EventLog(log=log):
+            return log_fields(log, "event log")
+        case forms.BootLog(raw=raw):
+            return [
+                Field(
+                    part="boot log",
+                    name=f"RTMR{index}",
+                    value=register,
+                    meaning=f"What its {count} events lead to; compare with a verified quote.",
+                )
+                for index, (count, register) in sorted(replayed_boot_log(raw).items())
+            ]
+        case forms.Deployment(raw=raw):
+            return _deployment(raw)
+    return []
+
+
+def _own(evidence: Evidence) -> list[Field]:
+    shown = evidence.cpu
+    found = [
+        _field("document", "platform", evidence.platform, "What the evidence is offered as."),
+        _field("document", "digest", evidence.digest, "SHA-256 of this document."),
+    ]
+    if isinstance(shown, NitroEvidence):
+        found += nitro_fields(parse_document(shown.document_bytes))
+    elif isinstance(shown, SnpEvidence):
+        found += snp_fields(parse_report(shown.report_bytes), shown.certificates_der)
+    else:
+        found += quote_fields(parse_quote(shown.quote_bytes))
+    if isinstance(shown, DstackEvidence):
+        found += [*log_fields(shown.event_log), *_host(shown.vm_config)]
+    found += _deployment(shown.app_compose_bytes)
+    if evidence.gpu is not None:
+        digest = evidence.gpu_digest.hex()
+        found.append(_field("gpus", "digest", digest, "Report data commit to these 32 bytes."))
+        found += device_fields(evidence.gpu.devices, evidence.gpu.claims)
+    if evidence.collateral is not None:
+        found += _collateral(evidence.collateral)
+    if evidence.gpu_collateral is not None:
+        found += gpu_collateral_fields(evidence.gpu_collateral)
+    return found
+
+
+def _host(config: str | None) -> list[Field]:
+    if config is None:
+        return []
+    told = "What the host says of the machine; nobody signed it."
+    return [_field("cpu0", "host's statement", config, told)]
+
+
+def _sgx(raw: bytes) -> list[Field]:
+    version = str(int.from_bytes(raw[:2], "little"))
+    told = "Of an enclave inside a process. sealtrain runs in guests and refuses it."
+    return [_field("cpu0", "version", version, told)]
+
+
+def _deployment(raw: bytes) -> list[Field]:
+    digest = sha256_hex(raw)
+    return [
+        _field("deployment", "compose hash", digest, "SHA-256 of the document, byte for byte."),
+        _field("deployment", "app id", digest[:40], "The app, where nothing else names it."),
+        _field("deployment", "size", f"{len(raw)} bytes", "How long the document is."),
+    ]
+
+
+def _collateral(collateral: Collateral) -> list[Field]:
+    found: list[Field] = []
+    for name, text in (("TCB info", collateral.tcb_info), ("QE identity", collateral.qe_identity)):
+        document: Any = parse_json(text.encode("utf-8"), max_depth=16)
+        if not isinstance(document, dict):
+            raise DataInvalid(f"{name} of the collateral is not an object")
+        for key, meaning in (
+            ("id", "What it is for."),
+            ("fmspc", "Family of platforms that it is for."),
+            ("issueDate", "When Intel issued it."),
+            ("nextUpdate", "Until when it counts."),
+            ("tcbEvaluationDataNumber", "Which of Intel's security reviews it reflects."),
+        ):
+            if key in document:
+                found.append(_field("collateral", f"{name} {key}", str(document[key]), meaning))
+    for name, crl in (("root", collateral.root_ca_crl), ("PCK", collateral.pck_crl)):
+        try:
+            revocations = x509.load_der_x509_crl(bytes.fromhex(crl))
+            until = revocations.next_update_utc
+            end = "no end" if until is None else time_of(int(until.timestamp()))
+            value = f"{len(revocations)} revoked, until {end}"
+        except X509_ERRORS:
+            value = "cannot be read"
+        told = "List of revoked certificates."
+        found.append(_field("collateral", f"{name} CRL", value, told))
+    return found
+
+
+def _field(part: str, name: str, value: str, meaning: str) -> Field:
+    return Field(part=part, name=name, value=value, meaning=meaning)

@@ -1,0 +1,170 @@
+"""What verification of one part needs and gives, and the comparisons every kind of part shares."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NoReturn
+
+from sealtrain.attest.claims import Check, Claim, unlooked
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.roots import SIMULATED_LABEL
+from sealtrain.errors import (
+    ComposeHashMismatch,
+    EvidenceRefused,
+    PlatformMismatch,
+    ReportDataMismatch,
+)
+
+__all__ = [
+    "Group",
+    "Part",
+    "Situation",
+    "Vouched",
+    "committed",
+    "compose_groups",
+    "other_tee",
+    "raising",
+    "root_name",
+    "single",
+]
+
+Group = Callable[[], tuple[Claim, ...]]
+"""Comparisons made together: the claims that hold, or the first breach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Under which policy, when, and for which conversation and deployment document.
+
+    Attributes:
+        policy: ``None`` where only signatures and roots are asked for.
+        root: Trusted software root of processors (DER), ``None`` for the vendors'.
+        now: Seconds since 1970.
+        nonce: What the part must carry, ``None`` where nobody says.
+        compose_hashes: What the measured deployment document must hash to; empty for any.
+        every_line: Leave judgements that a verifier could make at once to comparisons.
+    """
+
+    policy: AppraisalPolicy | None
+    root: bytes | None
+    now: int
+    nonce: bytes | None
+    compose_hashes: tuple[str, ...]
+    every_line: bool
+
+    def with_(self, **changes: Any) -> Situation:
+        """The same with other fields."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vouched:
+    """A part whose signature leads to a trusted root.
+
+    Attributes:
+        root: The root in words.
+        simulated: Whether it is a simulator's.
+        identity: SHA-256 of what the signature covers, hex.
+        eat: Claims under their RFC 9711 names; true once every comparison held.
+        groups: What it is compared with, in order.
+    """
+
+    root: str
+    simulated: bool
+    identity: str
+    eat: dict[str, str]
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One device's signed statement; ``verify`` raises ``EvidenceRefused`` where it is none."""
+
+    name: str
+    verify: Callable[[], Vouched]
+
+
+def single(check: Check) -> Group:
+    """A group of one comparison."""
+    return lambda: (check(),)
+
+
+def raising(error: EvidenceRefused) -> Group:
+    """A comparison that is known to fail."""
+    return partial(_raise, error)
+
+
+def _raise(error: EvidenceRefused) -> NoReturn:
+    raise error
+
+
+def other_tee(got: str, expected: str) -> Group:
+    """The policy is for something else than this part."""
+    return raising(
+        PlatformMismatch(
+            "evidence is of another TEE than the policy asks for",
+            check="platform",
+            got=got,
+            expected=expected,
+        )
+    )
+
+
+def root_name(simulated: bool, vendor: str) -> str:
+    """A root in words."""
+    return SIMULATED_LABEL if simulated else vendor
+
+
+def committed(
+    name: str,
+    expected: bytes | None,
+    got: bytes | None,
+    source: str,
+    error: type[EvidenceRefused] = ReportDataMismatch,
+) -> Claim:
+    """What a part says it was made for, compared in all its bytes."""
+    shown = "none" if got is None else got.hex()
+    if expected is None:
+        return unlooked(name, shown, source=source)
+    # Lengths first: a prefix must not pass, and compare_digest is constant in time only then.
+    if got is None or len(got) != len(expected) or not hmac.compare_digest(got, expected):
+        raise error(
+            "evidence was made for another conversation",
+            check=name,
+            got=shown,
+            expected=expected.hex(),
+        )
+    return Claim(name=name, got=shown, expected=expected.hex(), source=source, outcome="equal")
+
+
+def compose_groups(
+    situation: Situation, got: str, source: str, measured: Callable[[str], str]
+) -> Iterable[Group]:
+    """The deployment document by what the guest measured of it.
+
+    Args:
+        situation: Names the expected hashes.
+        got: What was measured, as the platform writes it.
+        source: Who measured it.
+        measured: Expected hash → what the platform measures of it.
+    """
+    name = "compose hash"
+    if not situation.compose_hashes:
+        yield single(partial(unlooked, name, got, source=source))
+    for digest in situation.compose_hashes:
+        yield single(partial(_compose, name, got, measured(digest), source))
+
+
+def _compose(name: str, got: str, expected: str, source: str) -> Claim:
+    if got != expected:
+        raise ComposeHashMismatch(
+            "guest measured another deployment document",
+            check=name,
+            got=got,
+            expected=expected,
+            hint="show the exact bytes that were deployed; re-serialised JSON has another hash",
+        )
+    return Claim(name=name, got=got, expected=expected, source=source, outcome="equal")

@@ -1,0 +1,164 @@
+"""The parts of an exhibit: how each is verified, and what it is then compared with.
+
+A part is what one device signed: ``cpu0``, ``gpu0``, ``switch0``…; ``gpus`` is what holds for
+accelerators together. ``verify`` leads its signature to a root at a moment; the comparisons that
+follow are made one by one, so that whoever decides stops at the first breach and whoever explains
+shows all of them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NoReturn
+
+from sealtrain.attest import forms
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import equal
+from sealtrain.attest.evidence import DstackEvidence, Evidence, NitroEvidence, SnpEvidence
+from sealtrain.attest.explain.accelerators import (
+    device_parts,
+    one_device,
+    reference_part,
+    verdict_part,
+)
+from sealtrain.attest.explain.part import Part, Situation, Vouched, single
+from sealtrain.attest.explain.processors import dstack_part, nitro_part, quote_part, snp_part
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.base.digests import sha256_hex
+from sealtrain.errors import GpuSetRefused, PlatformMismatch, SimulatedEvidence
+
+__all__ = ["parts_of"]
+
+
+def parts_of(
+    exhibit: forms.Exhibit,
+    beside: Beside,
+    policy: AppraisalPolicy | None,
+    now: int,
+    *,
+    every_line: bool = False,
+) -> tuple[Part, ...]:
+    """Everything in an exhibit that somebody signed.
+
+    Args:
+        exhibit: What the file is; of a bundle, what it holds.
+        beside: What lies beside it.
+        policy: What it is compared with; ``None`` for signatures and roots alone.
+        now: Verification time, seconds since 1970.
+        every_line: Leave judgements that a verifier could make at once to comparisons.
+
+    Returns:
+        Nothing where the exhibit is no evidence.
+    """
+    document, named = beside.app_compose, beside.compose_hash
+    at = Situation(
+        policy=policy,
+        root=None if policy is None else policy.simulator_root,
+        now=now,
+        nonce=beside.nonce,
+        compose_hashes=(
+            *(() if document is None else (sha256_hex(document),)),
+            *(() if named is None else (named,)),
+        ),
+        every_line=every_line,
+    )
+    match exhibit:
+        case forms.OwnEvidence(evidence=evidence):
+            return _own(evidence, beside, at)
+        case forms.Quote(quote=quote):
+            return (quote_part(quote.raw, beside.collateral, at),)
+        case forms.DstackQuote(quote=quote, log=log):
+            return (dstack_part(quote.raw, log, beside.collateral, at),)
+        case forms.SgxQuote(raw=raw):
+            return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
+        case forms.Nitro(raw=raw):
+            return (nitro_part(raw, at, own=False),)
+        case forms.Snp(raw=raw):
+            return (snp_part(raw, beside.certificates, at),)
+        case forms.Gpus(devices=devices, claims=claims):
+            return device_parts(devices, claims, beside.gpu_collateral, at)
+        case forms.GpuReportFile(raw=raw):
+            return one_device(raw, beside.certificates, at)
+        case forms.RemoteVerdictFile(token=token):
+            return (verdict_part(token, beside.gpu_collateral, at),)
+        case forms.ReferenceValues(raw=raw, rim=rim):
+            return (reference_part(raw, rim, at),)
+    return ()
+
+
+def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
+    """Sealtrain's own document: the same parts, bound to one conversation and document."""
+    shown, said = evidence.cpu, beside.binding
+    here = at.with_(
+        nonce=None if said is None else said.report_data(evidence.gpu_digest),
+        compose_hashes=(sha256_hex(shown.app_compose_bytes), *at.compose_hashes),
+    )
+    collateral = evidence.collateral if beside.collateral is None else beside.collateral
+    if isinstance(shown, NitroEvidence):
+        cpu = nitro_part(shown.document_bytes, here, own=True)
+    elif isinstance(shown, SnpEvidence):
+        cpu = snp_part(shown.report_bytes, shown.certificates_der, here)
+    elif isinstance(shown, DstackEvidence):
+        cpu = dstack_part(shown.quote_bytes, shown.event_log, collateral, here)
+    else:
+        cpu = quote_part(shown.quote_bytes, collateral, here)
+    offered = Part(name=cpu.name, verify=partial(_offered, cpu, evidence, at))
+    rules = None if at.policy is None else at.policy.gpu
+    if evidence.gpu is None:
+        if isinstance(rules, NvidiaPolicy):
+            refused = partial(_refuse_set, 0, rules.gpu_count)
+            return offered, Part(name="gpus", verify=refused)
+        return (offered,)
+    if rules == "none":
+        refused = partial(_refuse_set, len(evidence.gpu.devices), "none")
+        return offered, Part(name="gpus", verify=refused)
+    if rules == "any":
+        return (offered,)
+    gpu_collateral = beside.gpu_collateral or evidence.gpu_collateral
+    there = at.with_(nonce=None if said is None else said.gpu_nonce())
+    return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
+
+
+def _offered(cpu: Part, evidence: Evidence, at: Situation) -> Vouched:
+    """The processor's part; first of all, what the document says about itself is compared."""
+    vouched = cpu.verify()
+    if at.policy is None:
+        return vouched
+    first = single(
+        partial(
+            equal,
+            "platform",
+            evidence.platform,
+            at.policy.platform,
+            source="evidence",
+            error=SimulatedEvidence if evidence.platform == "simulator" else PlatformMismatch,
+            message="evidence is offered as another platform than the policy asks for",
+        )
+    )
+    return Vouched(
+        root=vouched.root,
+        simulated=vouched.simulated,
+        identity=vouched.identity,
+        eat=vouched.eat,
+        groups=(first, *vouched.groups),
+    )
+
+
+def _refuse_enclave(raw: bytes) -> NoReturn:
+    raise PlatformMismatch(
+        "quote is not of a TDX guest",
+        check="quote kind",
+        got=f"SGX, version {int.from_bytes(raw[:2], 'little')}",
+        expected="TDX",
+    )
+
+
+def _refuse_set(got: int, expected: int | str) -> NoReturn:
+    raise GpuSetRefused(
+        "guest shows other accelerators than this policy provides for",
+        check="accelerators",
+        got=got,
+        expected=expected,
+        hint="write the rules for them into the policy, or gpu: any",
+    )

@@ -1,0 +1,212 @@
+"""Forms of exhibits: the kinds of files that people bring, parsed but not trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sealtrain.attest.bundle import Bundle
+from sealtrain.attest.evidence import Collateral, Evidence, LogEntry
+from sealtrain.attest.nitro.parse import NitroDocument
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
+from sealtrain.attest.nvidia.spdm import GpuReport
+from sealtrain.attest.snp.parse import SnpReport
+from sealtrain.attest.tdx.parse import TdxQuote
+
+if TYPE_CHECKING:
+    from sealtrain.attest.nvidia.swid import Rim
+
+__all__ = [
+    "BootLog",
+    "Bundled",
+    "Certificates",
+    "Claims",
+    "Deployment",
+    "DstackQuote",
+    "EventLog",
+    "Exhibit",
+    "GpuPublished",
+    "GpuReportFile",
+    "Gpus",
+    "Nitro",
+    "OwnEvidence",
+    "Published",
+    "Quote",
+    "ReferenceValues",
+    "RemoteVerdictFile",
+    "SgxQuote",
+    "Snp",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """A file that was recognised."""
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEvidence(Exhibit):
+    """sealtrain's own document: processor, accelerators, deployment document."""
+
+    kind = "evidence"
+    title = "Evidence of a guest"
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundled(Exhibit):
+    """A verification with everything it needs."""
+
+    kind = "bundle"
+    title = "Bundle of a verification"
+    bundle: Bundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote(Exhibit):
+    """A TDX quote by itself."""
+
+    kind = "tdx-quote"
+    title = "Intel TDX quote"
+    quote: TdxQuote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DstackQuote(Exhibit):
+    """A TDX quote with the event log of a dstack guest."""
+
+    kind = "dstack-quote"
+    title = "dstack guest: Intel TDX quote and event log"
+    quote: TdxQuote
+    log: tuple[LogEntry, ...]
+    vm_config: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SgxQuote(Exhibit):
+    """A quote of an SGX enclave, which is no guest."""
+
+    kind = "sgx-quote"
+    title = "Intel SGX quote"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nitro(Exhibit):
+    """A document of the Nitro Secure Module."""
+
+    kind = "nitro-document"
+    title = "AWS Nitro attestation document"
+    document: NitroDocument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snp(Exhibit):
+    """A SEV-SNP report."""
+
+    kind = "snp-report"
+    title = "AMD SEV-SNP report"
+    report: SnpReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus(Exhibit):
+    """Reports of accelerators with their certificates."""
+
+    kind = "gpu-evidence"
+    title = "NVIDIA accelerator evidence"
+    devices: tuple[GpuDevice, ...]
+    claims: GpuClaims | None
+    """What the guest read from its driver; files of NVIDIA's own tools do not hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReportFile(Exhibit):
+    """One accelerator's report without its certificates."""
+
+    kind = "gpu-report"
+    title = "NVIDIA accelerator report"
+    report: GpuReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteVerdictFile(Exhibit):
+    """An answer of NVIDIA's attestation service."""
+
+    kind = "gpu-verdict"
+    title = "Verdict of NVIDIA's attestation service (NRAS)"
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims(Exhibit):
+    """Claims of NVIDIA's service, decoded: the signature is lost."""
+
+    kind = "gpu-claims"
+    title = "Decoded claims of NVIDIA's attestation service"
+    claims: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceValues(Exhibit):
+    """A file of reference values (RIM)."""
+
+    kind = "reference-values"
+    title = "NVIDIA reference values (RIM)"
+    rim: Rim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published(Exhibit):
+    """DCAP collateral."""
+
+    kind = "tdx-collateral"
+    title = "Intel DCAP collateral"
+    collateral: Collateral
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPublished(Exhibit):
+    """Accelerators' collateral."""
+
+    kind = "gpu-collateral"
+    title = "NVIDIA collateral"
+    collateral: GpuCollateral
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificates(Exhibit):
+    """Certificates, DER."""
+
+    kind = "certificates"
+    title = "Certificates"
+    certificates: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLog(Exhibit):
+    """An event log without the quote it belongs to."""
+
+    kind = "event-log"
+    title = "Event log of a dstack guest"
+    log: tuple[LogEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootLog(Exhibit):
+    """A firmware's boot log (CCEL, TCG format)."""
+
+    kind = "boot-log"
+    title = "Boot log of a firmware (CCEL)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment(Exhibit):
+    """A dstack deployment document."""
+
+    kind = "deployment"
+    title = "Deployment document (app-compose)"

@@ -1,0 +1,158 @@
+"""What ``attest`` commands are given: files, a policy, a time, a nonce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sealtrain.attest.bundle import Beside
+    from sealtrain.attest.forms import Exhibit
+    from sealtrain.attest.policy import AppraisalPolicy
+    from sealtrain.attest.report_data import Binding
+
+__all__ = ["binding_of", "named_beside", "policy_of", "recognised", "time_of"]
+
+_MAX_SMALL = 1 << 20
+_MAX_COMPOSE = 4 << 20
+_MIN_NONCE_BYTES = 16
+_PRESET = "preset:"
+
+
+def recognised(path: Path) -> Exhibit:
+    """What a file is.
+
+    Raises:
+        DataInvalid: No such file, or no form this release knows.
+        EvidenceRefused: A known form, but malformed.
+    """
+    from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
+    from sealtrain.base.files import read_bounded
+
+    return recognise(read_bounded(path, MAX_FILE_BYTES))
+
+
+def policy_of(word: str) -> AppraisalPolicy:
+    """The policy of a file, or a preset by name.
+
+    Raises:
+        TrustInvalid: The file is no policy.
+        UsageError: No such preset.
+    """
+    from sealtrain.attest.policy import load_policy
+    from sealtrain.attest.presets import preset
+
+    if word.startswith(_PRESET):
+        return preset(word.removeprefix(_PRESET))
+    return load_policy(Path(word))
+
+
+def time_of(word: str | None, exhibit: Exhibit) -> int:
+    """When: as asked, or as a bundle recorded; the clock only where somebody says now.
+
+    Raises:
+        UsageError: No time, or another spelling.
+    """
+    from sealtrain.attest.forms import Bundled
+    from sealtrain.base.clock import from_rfc3339, system_clock
+    from sealtrain.errors import DataInvalid, UsageError
+
+    if word is None:
+        if isinstance(exhibit, Bundled):
+            return exhibit.bundle.time
+        raise UsageError(
+            "time missing", expected="--at YYYY-MM-DDTHH:MM:SSZ, or --at now", check="time"
+        )
+    if word == "now":
+        return system_clock()
+    try:
+        return from_rfc3339(word)
+    except DataInvalid as error:
+        raise UsageError(
+            error.message, check="time", got=error.got, expected=f"{error.expected} or now"
+        ) from error
+
+
+def named_beside(
+    exhibit: Exhibit,
+    nonce: str | None,
+    collateral: str | None,
+    gpu_collateral: str | None,
+    certificates: list[Path] | None,
+    chain: Path | None,
+    compose: Path | None,
+    compose_hash: str | None,
+) -> Beside:
+    """What a person named beside the file.
+
+    Raises:
+        UsageError: A nonce or hash of another form, or two different documents.
+        TrustInvalid: Collateral cannot be read.
+        DataInvalid: Another file cannot be read.
+    """
+    from sealtrain.attest.bundle import Beside
+    from sealtrain.attest.guest import load_gpu_collateral
+    from sealtrain.attest.tdx.collect import load_collateral
+    from sealtrain.base.digests import sha256_hex
+    from sealtrain.base.files import read_bounded
+    from sealtrain.errors import UsageError
+
+    bundle = getattr(exhibit, "bundle", None)
+    own = exhibit.kind == "evidence" or getattr(bundle, "kind", None) == "evidence"
+    document = None if compose is None else read_bounded(compose, _MAX_COMPOSE)
+    digest = None if compose_hash is None else _hex(compose_hash, "hash", 32).hex()
+    if document is not None and digest not in (None, sha256_hex(document)):
+        raise UsageError(
+            "--compose and --compose-hash name two documents",
+            got=sha256_hex(document),
+            expected=digest,
+        )
+    files = [*(certificates or []), *([] if chain is None else [chain])]
+    return Beside(
+        collateral=None if collateral is None else load_collateral(collateral),
+        gpu_collateral=load_gpu_collateral(gpu_collateral),
+        certificates=tuple(der for path in files for der in _certificates(path)),
+        binding=binding_of(nonce) if own and nonce is not None else None,
+        nonce=None if own or nonce is None else _hex(nonce, "nonce"),
+        app_compose=document,
+        compose_hash=digest,
+    )
+
+
+def binding_of(nonce: str) -> Binding:
+    """The conversation of ``attest collect``: somebody asked with a nonce.
+
+    Raises:
+        UsageError: Not hexadecimal, or too short to be unpredictable.
+    """
+    from sealtrain.attest.report_data import Binding
+    from sealtrain.errors import UsageError
+
+    if len(_hex(nonce, "nonce")) < _MIN_NONCE_BYTES:
+        raise UsageError("nonce is too short", expected=f"{_MIN_NONCE_BYTES} bytes or more in hex")
+    return Binding("attest", {"nonce": nonce})
+
+
+def _hex(text: str, what: str, length: int | None = None) -> bytes:
+    from sealtrain.base.encoding import from_hex
+    from sealtrain.errors import DataInvalid, UsageError
+
+    try:
+        found = from_hex(text, length=length)
+    except DataInvalid as error:
+        raise UsageError(f"{what}: {error.message}", got=text[:160]) from error
+    if not found:
+        raise UsageError(f"{what} is empty")
+    return found
+
+
+def _certificates(path: Path) -> tuple[bytes, ...]:
+    from sealtrain.attest.exhibits import recognise
+    from sealtrain.attest.forms import Certificates
+    from sealtrain.base.files import read_bounded
+    from sealtrain.errors import UsageError
+
+    found = recognise(read_bounded(path, _MAX_SMALL))
+    if not isinstance(found, Certificates):
+        raise UsageError(f"{path} holds no certificates", got=found.title)
+    return found.certificates
