@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.base.digests import sha256_hex
@@ -178,8 +179,12 @@ def _known(what: str, got: int, expected: int) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def _certificates(chain: bytes) -> tuple[bytes, ...]:
-    """Leaf, issuer and root, and nothing else; one final NUL is the platform's."""
+    """Leaf, issuer and root, and nothing else; one final NUL is the platform's.
+
+    Remembered by the exact bytes: all quotes of one machine carry the same.
+    """
     try:
         found = certificates_of_pem(chain.removesuffix(b"\0"))
     except DataInvalid as error:

@@ -1,0 +1,421 @@
+"""Verifications of evidence per second on one core; a machine of eight GPUs in milliseconds.
+
+    python benchmarks/attest.py [--json] [--rounds 60] [--shared DIR]
+
+Each figure is from what was received to a verdict (``verify`` and ``appraise``), unless it says
+otherwise. What a verifier remembers between evidence makes most of the difference, so each says
+what it has seen before:
+
+===================  ===============================================================================
+``tdx_dstack``       dstack guest: quote, event log, document. New quote, machine known
+``tdx_quote``        the quote alone (``verify_quote``). New quote, machine known
+``tdx_library``      what dcap_qvl alone takes of it, the rest of us left out
+``tdx_dstack_cold``  as ``tdx_dstack``, nothing seen before
+``nitro``            new document of an enclave whose certificates are known
+``nitro_new_leaf``   the first document of an enclave, its parent's certificates known
+``nitro_cold``       nothing seen before
+``snp``              new report of a chip whose certificate is known
+``snp_new_leaf``     the first report of a chip, AMD's own certificates known
+``snp_cold``         nothing seen before
+``gpu``              one GPU's report and chain (``verify_device``). New report, device known
+``gpu_new_device``   the first report of a GPU, NVIDIA's own certificates known
+``gpu_cold``         nothing seen before
+``set``              8 GPUs, 4 switches, reference values, OCSP answers and a dstack guest, from the
+                     bytes of the document. New conversation, machine known
+``set_new_machine``  the same, none of its devices seen before; firmware and vendor known
+``set_cold``         nothing seen before
+===================  ===============================================================================
+
+Simulated evidence goes through the verifiers of hardware; where third-party vectors are at hand
+(``SEALTRAIN_SHARED``), evidence of real machines is timed, too, over and over (``real_…``), and
+``real_…_cold`` with nothing seen before.
+
+Times are processor time of this process, one thread, median of the rounds; ``floor`` is the fastest
+round, what a machine gives that does nothing else; ``wall`` is by the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import dcap_qvl
+
+from sealtrain.attest.appraise import appraise
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.nitro.verify import verify_document
+from sealtrain.attest.nvidia.device import verify_device
+from sealtrain.attest.nvidia.parse import GpuDevice, from_nvat
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.presets import insecure_simulator_policy, preset
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.simulator.gpu import SimulatedGpus
+from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
+from sealtrain.attest.simulator.guest import SimulatedGuest
+from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain.attest.simulator.pki import SimulatedPki
+from sealtrain.attest.simulator.snp import SimulatedSnp
+from sealtrain.attest.snp.verify import verify_report
+from sealtrain.attest.tdx.parse import canonical_quote
+from sealtrain.attest.tdx.verify import verify_quote
+from sealtrain.attest.verify import verify
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.secret import Secret
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NOW = 1_800_000_000
+SEED = hashlib.sha256(b"benchmarks/attest").digest()
+COMPOSE = b'{"name": "benchmark"}\n'
+COMPOSE_HASH = hashlib.sha256(COMPOSE).hexdigest()
+RATES = {
+    "tdx_dstack": 1000,
+    "tdx_quote": 1000,
+    "nitro": 250,
+    "nitro_new_leaf": 250,
+    "snp": 800,
+    "snp_new_leaf": 800,
+    "gpu": 300,
+    "gpu_new_device": 300,
+}
+"""At least so many a second."""
+MILLISECONDS = {"set": 60.0, "set_new_machine": 60.0}
+"""At most so long."""
+SET_ROUNDS = 12
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to time: different evidence each time, prepared before the clock runs."""
+
+    works: list[Work]
+    cold: bool = False
+    """Forget everything before each."""
+
+
+def forget() -> None:
+    """Empty every cache of the verifiers."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sealtrain.attest"):
+            for value in vars(module).values():
+                if callable(clear := getattr(value, "cache_clear", None)):
+                    clear()
+
+
+def timed(case: Case, warm: Iterable[Work] = ()) -> dict[str, float]:
+    """Median milliseconds of a case after ``warm``."""
+    forget()
+    for work in warm:
+        work()
+    spent, passed = [], []
+    for work in case.works:
+        if case.cold:
+            forget()
+        begin, wall = time.process_time_ns(), time.perf_counter_ns()
+        work()
+        spent.append(time.process_time_ns() - begin)
+        passed.append(time.perf_counter_ns() - wall)
+    cpu = statistics.median(spent) / 1e6
+    return {
+        "ms": round(cpu, 3),
+        "per_second": round(1000 / cpu, 1),
+        "wall_ms": round(statistics.median(passed) / 1e6, 3),
+        "floor_ms": round(min(spent) / 1e6, 3),
+    }
+
+
+def judge(evidence: Evidence, policy: AppraisalPolicy, binding: Binding) -> object:
+    """Verify and appraise."""
+    facts = verify(evidence, policy, NOW, binding=binding)
+    return appraise(facts, policy, binding=binding, compose_hash=COMPOSE_HASH, app_id=None)
+
+
+def conversations(count: int, label: str = "release") -> Iterator[Binding]:
+    """Bindings of as many challenges."""
+    return (Binding("release", {"challenge": f"{label} {number}"}) for number in range(count))
+
+
+def simulated(rounds: int) -> dict[str, dict[str, float]]:
+    """Every case on the simulator's evidence."""
+    return {**_tdx(rounds), **_nitro(rounds), **_snp(rounds), **_gpu(rounds), **_set()}
+
+
+def _tdx(rounds: int) -> dict[str, dict[str, float]]:
+    pki = SimulatedPki(SEED)
+    guest = SimulatedGuest(pki, Secret(SEED), COMPOSE)
+    collateral = pki.collateral(NOW)
+    policy = insecure_simulator_policy(pki.root_der)
+
+    def whole(binding: Binding) -> Work:
+        return partial(judge, guest.evidence(binding, collateral=collateral), policy, binding)
+
+    def alone(binding: Binding) -> partial[object]:
+        evidence = guest.evidence(binding, collateral=None)
+        quote = evidence.cpu.quote_bytes  # type: ignore[union-attr]  # of a dstack guest
+        return partial(
+            verify_quote,
+            quote,
+            collateral,
+            policy.cpu,  # type: ignore[arg-type]  # of a dstack guest
+            simulator_root=pki.root_der,
+            now=NOW,
+        )
+
+    def library(binding: Binding) -> Work:
+        quote = alone(binding).args[0]
+        document = dcap_qvl.QuoteCollateralV3.from_json(json.dumps(collateral.to_dict()))
+        rules = dcap_qvl.QuotePolicy.strict(NOW).allow_dynamic_platform(True)
+        rules = rules.allow_cached_keys(True).allow_smt(True)
+        return partial(
+            dcap_qvl.QuoteVerifier(pki.root_der).verify_with_policy, quote, document, NOW, rules
+        )
+
+    first = [whole(binding) for binding in conversations(3, "warm")]
+    works = [whole(binding) for binding in conversations(rounds)]
+    return {
+        "tdx_dstack": timed(Case(works), first),
+        "tdx_quote": timed(Case([alone(one) for one in conversations(rounds)]), first),
+        "tdx_library": timed(Case([library(one) for one in conversations(rounds)]), first),
+        "tdx_dstack_cold": timed(Case(works[: rounds // 2], cold=True)),
+    }
+
+
+def _nitro(rounds: int) -> dict[str, dict[str, float]]:
+    pki = SimulatedNitroPki(SEED)
+    policy = insecure_simulator_policy(pki.root_der, tee="nitro")
+
+    def document(binding: Binding, enclave: int) -> Work:
+        from sealtrain.attest.nitro.collect import attestation, measure_compose
+
+        nsm = SimulatedNsm(pki, clock=lambda: NOW, enclave=f"{enclave:016x}")
+        measure_compose(nsm, COMPOSE)
+        signed = attestation(nsm, user_data=binding.report_data())
+        evidence = Evidence.build(
+            "simulator", app_compose=COMPOSE, tee="nitro", document=to_base64(signed)
+        )
+        return partial(judge, evidence, policy, binding)
+
+    first = [document(binding, 0) for binding in conversations(3, "warm")]
+    known = [document(binding, 0) for binding in conversations(rounds)]
+    new = [document(binding, at + 1) for at, binding in enumerate(conversations(rounds))]
+    return {
+        "nitro": timed(Case(known), first),
+        "nitro_new_leaf": timed(Case(new), first),
+        "nitro_cold": timed(Case(known[: rounds // 2], cold=True)),
+    }
+
+
+def _snp(rounds: int) -> dict[str, dict[str, float]]:
+    guest = SimulatedSnp(SEED)
+    policy = insecure_simulator_policy(guest.root_der, tee="snp")
+
+    def report(binding: Binding, chip: int) -> Work:
+        identity = hashlib.sha512(chip.to_bytes(8, "big")).digest()
+        guest._sound = replace(guest._sound, certified_chip=identity, shown_chip=identity)
+        shown = guest.shown(binding.report_data(), COMPOSE)
+        evidence = Evidence.build("simulator", app_compose=COMPOSE, **shown)
+        return partial(judge, evidence, policy, binding)
+
+    first = [report(binding, 0) for binding in conversations(3, "warm")]
+    known = [report(binding, 0) for binding in conversations(rounds)]
+    new = [report(binding, at + 1) for at, binding in enumerate(conversations(rounds))]
+    return {
+        "snp": timed(Case(known), first),
+        "snp_new_leaf": timed(Case(new), first),
+        "snp_cold": timed(Case(known[: rounds // 2], cold=True)),
+    }
+
+
+def _gpu(rounds: int) -> dict[str, dict[str, float]]:
+    many = min(rounds, 31)
+    gpus = SimulatedGpus(SEED, count=many + 1, mode="mpt")
+    root = gpus.root_der
+
+    def device(shown: GpuDevice) -> Work:
+        return partial(verify_device, shown, simulator_root=root, now=NOW)
+
+    one = SimulatedGpus(SEED, count=1)
+    asked = [binding.gpu_nonce() for binding in conversations(rounds)]
+    known = [device(one.evidence(nonce).devices[0]) for nonce in asked]
+    shown = gpus.evidence(asked[0]).devices
+    return {
+        "gpu": timed(Case(known), known[:1]),
+        "gpu_new_device": timed(Case([device(each) for each in shown[1:]]), [device(shown[0])]),
+        "gpu_cold": timed(Case(known[: rounds // 2], cold=True)),
+    }
+
+
+def _set() -> dict[str, dict[str, float]]:
+    pki = SimulatedPki(SEED)
+    guest = SimulatedGuest(pki, Secret(SEED), COMPOSE)
+    collateral = pki.collateral(NOW)
+    first = _machine(0)
+    published = simulated_collateral(first, NOW)
+    gpu_policy = first.policy(revocation="require")
+    policy = insecure_simulator_policy(pki.root_der, gpu=gpu_policy)
+
+    def received(binding: Binding, number: int) -> Work:
+        machine = first if number == 0 else _machine(number)
+        accelerators = machine.evidence(binding.gpu_nonce())
+        asked = binding.report_data(accelerators.digest)
+        # Answers about a machine's own certificates are new, the vendor's files are the same.
+        answers = published if number == 0 else simulated_collateral(machine, NOW)
+        parts = {
+            "gpu": accelerators,
+            "gpu_collateral": published.model_copy(update={"ocsp": answers.ocsp}),
+        }
+        evidence = guest.evidence(asked, collateral=collateral).model_copy(update=parts)
+        data = evidence.to_bytes()
+        return lambda: judge(Evidence.from_bytes(data), policy, binding)
+
+    warm = [received(binding, 0) for binding in conversations(2, "warm")]
+    known = [received(binding, 0) for binding in conversations(SET_ROUNDS)]
+    new = [received(one, at + 1) for at, one in enumerate(conversations(SET_ROUNDS, "new"))]
+    return {
+        "set": timed(Case(known), warm),
+        "set_new_machine": timed(Case(new), warm),
+        "set_cold": timed(Case(known, cold=True)),
+    }
+
+
+def _machine(number: int) -> SimulatedGpus:
+    """Eight GPUs and four switches of one vendor, others for each number."""
+    gpus = SimulatedGpus(SEED, count=8, switches=4, mode="protected_pcie")
+    gpus.gpu_devices = tuple(gpus.pki.device("GH100", 8 * number + at) for at in range(8))
+    gpus.switch_devices = tuple(gpus.pki.device("LS_10", 4 * number + at) for at in range(4))
+    return gpus
+
+
+def real(vectors: Path, rounds: int) -> dict[str, dict[str, float]]:
+    """Evidence of real machines: again and again, and with nothing seen before."""
+    found: dict[str, dict[str, float]] = {}
+    for name, work in _real(vectors).items():
+        found[f"real_{name}"] = timed(Case([work] * rounds), [work])
+        found[f"real_{name}_cold"] = timed(Case([work] * (rounds // 4 + 1), cold=True))
+    return found
+
+
+def _real(vectors: Path) -> dict[str, Work]:
+    rules = preset("dstack-h100").cpu.model_copy(update={"min_tcb_evaluation_data_number": 17})
+    document = (vectors / "nitro/prod_2025_pubkey.cose").read_bytes()
+    known = json.loads((vectors / "nitro/expected.json").read_text())["prod_2025_pubkey.cose"]
+    chain = re.findall(
+        r"BEGIN CERTIFICATE-----(.*?)-----END",
+        (vectors / "sev-snp/roots/ask_ark_genoa.pem").read_text(),
+        re.DOTALL,
+    )
+    authorities = [base64.b64decode(block) for block in chain]
+    nvidia = vectors / "nvidia"
+    gpu = GpuDevice.build(
+        "HOPPER",
+        (nvidia / "hopper_580_mpt.report.bin").read_bytes(),
+        (nvidia / "hopper_580_mpt.chain.pem").read_bytes(),
+    )
+    four = from_nvat((nvidia / "hopper_multi4_ppcie.json").read_bytes())
+    return {
+        "tdx_quote": partial(
+            verify_quote,
+            canonical_quote((vectors / "tdx/tdx_quote").read_bytes()),
+            Collateral.from_dict(
+                json.loads((vectors / "tdx/tdx_quote_collateral.json").read_text())
+            ),
+            rules,  # type: ignore[arg-type]  # of a dstack guest
+            simulator_root=None,
+            now=1_750_332_747,
+        ),
+        "nitro": partial(
+            verify_document, document, simulator_root=None, now=known["timestamp_ms"] // 1000
+        ),
+        "snp": partial(
+            verify_report,
+            (vectors / "sev-snp/genoa_azure_v3.report.bin").read_bytes(),
+            ((vectors / "sev-snp/genoa_azure_v3.cert.der").read_bytes(), *authorities),
+            simulator_root=None,
+            now=NOW,
+        ),
+        "gpu": partial(verify_device, gpu, simulator_root=None, now=NOW),
+        "four_gpus": lambda: [verify_device(one, simulator_root=None, now=NOW) for one in four],
+    }
+
+
+def machine() -> dict[str, str | int | None]:
+    """What the numbers were measured on."""
+    cpu = Path("/proc/cpuinfo")
+    models = [
+        line.split(":", 1)[1].strip()
+        for line in (cpu.read_text() if cpu.exists() else "").splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "processors": os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("cryptography", "dcap-qvl", "signxml", "lxml")},
+    }
+
+
+def missed(measured: dict[str, dict[str, float]]) -> list[str]:
+    """Names of the figures that miss their target."""
+    slow = [name for name, least in RATES.items() if measured[name]["per_second"] < least]
+    return slow + [name for name, most in MILLISECONDS.items() if measured[name]["ms"] > most]
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument(
+        "--shared",
+        type=Path,
+        default=Path(os.environ.get("SEALTRAIN_SHARED", REPOSITORY.parent / "shared")),
+        help="folder of third-party vectors",
+    )
+    given = parser.parse_args()
+    began = time.monotonic()
+    measured = simulated(given.rounds)
+    vectors = given.shared / "vectors"
+    if vectors.is_dir():
+        measured |= real(vectors, given.rounds)
+    results = {
+        "machine": machine(),
+        "rounds": given.rounds,
+        "seconds": round(time.monotonic() - began, 1),
+        "figures": measured,
+        "targets": {"per_second": RATES, "ms": MILLISECONDS},
+        "missed": missed(measured),
+    }
+    if given.json:
+        print(json.dumps(results, indent=2))
+        return
+    print(f"{results['machine']}\n")
+    for name, figure in measured.items():
+        target = f"at least {RATES[name]}/s" if name in RATES else ""
+        target = f"at most {MILLISECONDS[name]:.0f} ms" if name in MILLISECONDS else target
+        words = (
+            f"{name:22}{figure['per_second']:9.1f}/s{figure['ms']:10.3f} ms",
+            f"floor {figure['floor_ms']:8.3f}",
+            f"wall {figure['wall_ms']:8.3f}",
+            target,
+        )
+        print("   ".join(words).rstrip())
+    if not vectors.is_dir():
+        print(f"no third-party vectors at {given.shared}: only simulated evidence was timed")
+
+
+if __name__ == "__main__":
+    main()
