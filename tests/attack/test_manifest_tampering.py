@@ -386,7 +386,7 @@ def test_a_report_shows_text_from_a_manifest_as_text(world: World) -> None:
 
     def unmarked(facts: dict[str, Any]) -> None:
         inject(facts)
-        facts["limits"].append({"id": "accelerator-unattested", "text": attack})
+        facts["limits"].append({"id": "accelerator-binding", "text": attack})
 
     report = examine(world.manifest(unmarked), world.trust(), artefacts=None, now=NOW)
     page = render(report)

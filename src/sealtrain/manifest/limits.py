@@ -73,9 +73,11 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "Digests are of the sealed files. What is inside, only their recipients can see; "
             "anyone else has the measured code's word that it is the model this run trained."
         ),
-        "accelerator-unattested": (
-            "An accelerator took part in the run and gave no evidence of its own. Data it "
-            "computed on was outside what the processor's evidence covers."
+        "accelerator-binding": (
+            "An accelerator took part in the run. Where the evidence has a section for it, it was "
+            "genuine and answered this run; that it stood in this very machine rests on the "
+            "measured code, for no hardware of today ties the two. Where the evidence has none, "
+            "data it computed on was outside what the evidence covers."
         ),
     }
 )
@@ -114,7 +116,7 @@ def required(
     """
     ids = ["simulated" if simulated else "hardware"]
     if accelerators:
-        ids.append("accelerator-unattested")
+        ids.append("accelerator-binding")
     if dp == "none":
         ids.append("memorisation")
     else:
