@@ -230,6 +230,12 @@ def fetch(
     gpu: Annotated[
         Path | None, typer.Option(help="NVIDIA evidence to fetch collateral for.")
     ] = None,
+    rims: Annotated[
+        str | None, typer.Option(help="Address of reference values [NVIDIA's service].")
+    ] = None,
+    ocsp: Annotated[
+        str | None, typer.Option(help="Address of the OCSP responder [NVIDIA's service].")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Fetch what a vendor publishes about a platform, to verify with it offline."""
@@ -242,7 +248,7 @@ def fetch(
             "say whose collateral to fetch", expected="--quote FILE --pccs URL, or --gpu FILE"
         )
     data = (
-        _gpu_collateral(gpu)
+        _gpu_collateral(gpu, rims, ocsp)
         if gpu is not None
         else canonical_json(_collateral_of(quote, pccs).to_dict())
     )
@@ -266,10 +272,15 @@ def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
     raise UsageError("collateral is fetched for TDX quotes", got=exhibit.title)
 
 
-def _gpu_collateral(path: Path) -> bytes:
+def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
     from sealtrain.attest.forms import Gpus, OwnEvidence
     from sealtrain.attest.nvidia.device import verify_device
-    from sealtrain.attest.nvidia.fetch import NvidiaServices, fetch_collateral
+    from sealtrain.attest.nvidia.fetch import (
+        OCSP_URL,
+        RIM_URL,
+        NvidiaServices,
+        fetch_collateral,
+    )
     from sealtrain.base.clock import system_clock
     from sealtrain.errors import UsageError
 
@@ -285,7 +296,9 @@ def _gpu_collateral(path: Path) -> bytes:
     # Only real devices: nobody publishes anything about simulated ones.
     verified = [verify_device(one, simulator_root=None, now=now) for one in shown]
     with NvidiaServices() as services:
-        return fetch_collateral(verified, services).to_bytes()
+        return fetch_collateral(
+            verified, services, rim_url=rims or RIM_URL, ocsp_url=ocsp or OCSP_URL
+        ).to_bytes()
 
 
 def _verdict(found: Examined) -> Iterator[str]:

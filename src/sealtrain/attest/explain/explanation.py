@@ -93,8 +93,8 @@ class Explanation:
             if field.part != part:
                 part = field.part
                 yield ""
-                yield part
-            yield f"  {field.name:<22}  {shortened(field.value)}"
+                yield shortened(part)
+            yield f"  {shortened(field.name):<22}  {shortened(field.value)}"
             yield f"  {'':<22}    {field.meaning}"
         if self.lines:
             yield ""
@@ -241,9 +241,9 @@ def _heading(
 def _shown(line: Line) -> Iterator[str]:
     where = f"  [{line.policy}]" if line.policy else ""
     code = f"  {line.code}" if line.code else ""
-    yield f"{_MARKS[line.standing]} {line.part}  {line.name}{where}{code}"
+    yield f"{_MARKS[line.standing]} {line.part}  {shortened(line.name)}{where}{code}"
     if line.message is not None:
-        yield f"    {line.message}"
+        yield f"    {shortened(line.message)}"
     if line.got:
         yield f"    got       {shortened(line.got)}"
     if line.standing != "any" and line.expected and line.expected != line.got:
