@@ -21,6 +21,7 @@ from sealtrain.cli import (
     checkpoints,
     consortium,
     data,
+    doctor,
     evaluate,
     exports,
     keys,
@@ -63,6 +64,7 @@ for noun in (
     exports,
     validate,
     publish,
+    doctor,
 ):
     noun.register(_nouns)
 _nouns.add_typer(attest.app, name="attest")

@@ -1,0 +1,1 @@
+"""Look at a machine from inside: what it could show, what would be refused, how to fix it."""
