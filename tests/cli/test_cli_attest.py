@@ -453,3 +453,22 @@ def test_collateral_of_accelerators_is_fetched_from_a_mirror(
     assert len(fetched.rims) == 2
     assert "NV_GPU_DRIVER_GH100_590.12" in fetched.rims
     assert fetched.ocsp_answers[0] == b"an answer"
+
+
+def test_the_policy_and_the_explanation_in_the_guide_are_what_one_writes_and_reads(
+    run: Run, shared: Path, repository: Path, tmp_path: Path
+) -> None:
+    page = (repository / "docs/guides/attestation.md").read_text("utf-8")
+    [example] = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "policy.yaml").write_text(example)
+    [one] = [one for one in accepted(shared) if one.file == "nitro/prod_2022_pcr8.cose"]
+    typed = [shared / "vectors" / one.file, "--at", one.time, "--policy"]
+    refused = run("verify", *typed, tmp_path / "policy.yaml", "--json")
+    assert refused.json["error"]["code"] == "measurement-mismatch"
+    shown = run("explain", *typed, "preset:nitro").stdout
+    [block] = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+    def without_values(text: str) -> set[str]:
+        return set(re.sub(r"[0-9a-f]{16}…[0-9a-f]{8}", "…", text).splitlines())
+
+    assert without_values(block) <= without_values(shown)

@@ -150,8 +150,6 @@ def gpu_rules(**changed: Any) -> dict[str, Any]:
 
 
 _SUMMER = 1_750_000_000
-_NVIDIA_NONCE = "931d8dd0add203ac3d8b4fbde75e115278eefcdceac5b87671a748f32364dfcb"
-_NVIDIA_OTHER = "e97b23a1718095a0e9e35edca810768c70a6a5a389b705e753b197912bc11576"
 
 
 def accepted(shared: Path) -> Iterator[Real]:
@@ -234,11 +232,12 @@ def _reports(shared: Path) -> Iterator[Real]:
 
 
 def _accelerators(shared: Path) -> Iterator[Real]:
-    for name, count, nonce in (
-        ("hopper_single_ppcie.json", 1, _NVIDIA_OTHER),
-        ("hopper_multi4_ppcie.json", 4, _NVIDIA_OTHER),
-        ("hopper_cert_hold.json", 1, _NVIDIA_NONCE),
-        ("switch_ls10.json", 1, _NVIDIA_NONCE),
+    facts = expected(shared, "nvidia")
+    for name, count in (
+        ("hopper_single_ppcie.json", 1),
+        ("hopper_multi4_ppcie.json", 4),
+        ("hopper_cert_hold.json", 1),
+        ("switch_ls10.json", 1),
     ):
         shown = exhibit_of(shared, f"nvidia/{name}")
         assert isinstance(shown, Gpus)
@@ -250,12 +249,9 @@ def _accelerators(shared: Path) -> Iterator[Real]:
             at=first,
             outside=(first - 1,),  # they end in the year 9999
             late="certificate-chain-invalid",
-            nonce=nonce,
+            nonce=facts[name][0]["nonce"],
         )
-    for name, nonce in (
-        ("hopper_535", "27a328247bf7935c993341cf587be6f05986ccce4fe7ba2c54100bd616a58f66"),
-        ("hopper_580_mpt", "5bb22e377702d4e1e8215a903ba094826b9ac7f731dee1fe8102958bf2840aca"),
-    ):
+    for name in ("hopper_535", "hopper_580_mpt"):
         chain = f"nvidia/{name}.chain.pem"
         first, _ = _window(ders_of(shared, (chain,)))
         yield Real(
@@ -264,7 +260,7 @@ def _accelerators(shared: Path) -> Iterator[Real]:
             at=first,
             outside=(first - 1,),
             late="certificate-chain-invalid",
-            nonce=nonce,
+            nonce=facts[name]["nonce"],
             chain=chain,
         )
 
@@ -404,7 +400,7 @@ REFUSED: tuple[tuple[Real, str], ...] = (
             policy=gpu_rules(),
             at=1749602000,
             outside=(),
-            nonce=_NVIDIA_NONCE,
+            nonce="93" * 32,
         ),
         "remote-verdict-refused",
     ),
