@@ -37,12 +37,10 @@ round, what a machine gives that does nothing else; ``wall`` is by the clock.
 from __future__ import annotations
 
 import argparse
-import base64
 import hashlib
 import json
 import os
 import platform
-import re
 import statistics
 import sys
 import time
@@ -54,13 +52,13 @@ from pathlib import Path
 
 import dcap_qvl
 
+from attest_real import evidence_of_machines
 from sealtrain.attest.appraise import appraise
-from sealtrain.attest.evidence import Collateral, Evidence
-from sealtrain.attest.nitro.verify import verify_document
+from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.nvidia.device import verify_device
-from sealtrain.attest.nvidia.parse import GpuDevice, from_nvat
+from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.presets import insecure_simulator_policy, preset
+from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
@@ -68,8 +66,6 @@ from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.simulator.snp import SimulatedSnp
-from sealtrain.attest.snp.verify import verify_report
-from sealtrain.attest.tdx.parse import canonical_quote
 from sealtrain.attest.tdx.verify import verify_quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
@@ -303,53 +299,10 @@ def _machine(number: int) -> SimulatedGpus:
 def real(vectors: Path, rounds: int) -> dict[str, dict[str, float]]:
     """Evidence of real machines: again and again, and with nothing seen before."""
     found: dict[str, dict[str, float]] = {}
-    for name, work in _real(vectors).items():
+    for name, work in evidence_of_machines(vectors).items():
         found[f"real_{name}"] = timed(Case([work] * rounds), [work])
         found[f"real_{name}_cold"] = timed(Case([work] * (rounds // 4 + 1), cold=True))
     return found
-
-
-def _real(vectors: Path) -> dict[str, Work]:
-    rules = preset("dstack-h100").cpu.model_copy(update={"min_tcb_evaluation_data_number": 17})
-    document = (vectors / "nitro/prod_2025_pubkey.cose").read_bytes()
-    known = json.loads((vectors / "nitro/expected.json").read_text())["prod_2025_pubkey.cose"]
-    chain = re.findall(
-        r"BEGIN CERTIFICATE-----(.*?)-----END",
-        (vectors / "sev-snp/roots/ask_ark_genoa.pem").read_text(),
-        re.DOTALL,
-    )
-    authorities = [base64.b64decode(block) for block in chain]
-    nvidia = vectors / "nvidia"
-    gpu = GpuDevice.build(
-        "HOPPER",
-        (nvidia / "hopper_580_mpt.report.bin").read_bytes(),
-        (nvidia / "hopper_580_mpt.chain.pem").read_bytes(),
-    )
-    four = from_nvat((nvidia / "hopper_multi4_ppcie.json").read_bytes())
-    return {
-        "tdx_quote": partial(
-            verify_quote,
-            canonical_quote((vectors / "tdx/tdx_quote").read_bytes()),
-            Collateral.from_dict(
-                json.loads((vectors / "tdx/tdx_quote_collateral.json").read_text())
-            ),
-            rules,  # type: ignore[arg-type]  # of a dstack guest
-            simulator_root=None,
-            now=1_750_332_747,
-        ),
-        "nitro": partial(
-            verify_document, document, simulator_root=None, now=known["timestamp_ms"] // 1000
-        ),
-        "snp": partial(
-            verify_report,
-            (vectors / "sev-snp/genoa_azure_v3.report.bin").read_bytes(),
-            ((vectors / "sev-snp/genoa_azure_v3.cert.der").read_bytes(), *authorities),
-            simulator_root=None,
-            now=NOW,
-        ),
-        "gpu": partial(verify_device, gpu, simulator_root=None, now=NOW),
-        "four_gpus": lambda: [verify_device(one, simulator_root=None, now=NOW) for one in four],
-    }
 
 
 def machine() -> dict[str, str | int | None]:
