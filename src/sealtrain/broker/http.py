@@ -17,19 +17,20 @@ from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.models import StrictModel
+from sealtrain.broker.service import Broker
+from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
+from sealtrain.consortium.approvals import Target
+from sealtrain.consortium.ledger import LedgerProof
+from sealtrain.consortium.members import MAX_OWNERS, Consortium
+from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as StarletteMessage
 
 from sealtrain import __version__
-from sealtrain.base.canonical import canonical_json
-from sealtrain.base.models import StrictModel
 from sealtrain.broker.openapi import describe
-from sealtrain.broker.service import Broker
-from sealtrain.consortium.approvals import Target
-from sealtrain.consortium.ledger import LedgerProof
-from sealtrain.consortium.members import Consortium
-from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError
 from sealtrain.release.messages import (
     MAX_MANIFEST_BYTES,
     MAX_REQUEST_BYTES,
@@ -37,6 +38,8 @@ from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
     ChallengeRequest,
+    CosignedCheckpoint,
+    CosignedPage,
     EnvelopeDocument,
     Health,
     LedgerCheckpoint,
@@ -57,9 +60,11 @@ _log = logging.getLogger("sealtrain.broker")
 _AppId = Annotated[str, Query(pattern="^[0-9a-f]{40}$")]
 _Hash = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 _Index = Annotated[int, Query(ge=0, le=2**53 - 1)]
+_CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
 _NO_STORE = {"cache-control": "no-store"}
 
 Asked = TypeVar("Asked", bound=StrictModel)
+Answered = TypeVar("Answered", bound=StrictModel)
 
 
 def broker_app(broker: Broker) -> FastAPI:
@@ -131,6 +136,16 @@ def _add_ledger(app: FastAPI, broker: Broker) -> None:
         """Proof that the ledger only grew between two sizes."""
         return _answer(LedgerConsistency(path=broker.ledger.consistency(first, second)))
 
+    @app.get("/v1/ledger/cosigned", response_model=CosignedPage)
+    def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
+        """Checkpoints that owners cosigned, smallest first."""
+        return _answer(broker.registry.witnessing.page(start, limit))
+
+    @app.get("/v1/ledger/cosigned/latest", response_model=CosignedPage)
+    def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
+        """The newest checkpoint that so many owners cosigned."""
+        return _answer(broker.registry.witnessing.newest(quorum))
+
 
 def _add_writes(app: FastAPI, broker: Broker) -> None:
     def post(
@@ -153,10 +168,8 @@ def _add_writes(app: FastAPI, broker: Broker) -> None:
             openapi_extra={"x-body": asked.__name__},
         )
 
-    def throttled(
-        act: Callable[[EnvelopeDocument], Accepted],
-    ) -> Callable[[EnvelopeDocument], Accepted]:
-        def limited(document: EnvelopeDocument) -> Accepted:
+    def throttled(act: Callable[[Asked], Answered]) -> Callable[[Asked], Answered]:
+        def limited(document: Asked) -> Answered:
             broker.throttle.take(broker.now())
             return act(document)
 
@@ -179,6 +192,13 @@ def _add_writes(app: FastAPI, broker: Broker) -> None:
         Accepted,
         throttled(registry.register_dataset),
         "Register a dataset",
+    )
+    post(
+        "/v1/ledger/cosignatures",
+        CosignedCheckpoint,
+        CosignedPage,
+        throttled(registry.witnessing.submit),
+        "Submit a cosignature of the ledger's checkpoint",
     )
 
     @app.post("/v1/manifests", response_model=Accepted, summary="Record a run manifest")

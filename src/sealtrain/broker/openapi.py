@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from sealtrain.release.messages import (
     ChallengeRequest,
+    CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
     ReleaseRequest,
@@ -21,6 +22,7 @@ __all__ = ["describe"]
 
 _BODIES: tuple[type[BaseModel], ...] = (
     ChallengeRequest,
+    CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
     ReleaseRequest,

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import sqlalchemy as sa
+from sealtrain.broker.cosignatures import Cosignatures
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import ConfigError, LimitExceeded
+from sealtrain.release.facts import ChallengeState, LeaseState, RunState
 from sqlalchemy.engine import Connection
 
 from sealtrain.broker.tables import (
@@ -30,9 +34,6 @@ from sealtrain.broker.tables import (
     reservations,
     runs,
 )
-from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import ConfigError, LimitExceeded
-from sealtrain.release.facts import ChallengeState, LeaseState, RunState
 from sealtrain.release.messages import ChallengePurpose
 
 __all__ = ["Store", "StoredDocument", "Transaction"]
@@ -88,6 +89,8 @@ class Transaction:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.cosignatures = Cosignatures(connection)
+        """Owners' cosignatures of the ledger."""
 
     # Challenges
 

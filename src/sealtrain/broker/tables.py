@@ -7,6 +7,8 @@ import sqlalchemy as sa
 __all__ = [
     "SCHEMA_VERSION",
     "challenges",
+    "cosignatures",
+    "cosigned",
     "datasets",
     "decisions",
     "leases",
@@ -28,6 +30,21 @@ challenges = sa.Table(
     sa.Column("issued_at", sa.Integer, nullable=False),
     sa.Column("expires_at", sa.Integer, nullable=False, index=True),
     sa.Column("used_at", sa.Integer),
+)
+
+cosigned = sa.Table(
+    "cosigned",
+    metadata,
+    sa.Column("size", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("note", sa.Text, nullable=False),
+)
+
+cosignatures = sa.Table(
+    "cosignatures",
+    metadata,
+    sa.Column("size", sa.Integer, sa.ForeignKey("cosigned.size"), primary_key=True),
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("line", sa.Text, nullable=False),
 )
 
 decisions = sa.Table(

@@ -160,9 +160,16 @@ class Ledger:
         """
         return self._store.subtree(0, self._within(size)).hex()
 
-    def checkpoint(self) -> str:
-        """The present tree head as a signed note."""
-        return self._sign(self.size)
+    def checkpoint(self, size: int | None = None) -> str:
+        """A tree head as a signed note.
+
+        Args:
+            size: Number of entries; all when ``None``.
+
+        Raises:
+            DataInvalid: There are not that many entries.
+        """
+        return self._sign(self._within(size))
 
     def proof(self, index: int) -> LedgerProof:
         """Entry, inclusion proof and checkpoint; enough for ``verify_proof``.

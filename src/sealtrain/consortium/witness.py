@@ -44,6 +44,7 @@ __all__ = [
     "Witnessed",
     "cosign_checkpoint",
     "memory",
+    "read_memory",
     "verify_witnessed",
     "witness_name",
 ]
@@ -241,6 +242,23 @@ class LedgerMemory:
             expected=error.expected,
             hint=f"sign nothing for this broker; show the other owners {evidence.name}",
         ) from error
+
+
+def read_memory(path: Path) -> LedgerMemory:
+    """Read a memory file that is there, to look at it only.
+
+    Raises:
+        ConfigError: There is none, or it is not a memory of a ledger.
+        SignatureInvalid: It was edited.
+    """
+    kept = LedgerMemory(path, _read(path))
+    if kept.checkpoint is None:
+        raise ConfigError(
+            f"there is no memory of a ledger at {path}",
+            check="state file",
+            hint="sealtrain log witness makes one",
+        )
+    return kept
 
 
 @contextmanager

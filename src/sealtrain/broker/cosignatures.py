@@ -1,0 +1,70 @@
+"""The part of a transaction that keeps owners' cosignatures of the ledger's checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from sealtrain.broker.tables import cosignatures, cosigned
+
+__all__ = ["Cosignatures", "CosignedNote"]
+
+CosignedNote = tuple[str, list[str]]
+"""A checkpoint's signed note and the owners' cosignature lines of it."""
+
+
+class Cosignatures:
+    """Reads and writes of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, size: int, *, note: str, owner: str, line: str) -> None:
+        """Keep a verified cosignature, unless the owner cosigned this size before."""
+        if not self._connection.execute(sa.select(cosigned).filter_by(size=size)).all():
+            self._connection.execute(cosigned.insert().values(size=size, note=note))
+        if not self._connection.execute(
+            sa.select(cosignatures).filter_by(size=size, owner=owner)
+        ).all():
+            self._connection.execute(
+                cosignatures.insert().values(size=size, owner=owner, line=line)
+            )
+
+    def page(self, start: int, limit: int) -> list[CosignedNote]:
+        """Cosigned checkpoints of at least ``start`` entries, smallest first."""
+        return self._notes(
+            sa.select(cosigned)
+            .where(cosigned.c.size >= start)
+            .order_by(cosigned.c.size)
+            .limit(limit)
+        )
+
+    def newest(self, quorum: int) -> CosignedNote | None:
+        """The largest checkpoint that at least ``quorum`` owners cosigned."""
+        enough = (
+            sa.select(cosignatures.c.size)
+            .group_by(cosignatures.c.size)
+            .having(sa.func.count() >= quorum)
+        )
+        found = self._notes(
+            sa.select(cosigned)
+            .where(cosigned.c.size.in_(enough))
+            .order_by(cosigned.c.size.desc())
+            .limit(1)
+        )
+        return found[0] if found else None
+
+    def _notes(self, query: sa.Select[Any]) -> list[CosignedNote]:
+        return [
+            (str(row.note), self._lines(row.size)) for row in self._connection.execute(query).all()
+        ]
+
+    def _lines(self, size: int) -> list[str]:
+        lines = (
+            sa.select(cosignatures.c.line)
+            .where(cosignatures.c.size == size)
+            .order_by(cosignatures.c.owner)
+        )
+        return [str(line) for line in self._connection.execute(lines).scalars()]

@@ -1,0 +1,102 @@
+"""Keeps owners' cosignatures of the ledger's checkpoints and serves them (spec/ledger.md §7).
+
+A cosigned checkpoint is somebody else's word that so many entries were there. One that does not fit
+the ledger means that the ledger's file was set back or replaced: the broker then does not start.
+"""
+
+from __future__ import annotations
+
+from sealtrain.broker.cosignatures import CosignedNote
+from sealtrain.broker.parts import BrokerParts
+from sealtrain.consortium.witness import MAX_COSIGNATURES, verify_witnessed
+from sealtrain.errors import LedgerInconsistent
+from sealtrain.records.checkpoint import Checkpoint
+from sealtrain.release.messages import CosignedCheckpoint, CosignedPage
+
+__all__ = ["MAX_COSIGNED_PAGE", "Witnessing"]
+
+MAX_COSIGNED_PAGE = 100
+
+
+class Witnessing:
+    """Cosignatures of one broker's ledger. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        """Compare the newest cosigned checkpoint with the ledger.
+
+        Raises:
+            LedgerInconsistent: The ledger is not the one that owners cosigned.
+        """
+        self._parts = parts
+        with parts.store.transaction() as transaction:
+            newest = transaction.cosignatures.newest(1)
+        if newest is not None:
+            self._verify(_note(newest))
+
+    def submit(self, asked: CosignedCheckpoint) -> CosignedPage:
+        """Keep an owner's cosignature.
+
+        Returns:
+            The checkpoint with every cosignature of it so far.
+
+        Raises:
+            SignatureInvalid: Not a checkpoint of this broker, or cosigned by no owner of it.
+            LedgerInconsistent: A checkpoint of a history that this ledger does not have.
+        """
+        checkpoint = self._verify(asked.cosigned)
+        ledger, consortium = self._parts.ledger, self._parts.consortium
+        witnessed = verify_witnessed(
+            asked.cosigned,
+            self._parts.keyring.signer.public,
+            origin=ledger.origin,
+            witnesses=consortium.owners,
+            quorum=1,
+        )
+        with self._parts.store.transaction() as transaction:
+            for owner, line in witnessed.lines.items():
+                transaction.cosignatures.add(
+                    checkpoint.size,
+                    # Signed anew: nothing of the submitted note but the owners' lines is kept.
+                    note=ledger.checkpoint(checkpoint.size),
+                    owner=owner,
+                    line=line.to_line(),
+                )
+            kept = transaction.cosignatures.page(checkpoint.size, 1)
+        return CosignedPage(checkpoints=tuple(_note(one) for one in kept))
+
+    def page(self, start: int, limit: int) -> CosignedPage:
+        """Cosigned checkpoints of at least ``start`` entries, smallest first."""
+        with self._parts.store.transaction() as transaction:
+            found = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
+        return CosignedPage(checkpoints=tuple(_note(one) for one in found))
+
+    def newest(self, quorum: int) -> CosignedPage:
+        """The largest checkpoint that ``quorum`` owners cosigned; empty when there is none."""
+        with self._parts.store.transaction() as transaction:
+            found = transaction.cosignatures.newest(quorum)
+        return CosignedPage(checkpoints=() if found is None else (_note(found),))
+
+    def _verify(self, note: str) -> Checkpoint:
+        ledger = self._parts.ledger
+        found = verify_witnessed(
+            note,
+            self._parts.keyring.signer.public,
+            origin=ledger.origin,
+            witnesses=(),
+            quorum=0,
+        ).checkpoint
+        got = ledger.root(found.size) if found.size <= ledger.size else f"{ledger.size} entries"
+        if got != found.root:
+            raise LedgerInconsistent(
+                "the ledger is not the one whose checkpoint was cosigned",
+                check="cosigned checkpoint",
+                got=got,
+                expected=f"{found.root} at size {found.size}",
+                hint="the ledger's file was set back or replaced: restore the newest copy",
+            )
+        return found
+
+
+def _note(kept: CosignedNote) -> str:
+    note, lines = kept
+    return note + "".join(lines[:MAX_COSIGNATURES])
