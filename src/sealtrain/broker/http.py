@@ -17,20 +17,20 @@ from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as StarletteMessage
+
+from sealtrain import __version__
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import StrictModel
+from sealtrain.broker.openapi import describe
 from sealtrain.broker.service import Broker
 from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as StarletteMessage
-
-from sealtrain import __version__
-from sealtrain.broker.openapi import describe
 from sealtrain.release.messages import (
     MAX_MANIFEST_BYTES,
     MAX_REQUEST_BYTES,

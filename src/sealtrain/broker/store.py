@@ -17,12 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import sqlalchemy as sa
-from sealtrain.broker.cosignatures import Cosignatures
-from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import ConfigError, LimitExceeded
-from sealtrain.release.facts import ChallengeState, LeaseState, RunState
 from sqlalchemy.engine import Connection
 
+from sealtrain.broker.cosignatures import Cosignatures
 from sealtrain.broker.tables import (
     SCHEMA_VERSION,
     challenges,
@@ -34,6 +31,9 @@ from sealtrain.broker.tables import (
     reservations,
     runs,
 )
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import ConfigError, LimitExceeded
+from sealtrain.release.facts import ChallengeState, LeaseState, RunState
 from sealtrain.release.messages import ChallengePurpose
 
 __all__ = ["Store", "StoredDocument", "Transaction"]

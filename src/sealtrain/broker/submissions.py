@@ -13,6 +13,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.parts import BrokerParts
+from sealtrain.broker.store import StoredDocument
 from sealtrain.broker.witnessing import Witnessing
 from sealtrain.consortium.approvals import SignedDecision, Target, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
@@ -28,8 +29,6 @@ from sealtrain.manifest.trust import Trust, TrustedBroker
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.facts import RunState
-
-from sealtrain.broker.store import StoredDocument
 from sealtrain.release.messages import Accepted, EnvelopeDocument, TallyAnswer
 
 __all__ = ["Registry"]

@@ -15,8 +15,6 @@ from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch
 from sealtrain.records.dsse import Envelope
-from sealtrain.release.transport import Transport
-
 from sealtrain.release.messages import (
     Accepted,
     BrokerKeys,
@@ -33,6 +31,7 @@ from sealtrain.release.messages import (
     RenewalRequest,
     TallyAnswer,
 )
+from sealtrain.release.transport import Transport
 
 __all__ = ["BrokerClient"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
+
 from sealtrain.attest.evidence import Evidence
 from sealtrain.base.canonical import JsonValue, parse_json
 from sealtrain.base.models import (
