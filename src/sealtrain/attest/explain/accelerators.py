@@ -28,6 +28,7 @@ from sealtrain.attest.nvidia.ocsp import check_revocation
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.rim import check_reference_values, verify_rim
+from sealtrain.attest.nvidia.spdm import GpuReport
 from sealtrain.attest.nvidia.swid import Rim
 from sealtrain.attest.nvidia.topology import (
     check_counts,
@@ -46,6 +47,7 @@ from sealtrain.errors import (
     DataInvalid,
     GpuNonceMismatch,
     GpuSetRefused,
+    ReferenceValueInvalid,
     RemoteVerdictRefused,
 )
 
@@ -81,10 +83,15 @@ def device_parts(
     return *each, Part(name=SET, verify=partial(_together, devices, claims, collateral, at))
 
 
-def one_device(report: bytes, certificates: tuple[bytes, ...], at: Situation) -> tuple[Part, ...]:
-    """One report and its chain."""
+def one_device(
+    report: GpuReport,
+    certificates: tuple[bytes, ...],
+    collateral: GpuCollateral | None,
+    at: Situation,
+) -> tuple[Part, ...]:
+    """One report and its chain: as a file of one device, which is built when it is verified."""
 
-    def verify() -> Vouched:
+    def built() -> GpuDevice:
         if not certificates:
             raise CertificateChainInvalid(
                 "no certificates to verify the report with",
@@ -95,10 +102,13 @@ def one_device(report: bytes, certificates: tuple[bytes, ...], at: Situation) ->
         pem = b"".join(
             x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in certificates
         )
-        device = GpuDevice.build(named_architecture(certificates), report, pem)
-        return _device(device, None, at)
+        raw = report.signed + report.signature
+        return GpuDevice.build(named_architecture(certificates), raw, pem)
 
-    return (Part(name="gpu0", verify=verify),)
+    return (
+        Part(name=f"{report.kind}0", verify=lambda: _device(built(), collateral, at)),
+        Part(name=SET, verify=lambda: _together([built()], None, collateral, at)),
+    )
 
 
 def verdict_part(token: str, collateral: GpuCollateral | None, at: Situation) -> Part:
@@ -125,12 +135,15 @@ def verdict_part(token: str, collateral: GpuCollateral | None, at: Situation) ->
             outcome="equal",
         )
         nonce = partial(committed, "GPU nonce", at.nonce, at.nonce, "NRAS token")
+        groups = [single(lambda: claim), single(nonce)]
+        if at.policy is not None and rules is None:
+            groups.append(_no_rules(count))
         return Vouched(
             root=_SERVICE,
             simulated=False,
             identity=sha256_hex(token.encode("utf-8")),
             eat={},
-            groups=(single(lambda: claim), single(nonce)),
+            groups=tuple(groups),
         )
 
     return Part(name=SET, verify=verify)
@@ -145,15 +158,38 @@ def reference_part(xml: bytes, rim: Rim, at: Situation) -> Part:
         pinned = isinstance(pins, dict) and any(rim.digest in one for one in pins.values())
         root = None if rules is None else rules.simulator_rim_root
         verified = verify_rim(xml, simulator_root=root, now=at.now, pinned=pinned)
+        groups: list[Group] = []
+        if at.policy is not None and rules is None:
+            groups.append(_no_rules(0))
+        if isinstance(pins, dict):
+            groups.append(single(partial(_pinned, rim, pinned)))
         return Vouched(
             root=root_name(verified.simulated, _REFERENCE),
             simulated=verified.simulated,
             identity=rim.digest,
             eat={},
-            groups=(),
+            groups=tuple(groups),
         )
 
     return Part(name="reference values", verify=verify)
+
+
+def _pinned(rim: Rim, pinned: bool) -> Claim:
+    if not pinned:
+        raise ReferenceValueInvalid(
+            "file of reference values is not one that the policy pins",
+            check="reference values",
+            got=f"sha256 {rim.digest}",
+            expected="a file that the policy names",
+            hint="review the file, then add its SHA-256 to the policy",
+        )
+    return Claim(
+        name="reference values",
+        got=rim.digest,
+        expected="a file that the policy names",
+        source="policy",
+        outcome="allowed",
+    )
 
 
 def _rules(policy: AppraisalPolicy | None) -> NvidiaPolicy | None:
@@ -213,7 +249,8 @@ def _together(
         groups += map(single, _unsaid(devices))
     elif rules is not None and claims is not None:
         groups += _with_driver(devices, claims, rules)
-        nonce = at.nonce or b""
+    if rules is not None and any(one.kind == "gpu" for one in devices):
+        nonce = at.nonce or b""  # no nonce is none that a verdict could carry
         groups.append(partial(check_remote_verdict, collateral, devices, nonce, rules, at.now))
     return Vouched(
         root=root_name(root is not None, _NVIDIA),

@@ -78,8 +78,8 @@ def parts_of(
             return (snp_part(raw, beside.certificates, at),)
         case forms.Gpus(devices=devices, claims=claims):
             return device_parts(devices, claims, beside.gpu_collateral, at)
-        case forms.GpuReportFile(raw=raw):
-            return one_device(raw, beside.certificates, at)
+        case forms.GpuReportFile(report=report):
+            return one_device(report, beside.certificates, beside.gpu_collateral, at)
         case forms.RemoteVerdictFile(token=token):
             return (verdict_part(token, beside.gpu_collateral, at),)
         case forms.ReferenceValues(raw=raw, rim=rim):
