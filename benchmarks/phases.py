@@ -37,7 +37,6 @@ def measure(name: str, folder: Path, rounds: int) -> dict[str, Any]:
         folder: Where to work; empty.
         rounds: Counted runs of each side.
     """
-    sys.path.insert(0, str(STORIES))
     from run import prepare
 
     path, data, seal_as = prepare(name, folder)
@@ -84,14 +83,16 @@ def _options(text: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure every recipe asked for."""
-    known = sorted(path.stem.replace("_", "-") for path in (STORIES / "stories").glob("*.py"))
+    sys.path.insert(0, str(STORIES))
+    from run import playable
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="*", metavar="RECIPE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     results = {}
-    for name in given.recipes or known:
+    for name in given.recipes or playable():
         with tempfile.TemporaryDirectory() as folder:
             results[name] = measure(name, Path(folder), given.rounds)
         if not given.json:

@@ -2,9 +2,10 @@
 
     python examples/every_phase/run.py [RECIPE ...] [--out DIR] [--json]
 
-RECIPE is a name from ``recipes/`` without ``.yaml``; all of them when left out. A story in
-``stories/`` makes the data that a recipe needs: real records that scikit-learn ships, or data with
-a structure to be learned. Each recipe is played by ``sealtrain rehearse`` on the simulator.
+RECIPE is a name from ``recipes/`` without ``.yaml``; when left out, all whose backend is installed
+here (tools/backends). A story in ``stories/`` makes the data that a recipe needs: real records that
+scikit-learn ships, or data with a structure to be learned. Each recipe is played by ``sealtrain
+rehearse`` on the simulator.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 RECIPES = HERE.parents[1] / "recipes"
+OF_THEIR_OWN = ("axolotl", "unsloth")
+"""Backends that need an environment of their own."""
 # What a recipe for hardware pins, image and key provider, the simulator does not have.
 SIMULATED = {
     "platforms": ["simulator"],
@@ -47,6 +50,16 @@ def story_of(recipe: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def playable() -> list[str]:
+    """Ready recipes whose backend is installed here, sorted."""
+    found = []
+    for path in sorted(RECIPES.glob("*.yaml")):
+        backend = yaml.safe_load(path.read_text("utf-8")).get("backend", {}).get("name")
+        if backend not in OF_THEIR_OWN or importlib.util.find_spec(backend):
+            found.append(path.stem)
+    return found
 
 
 def prepare(recipe: str, folder: Path) -> tuple[Path, dict[str, Path], dict[str, str]]:
@@ -107,7 +120,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
     known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-    wanted = given.recipes or known
+    wanted = given.recipes or playable()
     if unknown := set(wanted) - set(known):
         parser.error(f"no such recipe: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     results = []

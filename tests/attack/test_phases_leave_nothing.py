@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from phases_victim import stories
 
 from sealtrain.recipe.schema import PHASES
 
@@ -42,15 +43,8 @@ def phase_of(recipe: Path) -> str:
 
 
 def played() -> list[str]:
-    """Ready recipes that have a story: all, or one a phase."""
-    stories = {
-        path.stem.replace("_", "-") for path in (ROOT / "examples/every_phase/stories").glob("*")
-    }
-    ready = {
-        path.stem: phase_of(path)
-        for path in sorted((ROOT / "recipes").glob("*.yaml"))
-        if path.stem in stories
-    }
+    """Ready recipes whose backend is installed: all, or one a phase."""
+    ready = {name: phase_of(ROOT / "recipes" / f"{name}.yaml") for name in stories().playable()}
     if os.environ.get("SEALTRAIN_EVERY_RECIPE"):
         return list(ready)
     first = {phase: name for name, phase in reversed(ready.items())}
