@@ -382,6 +382,7 @@ def release_world(
     lease_seconds: int = 3600,
     root: bytes = ROOT,
     owners: tuple[str, ...] = OWNERS,
+    gateway_app_id: str | None = None,
 ) -> Iterator[ReleaseWorld]:
     """A broker whose owners sealed, registered and, but for those left out, approved."""
     clock = TestClock()
@@ -416,6 +417,7 @@ def release_world(
                     random=os.urandom,
                     limits=limits or BrokerLimits(),
                     lease_seconds=lease_seconds,
+                    gateway_app_id=gateway_app_id,
                 )
             )
             world = ReleaseWorld(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sealtrain.attest.guest import platform_of
+from sealtrain.broker.logs import LogFormat
 from sealtrain.errors import UsageError
 
 __all__ = ["BrokerConfig", "BrokerLimits"]
@@ -25,6 +26,11 @@ class BrokerLimits:
         decisions: Signed decisions the broker keeps.
         manifests_per_run: Run manifests it records for one run.
         ledger_page: Entries in one answer.
+        posts_per_address: Requests of one address that may write, or cost a quote, per minute;
+            ``None`` for half of all.
+        connections_per_address: Open connections of one address.
+        head_seconds: For the head of a request to arrive.
+        body_seconds: For its body to arrive.
     """
 
     challenge_seconds: int = 120
@@ -34,6 +40,16 @@ class BrokerLimits:
     decisions: int = 4096
     manifests_per_run: int = 16
     ledger_page: int = 1000
+    posts_per_address: int | None = None
+    connections_per_address: int = 128
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+
+    @property
+    def share(self) -> int:
+        """Requests of one address per minute."""
+        half = max(1, self.posts_per_minute // 2)
+        return half if self.posts_per_address is None else self.posts_per_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +70,11 @@ class BrokerConfig:
         port: TCP port; 0 lets the system choose.
         lease_seconds: How long released keys may be used, 60 s to 7 days.
         limits: Caps.
+        boot_auth: Whether it answers dstack's KMS from the ledger (spec/boot-authority.md).
+        gateway_app_id: What it tells the KMS of its gateway.
+        proxies: Addresses of reverse proxies whose word on a caller's address is taken.
+        metrics_port: Port of the page for Prometheus on 127.0.0.1; ``None`` for none.
+        log_format: How the log is written.
     """
 
     consortium: Path
@@ -68,6 +89,11 @@ class BrokerConfig:
     port: int = 8470
     lease_seconds: int = 3600
     limits: BrokerLimits = field(default_factory=BrokerLimits)
+    boot_auth: bool = False
+    gateway_app_id: str = ""
+    proxies: tuple[str, ...] = ()
+    metrics_port: int | None = None
+    log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
         """Refuse values that no broker can run with.
@@ -83,5 +109,6 @@ class BrokerConfig:
                 got=self.lease_seconds,
                 expected=f"{_MIN_LEASE} to {_MAX_LEASE}",
             )
-        if not 0 <= self.port <= 65535:
-            raise UsageError("no such port", check="port", got=self.port, expected="0 to 65535")
+        for port in (self.port, self.metrics_port or 0):
+            if not 0 <= port <= 65535:
+                raise UsageError("no such port", check="port", got=port, expected="0 to 65535")

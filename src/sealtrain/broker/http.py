@@ -10,27 +10,30 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as StarletteMessage
 
 from sealtrain import __version__
-from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import StrictModel
+from sealtrain.broker.bodies import answer, error_answer, internal_answer, read_body
+from sealtrain.broker.bootauth import BootAuthority, add_boot_routes
+from sealtrain.broker.metrics import Metrics
 from sealtrain.broker.openapi import describe
 from sealtrain.broker.service import Broker
-from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
+from sealtrain.broker.watching import Watch
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.ledger import LedgerProof
-from sealtrain.consortium.members import MAX_OWNERS, Consortium
-from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, Unreachable
 from sealtrain.release.messages import (
     MAX_MANIFEST_BYTES,
     MAX_REQUEST_BYTES,
@@ -38,13 +41,12 @@ from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
     ChallengeRequest,
-    CosignedCheckpoint,
-    CosignedPage,
     EnvelopeDocument,
     Health,
     LedgerCheckpoint,
     LedgerConsistency,
     LedgerPage,
+    Ready,
     ReleaseAnswer,
     ReleaseRequest,
     RenewalAnswer,
@@ -53,22 +55,50 @@ from sealtrain.release.messages import (
     load_message,
 )
 
-__all__ = ["broker_app"]
+__all__ = ["broker_app", "described"]
 
 _log = logging.getLogger("sealtrain.broker")
 
 _AppId = Annotated[str, Query(pattern="^[0-9a-f]{40}$")]
 _Hash = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 _Index = Annotated[int, Query(ge=0, le=2**53 - 1)]
-_CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
-_NO_STORE = {"cache-control": "no-store"}
+
+Serving = Callable[[], Broker]
+"""Who answers; asked for with each request, so that the service can be described without one."""
 
 Asked = TypeVar("Asked", bound=StrictModel)
 Answered = TypeVar("Answered", bound=StrictModel)
 
 
-def broker_app(broker: Broker) -> FastAPI:
-    """ASGI application of one broker; its documentation is at ``/docs``."""
+def broker_app(broker: Broker, metrics: Metrics | None = None) -> FastAPI:
+    """ASGI application of one broker; its documentation is at ``/docs``.
+
+    Args:
+        broker: What answers.
+        metrics: Counts requests, where somebody reads the counts.
+    """
+    boot = broker.boot
+    app = _application(lambda: broker, None if boot is None else lambda: boot)
+    app.add_middleware(
+        Watch, shares=broker.shares, now=broker.now, metrics=metrics, random=os.urandom
+    )
+    return app
+
+
+def described(*, boot_auth: bool) -> dict[str, Any]:
+    """OpenAPI document of a broker's service, without a broker.
+
+    Args:
+        boot_auth: Whether it answers dstack's KMS.
+    """
+
+    def nobody() -> NoReturn:
+        raise RuntimeError("this application is described, not served")
+
+    return _application(nobody, nobody if boot_auth else None).openapi()
+
+
+def _application(broker: Serving, boot: Callable[[], BootAuthority] | None) -> FastAPI:
     app = FastAPI(
         title="sealtrain broker",
         version=__version__,
@@ -78,76 +108,78 @@ def broker_app(broker: Broker) -> FastAPI:
     _add_reads(app, broker)
     _add_ledger(app, broker)
     _add_writes(app, broker)
+    if boot is not None:
+        add_boot_routes(app, boot)
     _add_errors(app)
     describe(app)
     return app
 
 
-def _add_reads(app: FastAPI, broker: Broker) -> None:
+def _add_reads(app: FastAPI, broker: Serving) -> None:
     @app.get("/v1/health", response_model=Health)
     def health() -> Response:
         """Whether the broker answers, and for which consortium."""
-        return _answer(
+        return answer(
             Health(
                 status="ok",
                 version=__version__,
-                consortium_id=broker.consortium.consortium_id,
-                ledger_size=broker.ledger.size,
+                consortium_id=broker().consortium.consortium_id,
+                ledger_size=broker().ledger.size,
             )
         )
+
+    @app.get("/v1/ready", response_model=Ready)
+    def ready() -> Response:
+        """Whether the broker can decide now: its databases, its disk, its collateral."""
+        try:
+            broker().ready()
+        except Unreachable as error:
+            _log.warning("not ready check=%s got=%s", error.check, error.got)
+            return internal_answer(503)
+        return answer(Ready(status="ready"))
 
     @app.get("/v1/consortium", response_model=Consortium)
     def consortium() -> Response:
         """The consortium document it serves."""
-        return _answer(broker.consortium)
+        return answer(broker().consortium)
 
     @app.get("/v1/keys", response_model=BrokerKeys)
     def keys(app_id: _AppId, compose_hash: _Hash, nonce: _Hash) -> Response:
         """Its public keys for one recipe, under fresh evidence of its own."""
-        broker.throttle.take(broker.now())
-        return _answer(broker.keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
+        broker().throttle.take(broker().now())
+        return answer(broker().keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
 
     @app.get("/v1/approvals", response_model=TallyAnswer)
     def approvals(app_id: _AppId, compose_hash: _Hash, recipe_hash: _Hash) -> Response:
         """Where the approval of one recipe stands."""
         target = Target(app_id=app_id, compose_hash=compose_hash, recipe_hash=recipe_hash)
-        return _answer(broker.registry.tally(target))
+        return answer(broker().registry.tally(target))
 
 
-def _add_ledger(app: FastAPI, broker: Broker) -> None:
+def _add_ledger(app: FastAPI, broker: Serving) -> None:
     @app.get("/v1/ledger/checkpoint", response_model=LedgerCheckpoint)
     def checkpoint() -> Response:
         """Signed head of the ledger."""
-        return _answer(LedgerCheckpoint(checkpoint=broker.ledger.checkpoint()))
+        return answer(LedgerCheckpoint(checkpoint=broker().ledger.checkpoint()))
 
     @app.get("/v1/ledger/entries", response_model=LedgerPage)
     def entries(start: _Index = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
         """Consecutive entries of the ledger."""
-        found = broker.ledger.entries(start, limit)
-        return _answer(LedgerPage(start=start, entries=tuple(found)))
+        found = broker().ledger.entries(start, limit)
+        return answer(LedgerPage(start=start, entries=tuple(found)))
 
     @app.get("/v1/ledger/proof", response_model=LedgerProof)
     def proof(index: _Index) -> Response:
         """Proof that an entry is in the ledger."""
-        return _answer(broker.ledger.proof(index))
+        return answer(broker().ledger.proof(index))
 
     @app.get("/v1/ledger/consistency", response_model=LedgerConsistency)
     def consistency(first: _Index, second: _Index) -> Response:
         """Proof that the ledger only grew between two sizes."""
-        return _answer(LedgerConsistency(path=broker.ledger.consistency(first, second)))
-
-    @app.get("/v1/ledger/cosigned", response_model=CosignedPage)
-    def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
-        """Checkpoints that owners cosigned, smallest first."""
-        return _answer(broker.registry.witnessing.page(start, limit))
-
-    @app.get("/v1/ledger/cosigned/latest", response_model=CosignedPage)
-    def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
-        """The newest checkpoint that so many owners cosigned."""
-        return _answer(broker.registry.witnessing.newest(quorum))
+        return answer(LedgerConsistency(path=broker().ledger.consistency(first, second)))
 
 
-def _add_writes(app: FastAPI, broker: Broker) -> None:
+def _add_writes(app: FastAPI, broker: Serving) -> None:
     def post(
         path: str,
         asked: type[Asked],
@@ -156,8 +188,8 @@ def _add_writes(app: FastAPI, broker: Broker) -> None:
         summary: str,
     ) -> None:
         async def endpoint(request: Request) -> Response:
-            body = await _body(request, MAX_REQUEST_BYTES)
-            return await run_in_threadpool(lambda: _answer(act(load_message(asked, body))))
+            body = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
+            return await run_in_threadpool(lambda: answer(act(load_message(asked, body))))
 
         app.add_api_route(
             path,
@@ -170,64 +202,76 @@ def _add_writes(app: FastAPI, broker: Broker) -> None:
 
     def throttled(act: Callable[[Asked], Answered]) -> Callable[[Asked], Answered]:
         def limited(document: Asked) -> Answered:
-            broker.throttle.take(broker.now())
+            broker().throttle.take(broker().now())
             return act(document)
 
         return limited
 
-    post("/v1/challenges", ChallengeRequest, Challenge, broker.challenge, "Issue a challenge")
-    post("/v1/releases", ReleaseRequest, ReleaseAnswer, broker.release, "Release keys to a guest")
-    post("/v1/renewals", RenewalRequest, RenewalAnswer, broker.renew, "Renew a lease")
-    registry = broker.registry
+    post(
+        "/v1/challenges",
+        ChallengeRequest,
+        Challenge,
+        lambda asked: broker().challenge(asked),
+        "Issue a challenge",
+    )
+    post(
+        "/v1/releases",
+        ReleaseRequest,
+        ReleaseAnswer,
+        lambda asked: broker().release(asked),
+        "Release keys to a guest",
+    )
+    post(
+        "/v1/renewals",
+        RenewalRequest,
+        RenewalAnswer,
+        lambda asked: broker().renew(asked),
+        "Renew a lease",
+    )
     post(
         "/v1/approvals",
         EnvelopeDocument,
         Accepted,
-        throttled(registry.submit_decision),
+        throttled(lambda asked: broker().registry.submit_decision(asked)),
         "Submit an approval or revocation",
     )
     post(
         "/v1/datasets",
         EnvelopeDocument,
         Accepted,
-        throttled(registry.register_dataset),
+        throttled(lambda asked: broker().registry.register_dataset(asked)),
         "Register a dataset",
-    )
-    post(
-        "/v1/ledger/cosignatures",
-        CosignedCheckpoint,
-        CosignedPage,
-        throttled(registry.witnessing.submit),
-        "Submit a cosignature of the ledger's checkpoint",
     )
 
     @app.post("/v1/manifests", response_model=Accepted, summary="Record a run manifest")
     async def manifests(request: Request) -> Response:
-        body = await _body(request, MAX_MANIFEST_BYTES)
-        broker.throttle.take(broker.now())
-        return await run_in_threadpool(lambda: _answer(registry.submit_manifest(body)))
+        body = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
+        broker().throttle.take(broker().now())
+        return await run_in_threadpool(lambda: answer(broker().registry.submit_manifest(body)))
 
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(SealtrainError)
-    async def ours(_request: Request, error: SealtrainError) -> Response:
+    async def ours(request: Request, error: SealtrainError) -> Response:
+        request.state.code = error.code
         if error.exit_code not in _STATUS:
             _log_bug(error)
-            return _internal()
+            return internal_answer()
         status = 429 if isinstance(error, LimitExceeded) and error.check in _RATE_CHECKS else None
-        if isinstance(error, LimitExceeded) and error.check == "body size":
-            status = 413
-        _log.info("refused code=%s check=%s", error.code, error.check)
-        return _error(error, status or _STATUS[error.exit_code])
+        if isinstance(error, LimitExceeded) and error.check in _BODY_CHECKS:
+            status = _BODY_CHECKS[error.check]
+        return error_answer(error, status or _STATUS[error.exit_code])
 
     @app.exception_handler(RequestValidationError)
-    async def query(_request: Request, error: RequestValidationError) -> Response:
+    async def query(request: Request, error: RequestValidationError) -> Response:
+        request.state.code = DataInvalid.code
         where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        return _error(DataInvalid(f"the request has a wrong {where}", check="query"), 400)
+        return error_answer(DataInvalid(f"the request has a wrong {where}", check="query"), 400)
 
     @app.exception_handler(HTTPException)
-    async def routing(_request: Request, error: HTTPException) -> Response:
-        return _error(DataInvalid("no such path or method", check="path"), error.status_code)
+    async def routing(request: Request, error: HTTPException) -> Response:
+        request.state.code = DataInvalid.code
+        return error_answer(DataInvalid("no such path or method", check="path"), error.status_code)
 
     app.add_middleware(_Shield)
 
@@ -251,41 +295,12 @@ class _Shield:
         except Exception as error:
             _log_bug(error)
             if not started:
-                await _internal()(scope, receive, send)
+                await internal_answer()(scope, receive, send)
 
 
 _STATUS = {2: 400, 3: 403, 5: 400}
 _RATE_CHECKS = ("rate", "outstanding challenges")
-
-
-async def _body(request: Request, max_bytes: int) -> bytes:
-    announced = request.headers.get("content-length", "0")
-    data = bytearray()
-    if announced.isdecimal() and int(announced) <= max_bytes:
-        async for part in request.stream():
-            data += part
-            if len(data) > max_bytes:
-                break
-        else:
-            return bytes(data)
-    raise LimitExceeded(
-        "the request is too large", check="body size", expected=f"at most {max_bytes} bytes"
-    )
-
-
-def _answer(message: StrictModel) -> Response:
-    return Response(
-        canonical_json(message.to_dict()), media_type="application/json", headers=_NO_STORE
-    )
-
-
-def _error(error: SealtrainError, status: int) -> Response:
-    return JSONResponse({"error": error.to_dict()}, status_code=status, headers=_NO_STORE)
-
-
-def _internal() -> Response:
-    body: dict[str, Any] = {"error": {"code": "internal", "message": "the broker failed"}}
-    return JSONResponse(body, status_code=500, headers=_NO_STORE)
+_BODY_CHECKS = {"body size": 413, "body time": 408}
 
 
 def _log_bug(error: Exception) -> None:

@@ -9,9 +9,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from sealtrain.release.boot import BootInfo
 from sealtrain.release.messages import (
     ChallengeRequest,
-    CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
     ReleaseRequest,
@@ -21,8 +21,8 @@ from sealtrain.release.messages import (
 __all__ = ["describe"]
 
 _BODIES: tuple[type[BaseModel], ...] = (
+    BootInfo,
     ChallengeRequest,
-    CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
     ReleaseRequest,
@@ -33,6 +33,7 @@ _ERRORS = {
     "403": "Refused",
     "413": "Body too large",
     "429": "Too many requests",
+    "408": "The body did not arrive in time",
     "500": "The broker failed",
 }
 

@@ -38,6 +38,9 @@ class BrokerParts:
         random: Source of challenges and lease ids.
         limits: Caps.
         lease_seconds: Longest lease.
+        gateway_app_id: What dstack's KMS is told of its gateway; ``None`` where the broker does not
+            answer it (spec/boot-authority.md).
+        able: Raises ``Unreachable`` where the broker could not decide: no disk, no collateral.
     """
 
     consortium: Consortium
@@ -52,3 +55,5 @@ class BrokerParts:
     random: Randomness
     limits: BrokerLimits
     lease_seconds: int
+    gateway_app_id: str | None = None
+    able: Callable[[], None] = lambda: None

@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import socket as sockets
-import threading
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.guest import Guest, load_gpu_collateral, open_guest, platform_of
@@ -28,8 +26,9 @@ from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.broker.collateral import gpu_collateral, guests_collateral
 from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.logs import configure
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ConfigError, EvidenceRefused, ExtraMissing, Unreachable, UsageError
+from sealtrain.errors import ConfigError, EvidenceRefused, ExtraMissing, Unreachable
 from sealtrain.keys.uris import root_secret
 from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.datakey import Randomness
@@ -39,7 +38,9 @@ if TYPE_CHECKING:
 
     from sealtrain.broker.service import Broker
 
-__all__ = ["assembled", "running", "serve"]
+__all__ = ["assembled", "listening", "running", "serve"]
+
+_FREE_BYTES = 64 << 20
 
 
 def serve(
@@ -63,12 +64,11 @@ def serve(
         LedgerInconsistent: The ledger was changed from outside.
         ExtraMissing: The ``broker`` extra is not installed.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    with assembled(config, clock=clock, random=random) as broker:
-        asyncio.run(_serve(_app(broker), config, ready, None))
+    configure(config.log_format)
+    with assembled(config, clock=clock, random=random) as broker, _app(broker, config) as app:
+        from sealtrain.broker.server import serve_app
+
+        asyncio.run(serve_app(app, config, ready, None))
 
 
 @contextmanager
@@ -80,37 +80,28 @@ def running(
     Yields:
         The base URL, answering. Raises as ``serve``.
     """
-    started = threading.Event()
-    urls: list[str] = []
-    quitters: list[Callable[[], None]] = []
-    failures: list[BaseException] = []
+    with (
+        assembled(config, clock=clock, random=random) as broker,
+        listening(broker, config) as url,
+    ):
+        yield url
 
-    def ready(url: str) -> None:
-        urls.append(url)
-        started.set()
 
-    def run(app: FastAPI) -> None:
-        try:
-            asyncio.run(_serve(app, config, ready, quitters))
-        except BaseException as error:  # handed to the caller below
-            failures.append(error)
-        finally:
-            started.set()
+@contextmanager
+def listening(broker: Broker, config: BrokerConfig) -> Iterator[str]:
+    """A broker that answers HTTP in a background thread; yields its base URL.
 
-    with assembled(config, clock=clock, random=random) as broker:
-        thread = threading.Thread(target=run, args=(_app(broker),), name="broker", daemon=True)
-        thread.start()
-        started.wait()
-        try:
-            if not failures:
-                yield urls[0]
-        finally:
-            for quit_server in quitters:
-                with suppress(RuntimeError):  # the loop has already ended
-                    quit_server()
-            thread.join()
-    if failures:
-        raise failures[0]
+    Args:
+        broker: What answers.
+        config: Where to listen, and the caps.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
+    from sealtrain.broker.server import serving
+
+    with _app(broker, config) as app, serving(app, config) as url:
+        yield url
 
 
 @contextmanager
@@ -160,6 +151,8 @@ def assembled(
                     random=random,
                     limits=config.limits,
                     lease_seconds=config.lease_seconds,
+                    gateway_app_id=config.gateway_app_id if config.boot_auth else None,
+                    able=partial(_able, config),
                 )
             )
     finally:
@@ -173,90 +166,47 @@ def _own_evidence(guest: Guest, binding: Binding) -> Evidence:
         raise Unreachable("the broker cannot collect its own evidence") from error
 
 
-def _app(broker: Broker) -> FastAPI:
+@contextmanager
+def _app(broker: Broker, config: BrokerConfig) -> Iterator[FastAPI]:
+    """The application, and its page for Prometheus where one is wanted."""
     from sealtrain.broker.http import broker_app
+    from sealtrain.broker.metrics import Metrics, metrics_page
 
-    return broker_app(broker)
+    if config.metrics_port is None:
+        yield broker_app(broker)
+        return
+    metrics = Metrics(broker)
+    with metrics_page(metrics, config.metrics_port) as port:
+        logging.getLogger("sealtrain.broker").info("metrics port=%s", port())
+        yield broker_app(broker, metrics)
 
 
-async def _serve(
-    app: FastAPI,
-    config: BrokerConfig,
-    ready: Callable[[str], None] | None,
-    quitters: list[Callable[[], None]] | None,
-) -> None:
-    import uvicorn
+def _able(config: BrokerConfig) -> None:
+    """What a decision needs besides the databases.
 
-    listener = _listen(config)
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    class Server(uvicorn.Server):
-        """Uvicorn that leaves signals to us: its own handler ends the process before cleanup."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-        async def startup(self, sockets: list[Any] | None = None) -> None:
-            await super().startup(sockets)
-            if ready is not None and self.started:
-                ready(url)
-
-    server = Server(
-        uvicorn.Config(
-            app,
-            lifespan="off",
-            ws="none",
-            access_log=False,
-            log_level="warning",
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=256,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=10,
+    Raises:
+        Unreachable: The disk is nearly full, or a collateral file cannot be read.
+    """
+    free = shutil.disk_usage(config.state).free
+    if free < _FREE_BYTES:
+        raise Unreachable(
+            "the broker's disk is nearly full",
+            check="disk",
+            got=f"{free} bytes free",
+            expected=f"at least {_FREE_BYTES}",
         )
-    )
-
-    def quit_server() -> None:
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    if quitters is None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, quit_server)
-    else:
-        quitters.append(partial(_stop, loop, quit_server))
-    with listener:
-        await server.serve(sockets=[listener])
-
-
-def _stop(loop: asyncio.AbstractEventLoop, quit_server: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(quit_server)
-
-
-def _listen(config: BrokerConfig) -> sockets.socket:
-    family = sockets.AF_INET6 if ":" in config.host else sockets.AF_INET
-    # Named, because asyncio switches Nagle's delay off only for sockets that name their protocol.
-    listener = sockets.socket(family, sockets.SOCK_STREAM, sockets.IPPROTO_TCP)
     try:
-        listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"cannot listen on {config.host}:{config.port}: {error.strerror or error}",
-            check="address",
-            hint="choose another --port, or 0 for any free one",
-        ) from error
-    return listener
+        if config.collateral is not None and not services_of(config.collateral):
+            load_collateral(config.collateral)
+    except (ConfigError, EvidenceRefused) as error:
+        raise Unreachable("the broker's collateral cannot be read", check="collateral") from error
+    gpu_collateral(config)
 
 
 def _require_extra() -> None:
     try:
         import fastapi
+        import prometheus_client
         import sqlalchemy
         import uvicorn
     except ImportError as error:
@@ -264,4 +214,4 @@ def _require_extra() -> None:
             "the broker needs packages that are not installed",
             hint="pip install 'sealtrain[broker]'",
         ) from error
-    _ = (fastapi, sqlalchemy, uvicorn)
+    _ = (fastapi, prometheus_client, sqlalchemy, uvicorn)

@@ -19,13 +19,15 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
+from sealtrain.broker.bootauth import BootAuthority
 from sealtrain.broker.budgets import spent_so_far
+from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.guests import Appraised, appraise_guest
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.store import Transaction
 from sealtrain.broker.submissions import Registry
-from sealtrain.broker.throttle import Throttle
+from sealtrain.broker.throttle import Shares, Throttle
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.ledger import Ledger
@@ -63,6 +65,14 @@ class Broker:
         """What owners and guests submit."""
         self.throttle = Throttle(parts.limits.posts_per_minute)
         """Counts requests that cost disk or a quote."""
+        self.shares = Shares(parts.limits.share)
+        """Counts the same for each address."""
+        self.boot = (
+            None
+            if parts.gateway_app_id is None
+            else BootAuthority(parts, self._counting, self.throttle)
+        )
+        """Answers dstack's KMS, where that is switched on."""
         self._limits = Limits(
             consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
         )
@@ -76,6 +86,36 @@ class Broker:
     def ledger(self) -> Ledger:
         """Its ledger, to read."""
         return self._parts.ledger
+
+    @property
+    def caps(self) -> BrokerLimits:
+        """Caps."""
+        return self._parts.limits
+
+    def ready(self) -> None:
+        """Return if the broker can decide now.
+
+        Raises:
+            Unreachable: A database, the disk or the collateral cannot be used.
+        """
+        self.sizes()
+        self._parts.able()
+
+    def sizes(self) -> dict[str, tuple[str, int]]:
+        """What its databases hold: name → words about it and a number.
+
+        Raises:
+            Unreachable: They cannot be read.
+        """
+        now = self.now()
+        with self._parts.store.transaction() as transaction:
+            challenges, leases, decisions = transaction.counts(now)
+        return {
+            "ledger_entries": ("Entries of the ledger.", self.ledger.size),
+            "leases": ("Leases that are live.", leases),
+            "challenges_outstanding": ("Challenges that wait to be used.", challenges),
+            "decisions": ("Decisions of owners.", decisions),
+        }
 
     def now(self) -> int:
         """The broker's time, seconds since the epoch."""

@@ -19,7 +19,6 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.cosignatures import Cosignatures
 from sealtrain.broker.tables import (
     SCHEMA_VERSION,
     challenges,
@@ -32,7 +31,7 @@ from sealtrain.broker.tables import (
     runs,
 )
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import ConfigError, LimitExceeded
+from sealtrain.errors import ConfigError, LimitExceeded, Unreachable
 from sealtrain.release.facts import ChallengeState, LeaseState, RunState
 from sealtrain.release.messages import ChallengePurpose
 
@@ -75,9 +74,21 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Everything inside happens, or nothing if the block raises."""
-        with self._engine.begin() as connection:
-            yield Transaction(connection)
+        """Everything inside happens, or nothing if the block raises.
+
+        Raises:
+            Unreachable: The file cannot be read or written; nothing happened.
+        """
+        try:
+            with self._engine.begin() as connection:
+                yield Transaction(connection)
+        except sa.exc.OperationalError as error:
+            raise Unreachable(
+                "the broker's database cannot be read or written",
+                check="database file",
+                got=getattr(error.orig, "sqlite_errorname", type(error).__name__),
+                hint="check the disk, the permissions and that no other program locks the file",
+            ) from error
 
     def close(self) -> None:
         """Close every connection."""
@@ -89,8 +100,6 @@ class Transaction:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.cosignatures = Cosignatures(connection)
-        """Owners' cosignatures of the ledger."""
 
     # Challenges
 
@@ -144,6 +153,20 @@ class Transaction:
             .values(used_at=now)
         ).rowcount
         return ChallengeState(purpose=row.purpose, expires_at=row.expires_at, used=won != 1)
+
+    def counts(self, now: int) -> tuple[int, int, int]:
+        """How many challenges wait, leases live and decisions there are."""
+        waiting = (challenges.c.used_at.is_(None), challenges.c.expires_at > now)
+        live = (leases.c.superseded_at.is_(None), leases.c.not_after > now)
+        first, second, third = (
+            int(
+                self._connection.execute(
+                    sa.select(sa.func.count()).select_from(table).where(*where)
+                ).scalar_one()
+            )
+            for table, where in ((challenges, waiting), (leases, live), (decisions, ()))
+        )
+        return first, second, third
 
     # Decisions of owners
 

@@ -1,12 +1,14 @@
-"""A cap on how often the broker does what costs it disk or a quote."""
+"""Caps on how often the broker does what costs it disk or a quote: in all, and for one address."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from ipaddress import ip_address, ip_network
 
 from sealtrain.errors import LimitExceeded
 
-__all__ = ["Throttle"]
+__all__ = ["Shares", "Throttle"]
 
 
 class Throttle:
@@ -39,3 +41,63 @@ class Throttle:
                     hint="try again in a minute",
                 )
             self._taken += 1
+
+
+class Shares:
+    """At most so many calls of one address in any calendar minute. Thread-safe.
+
+    An IPv6 address counts as its /64: whoever has one has all of them.
+
+    Args:
+        per_minute: Calls of one address in a minute.
+        exempt: Addresses that speak for many, such as a proxy that does not say for whom.
+        addresses: How many are told apart; the others share one account.
+    """
+
+    def __init__(
+        self, per_minute: int, *, exempt: tuple[str, ...] = (), addresses: int = 65_536
+    ) -> None:
+        self._per_minute = per_minute
+        self._exempt = frozenset(exempt)
+        self._addresses = addresses
+        self._lock = threading.Lock()
+        self._minute = -1
+        self._taken: Counter[str] = Counter()
+
+    def take(self, address: str, now: int) -> None:
+        """Count one call.
+
+        Args:
+            address: Of the caller.
+            now: Seconds since the epoch.
+
+        Raises:
+            LimitExceeded: This address has used up this minute.
+        """
+        if address in self._exempt:
+            return
+        account = _network(address)
+        with self._lock:
+            if now // 60 != self._minute:
+                self._minute, self._taken = now // 60, Counter()
+            if account not in self._taken and len(self._taken) >= self._addresses:
+                account = "others"
+            if self._taken[account] >= self._per_minute:
+                raise LimitExceeded(
+                    "this address has asked all it may ask in one minute",
+                    check="rate",
+                    got=f"over {self._per_minute} a minute",
+                    expected=f"at most {self._per_minute} a minute",
+                    hint="try again in a minute",
+                )
+            self._taken[account] += 1
+
+
+def _network(address: str) -> str:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return "unknown"  # not a socket of the internet
+    if parsed.version == 6 and parsed.ipv4_mapped is None:
+        return str(ip_network((parsed.packed[:8] + bytes(8), 64)))
+    return str(parsed)

@@ -35,9 +35,23 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks one.")] = 8470,
     lease_seconds: Annotated[int, typer.Option(help="How long released keys may be used.")] = 3600,
+    boot_auth: Annotated[
+        bool, typer.Option("--boot-auth", help="Answer dstack's KMS from the ledger.")
+    ] = False,
+    gateway_app_id: Annotated[
+        str, typer.Option(help="What dstack's KMS is told of its gateway.")
+    ] = "",
+    proxy: Annotated[
+        list[str] | None, typer.Option(help="Address of a reverse proxy to believe; repeat.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve Prometheus on this port of 127.0.0.1; 0 picks one.")
+    ] = None,
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
 ) -> None:
     """Serve keys to guests that prove themselves, while enough owners approve."""
     from sealtrain.broker.config import BrokerConfig
+    from sealtrain.broker.logs import log_format_of
     from sealtrain.broker.serve import serve as serve_broker
 
     config = BrokerConfig(
@@ -52,6 +66,11 @@ def serve(
         host=host,
         port=port,
         lease_seconds=lease_seconds,
+        boot_auth=boot_auth,
+        gateway_app_id=gateway_app_id,
+        proxies=tuple(proxy or ()),
+        metrics_port=metrics_port,
+        log_format=log_format_of(log_format),
     )
     serve_broker(config, ready=lambda url: say(f"broker ready at {url}"))
 

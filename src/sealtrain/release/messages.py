@@ -25,7 +25,6 @@ from sealtrain.base.models import (
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records.dsse import Envelope
-from sealtrain.records.note import MAX_NOTE_BYTES
 
 __all__ = [
     "MAX_DATASETS",
@@ -37,8 +36,6 @@ __all__ = [
     "Challenge",
     "ChallengePurpose",
     "ChallengeRequest",
-    "CosignedCheckpoint",
-    "CosignedPage",
     "DatasetRequest",
     "EnvelopeDocument",
     "ErrorBody",
@@ -47,6 +44,7 @@ __all__ = [
     "LedgerCheckpoint",
     "LedgerConsistency",
     "LedgerPage",
+    "Ready",
     "ReleaseAnswer",
     "ReleaseRequest",
     "RenewalAnswer",
@@ -247,19 +245,6 @@ class LedgerCheckpoint(StrictModel):
     checkpoint: str
 
 
-class CosignedCheckpoint(StrictModel):
-    """A checkpoint of the ledger with an owner's cosignature (spec/ledger.md §7)."""
-
-    version: Literal[1]
-    cosigned: str = Field(max_length=MAX_NOTE_BYTES)
-
-
-class CosignedPage(StrictModel):
-    """Checkpoints with their cosignatures (spec/ledger.md §7)."""
-
-    checkpoints: tuple[str, ...] = Field(max_length=100)
-
-
 class LedgerPage(StrictModel):
     """Consecutive entries of the ledger (§7)."""
 
@@ -280,6 +265,12 @@ class Health(StrictModel):
     version: str
     consortium_id: Hex64
     ledger_size: int = Field(ge=0)
+
+
+class Ready(StrictModel):
+    """That the broker can decide."""
+
+    status: Literal["ready"]
 
 
 class ErrorFields(StrictModel):

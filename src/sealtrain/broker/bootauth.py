@@ -1,0 +1,174 @@
+"""Answers dstack's KMS from the owners' ledger (spec/boot-authority.md); off unless asked for.
+
+Every decision is on disk in the ledger before it is told. What prevents that, or prevents deciding,
+is raised: HTTP makes a failure of it, and the KMS boots nothing on a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+
+from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.digests import sha256_hex
+from sealtrain.broker.bodies import answer, read_body
+from sealtrain.broker.counting import Counting
+from sealtrain.broker.parts import BrokerParts
+from sealtrain.broker.throttle import Throttle
+from sealtrain.errors import ConfigError, SealtrainError, Unreachable
+from sealtrain.release.boot import (
+    MAX_BOOT_BYTES,
+    BootAnswer,
+    BootInfo,
+    BootRole,
+    BootService,
+    appraise_boot,
+    decide_boot,
+    parse_boot,
+)
+
+__all__ = ["BootAuthority", "add_boot_routes"]
+
+_NO_CONTRACT = "0x" + "00" * 20
+
+
+class BootAuthority:
+    """The webhook of one broker. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts, counting: Counting, throttle: Throttle) -> None:
+        """Take the rules for dstack guests out of the broker's policy.
+
+        Raises:
+            ConfigError: The policy is for guests of another kind.
+        """
+        if not isinstance(parts.policy.cpu, DstackPolicy):
+            raise ConfigError(
+                "the boot authority decides on dstack guests, the policy is for others",
+                check="boot authority",
+                got=parts.policy.cpu.tee,
+                expected="dstack",
+                hint="serve without --boot-auth, or with a policy for dstack",
+            )
+        self._policy = parts.policy.cpu
+        self._parts = parts
+        self._counting = counting
+        self._throttle = throttle
+
+    @property
+    def body_seconds(self) -> float:
+        """For a request's body to arrive."""
+        return self._parts.limits.body_seconds
+
+    def service(self) -> BootService:
+        """Who answers, for the KMS's own metadata."""
+        return BootService.model_validate(
+            {
+                "status": "ok",
+                "kmsContractAddr": _NO_CONTRACT,
+                "ethRpcUrl": "",
+                "gatewayAppId": self._parts.gateway_app_id or "",
+                "chainId": 0,
+                "appImplementation": _NO_CONTRACT,
+            }
+        )
+
+    def answer(self, role: BootRole, body: bytes) -> tuple[BootAnswer, str | None]:
+        """Decide on one boot and record it.
+
+        Args:
+            role: Whose path was asked.
+            body: As received.
+
+        Returns:
+            The answer, and the code of the refusal if it is one.
+
+        Raises:
+            LimitExceeded: Asked too often; nothing was decided.
+            Unreachable: The decision could not be made or recorded.
+        """
+        now = self._parts.clock()
+        self._throttle.take(now)
+        info: BootInfo | None = None
+        try:
+            info = parse_boot(body)
+            appraise_boot(info, self._policy)
+            self._permit(role, info, now)
+        except Unreachable:
+            raise  # the broker failed, nobody was refused
+        except SealtrainError as error:
+            self._parts.ledger.append("refusal", _refusal(role, info, body, error))
+            return BootAnswer.refused(f"{error.code}: {error}"), error.code
+        allowed = {
+            "isAllowed": True,
+            "gatewayAppId": self._parts.gateway_app_id or "",
+            "reason": "",
+        }
+        return BootAnswer.model_validate(allowed), None
+
+    def _permit(self, role: BootRole, info: BootInfo, now: int) -> None:
+        """Count and record in one transaction: no revocation comes in between."""
+        with self._parts.store.transaction() as transaction:
+            counted = decide_boot(
+                info,
+                role,
+                self._counting.decisions(transaction),
+                self._parts.consortium,
+                now=now,
+            )
+            self._parts.ledger.append(
+                "boot",
+                {
+                    "action": f"boot-{role}",
+                    **counted.target.to_dict(),
+                    "instance_id": info.instance_id,
+                    "device_id": info.device_id,
+                    "os_image_hash": info.os_image_hash,
+                    "mr_aggregated": info.mr_aggregated,
+                    "tcb_status": info.tcb_status,
+                    "approved_by": list(counted.approved_by),
+                },
+            )
+
+
+def add_boot_routes(app: FastAPI, authority: Callable[[], BootAuthority]) -> None:
+    """Add the three paths that dstack's KMS asks."""
+
+    @app.get("/", response_model=BootService, summary="Who answers dstack's KMS")
+    def service() -> Response:
+        return answer(authority().service())
+
+    def add(role: BootRole, summary: str) -> None:
+        async def endpoint(request: Request) -> Response:
+            body = await read_body(request, MAX_BOOT_BYTES, authority().body_seconds)
+            told, code = await run_in_threadpool(authority().answer, role, body)
+            request.state.code = code
+            return answer(told)
+
+        app.add_api_route(
+            f"/bootAuth/{role}",
+            endpoint,
+            methods=["POST"],
+            response_model=BootAnswer,
+            summary=summary,
+            openapi_extra={"x-body": "BootInfo"},
+        )
+
+    add("app", "May this dstack guest get its keys")
+    add("kms", "May this dstack KMS run or get root keys")
+
+
+def _refusal(
+    role: BootRole, info: BootInfo | None, body: bytes, error: SealtrainError
+) -> dict[str, JsonValue]:
+    named = {} if info is None else {"app_id": info.app_id, "compose_hash": info.compose_hash}
+    return {
+        "action": f"boot-{role}",
+        "code": error.code,
+        "check": error.check,
+        **named,
+        "digest": sha256_hex(body),
+    }

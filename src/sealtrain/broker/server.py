@@ -1,0 +1,236 @@
+"""The socket of a broker: connections bounded in number, in time and per address.
+
+1. A request's head must arrive within some seconds of its first byte (or of connecting), however
+   its bytes are spread; the body has its own limit (``broker.bodies``).
+2. Who does not read an answer for ``READ_SECONDS`` is cut off.
+3. One address holds at most so many connections, so it cannot take them all. Proxies are exempt.
+4. Told to stop, it stops accepting and finishes what it began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket as sockets
+import threading
+from asyncio import TimerHandle, Transport
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.errors import UsageError
+
+__all__ = ["READ_SECONDS", "serve_app", "serving"]
+
+READ_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10
+_CONNECTIONS: Final = 256
+
+
+class _Bounded(H11Protocol):
+    """Uvicorn's HTTP/1.1 with the limits it has no setting for."""
+
+    held: ClassVar[Counter[str]]
+    """Connections by address."""
+    limits: ClassVar[BrokerLimits]
+    proxies: ClassVar[tuple[str, ...]]
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Admit a connection, or cut it."""
+        super().connection_made(transport)
+        self._slow: TimerHandle | None = None
+        self._unread: TimerHandle | None = None
+        self._address = self.client[0] if self.client else ""
+        self.held[self._address] += 1
+        crowded = self.held[self._address] > self.limits.connections_per_address
+        if crowded and self._address not in self.proxies:
+            transport.abort()
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a connection."""
+        self._cancel()
+        if self._unread is not None:
+            self._unread.cancel()
+        self.held[self._address] -= 1
+        if not self.held[self._address]:
+            del self.held[self._address]
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; more bytes of an unfinished head win no more time."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._expect_head()
+        else:
+            self._cancel()
+
+    def on_response_complete(self) -> None:
+        """Between requests the keep-alive limit holds."""
+        self._cancel()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: give it some time."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def _expect_head(self) -> None:
+        if self._slow is None and not self.transport.is_closing():
+            self._slow = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
+
+    def _cancel(self) -> None:
+        if self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+
+
+async def serve_app(
+    app: FastAPI,
+    config: BrokerConfig,
+    ready: Callable[[str], None] | None,
+    quitters: list[Callable[[], None]] | None,
+) -> None:
+    """Serve ``app`` until told to stop.
+
+    Args:
+        app: What answers.
+        config: Where to listen, and the caps.
+        ready: Called with the base URL once it answers.
+        quitters: Gets a function that stops it from another thread; ``None`` to stop on SIGTERM and
+            SIGINT instead.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
+    listener = _listen(config)
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    class Connection(_Bounded):
+        held: ClassVar[Counter[str]] = Counter()
+        limits = config.limits
+        proxies = config.proxies
+
+    class Server(uvicorn.Server):
+        """Uvicorn that leaves signals to us: its own handler ends the process before cleanup."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[Any] | None = None) -> None:
+            await super().startup(sockets)
+            if ready is not None and self.started:
+                ready(url)
+
+    server = Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            access_log=False,
+            log_level="warning",
+            log_config=None,
+            server_header=False,
+            proxy_headers=bool(config.proxies),
+            forwarded_allow_ips=list(config.proxies),
+            http=Connection,
+            limit_concurrency=_CONNECTIONS,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+        )
+    )
+
+    def quit_server() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    if quitters is None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, quit_server)
+    else:
+        quitters.append(partial(_stop, loop, quit_server))
+    with listener:
+        await server.serve(sockets=[listener])
+
+
+@contextmanager
+def serving(app: FastAPI, config: BrokerConfig) -> Iterator[str]:
+    """Serve ``app`` in a background thread while the block runs; yields the base URL.
+
+    Args:
+        app: What answers.
+        config: Where to listen, and the caps.
+
+    Raises:
+        UsageError: The address cannot be listened on.
+    """
+    started = threading.Event()
+    urls: list[str] = []
+    quitters: list[Callable[[], None]] = []
+    failures: list[BaseException] = []
+
+    def ready(url: str) -> None:
+        urls.append(url)
+        started.set()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve_app(app, config, ready, quitters))
+        except BaseException as error:  # handed to the caller below
+            failures.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="broker", daemon=True)
+    thread.start()
+    started.wait()
+    try:
+        if not failures:
+            yield urls[0]
+    finally:
+        for quit_server in quitters:
+            with suppress(RuntimeError):  # the loop has already ended
+                quit_server()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _stop(loop: asyncio.AbstractEventLoop, quit_server: Callable[[], None]) -> None:
+    loop.call_soon_threadsafe(quit_server)
+
+
+def _listen(config: BrokerConfig) -> sockets.socket:
+    family = sockets.AF_INET6 if ":" in config.host else sockets.AF_INET
+    # Named, because asyncio switches Nagle's delay off only for sockets that name their protocol.
+    listener = sockets.socket(family, sockets.SOCK_STREAM, sockets.IPPROTO_TCP)
+    try:
+        listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror or error}",
+            check="address",
+            hint="choose another --port, or 0 for any free one",
+        ) from error
+    return listener

@@ -1,0 +1,103 @@
+"""What surrounds every request: an id, a share for each address, a line in the log, a count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sealtrain.broker.bodies import error_answer
+from sealtrain.broker.logs import request_line
+from sealtrain.broker.metrics import Metrics
+from sealtrain.broker.throttle import Shares
+from sealtrain.errors import LimitExceeded, Refused, error_by_code
+
+__all__ = ["Watch"]
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_COSTLY_READS: Final = frozenset({"/v1/keys"})
+
+
+class Watch:
+    """Outermost part of the application.
+
+    Args:
+        app: The rest of it.
+        shares: Requests by address.
+        now: The broker's time.
+        metrics: Counts them, where somebody reads the counts.
+        random: Makes request ids.
+        timer: Seconds since some moment.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        shares: Shares,
+        now: Callable[[], int],
+        metrics: Metrics | None,
+        random: Callable[[int], bytes],
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._app = app
+        self._shares = shares
+        self._now = now
+        self._metrics = metrics
+        self._random = random
+        self._timer = timer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and account for it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = self._timer(), 0
+        request_id = self._random(8).hex()
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id.encode()),
+                ]
+            await send(message)
+
+        scope.setdefault("state", {})
+        try:
+            await self._admitted(scope, receive, sending)
+        finally:
+            self._account(scope, status, request_id, self._timer() - began)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        costs = scope["method"] == "POST" or scope["path"] in _COSTLY_READS
+        try:
+            if costs and scope.get("client"):
+                self._shares.take(scope["client"][0], self._now())
+        except LimitExceeded as error:
+            scope["state"]["code"] = error.code
+            await error_answer(error, 429)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _account(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
+        route: Any = scope.get("route")
+        code: str | None = scope["state"].get("code")
+        if status == 500:
+            code = "internal"
+        told: dict[str, Any] = {
+            "method": scope["method"] if scope["method"] in _METHODS else "other",
+            # What nobody routes is not repeated: anybody may have put anything into it.
+            "path": getattr(route, "path", None) or "unknown",
+            "status": status,
+            "code": code,
+            "seconds": seconds,
+        }
+        request_line(request_id=request_id, **told)
+        if self._metrics is not None:
+            refused = code is not None and issubclass(error_by_code(code), Refused)
+            self._metrics.count(**told, refused=refused)

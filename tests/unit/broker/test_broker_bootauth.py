@@ -1,0 +1,218 @@
+"""May a dstack guest boot: the policy's words against what its KMS measured, the owners' word."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_world import GATEWAY, boot_info
+from release_world import DAY, release_world
+
+from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.base.canonical import canonical_json
+from sealtrain.broker.bootauth import BootAuthority
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.service import Broker
+from sealtrain.errors import (
+    ConfigError,
+    DataInvalid,
+    KeyProviderMismatch,
+    LimitExceeded,
+    MeasurementMismatch,
+    PlatformMismatch,
+    SealtrainError,
+    TcbStatusRefused,
+)
+from sealtrain.release.boot import BootInfo, appraise_boot, kms_target, parse_boot
+
+REGISTERS = {name: f"{number:02x}" * 48 for number, name in enumerate(("mrtd", "rtmr0", "rtmr1"))}
+REGISTERS["rtmr2"] = "99" * 48
+PROVIDER = "ab" * 91
+PAYLOAD = json.dumps({"name": "kms", "id": PROVIDER}).encode()
+
+
+def policy(**changed: Any) -> DstackPolicy:
+    fields = {
+        "tee": "dstack",
+        "tcb_status": ["UpToDate"],
+        "advisories": "none",
+        "debug": "refuse",
+        "migration": "refuse",
+        "measurements": "any",
+        "platform_ids": "any",
+        "min_tcb_evaluation_data_number": 0,
+        "max_collateral_age_s": "any",
+        "key_provider": "any",
+        "os_image_hash": "any",
+    } | changed
+    return DstackPolicy.model_validate_json(json.dumps(fields))
+
+
+def info(**changed: Any) -> BootInfo:
+    fields = {
+        "teeVariant": "dstack-tdx",
+        "mrAggregated": "11" * 32,
+        "osImageHash": "22" * 32,
+        "mrSystem": "33" * 32,
+        "appId": "66" * 20,
+        "composeHash": "77" * 32,
+        "instanceId": "",
+        "deviceId": "55" * 32,
+        "keyProviderInfo": "",
+        "tcbStatus": "UpToDate",
+        "advisoryIds": [],
+    } | changed
+    return parse_boot(canonical_json(fields))
+
+
+def system(last: bytes) -> str:
+    return hashlib.sha256(bytes.fromhex("".join(REGISTERS.values())) + last).hexdigest()
+
+
+MEASURED = {"measurements": [REGISTERS]}
+DEVICE = hashlib.sha256(bytes.fromhex("ab" * 16)).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ({}, {}),
+        (MEASURED, {"mrSystem": system(bytes(32))}),
+        (
+            MEASURED,
+            {
+                "mrSystem": system(hashlib.sha256(PAYLOAD).digest()),
+                "keyProviderInfo": PAYLOAD.hex(),
+            },
+        ),
+        ({"platform_ids": ["cd" * 16, "ab" * 16]}, {"deviceId": DEVICE}),
+        ({"key_provider": PROVIDER}, {"keyProviderInfo": PAYLOAD.hex()}),
+        ({"key_provider": PROVIDER}, {}),
+        ({"key_provider": PROVIDER, "os_image_hash": ["22" * 32]}, {}),
+        ({"advisories": ["INTEL-SA-1"]}, {"advisoryIds": ["INTEL-SA-1"]}),
+        ({"advisories": "any"}, {"advisoryIds": ["INTEL-SA-1"]}),
+        ({"tcb_status": ["UpToDate", "SWHardeningNeeded"]}, {"tcbStatus": "SWHardeningNeeded"}),
+    ],
+)
+def test_what_the_policy_lists_may_boot(rules: dict[str, Any], told: dict[str, Any]) -> None:
+    asked = info(**told)
+    assert appraise_boot(asked, policy(**rules)) is asked
+
+
+@pytest.mark.parametrize(
+    ("rules", "told", "error"),
+    [
+        ({}, {"teeVariant": "dstack-gcp-tdx"}, PlatformMismatch),
+        ({}, {"tcbStatus": "OutOfDate"}, TcbStatusRefused),
+        ({}, {"tcbStatus": "uptodate"}, TcbStatusRefused),
+        ({}, {"tcbStatus": ""}, TcbStatusRefused),
+        ({}, {"advisoryIds": ["INTEL-SA-1"]}, TcbStatusRefused),
+        ({"advisories": ["INTEL-SA-2"]}, {"advisoryIds": ["INTEL-SA-1"]}, TcbStatusRefused),
+        (MEASURED, {}, MeasurementMismatch),
+        (MEASURED, {"mrSystem": system(bytes(32)), "keyProviderInfo": "00"}, MeasurementMismatch),
+        ({"measurements": []}, {"mrSystem": system(bytes(32))}, MeasurementMismatch),
+        (
+            {"key_provider": PROVIDER, "os_image_hash": ["23" * 32]},
+            {},
+            MeasurementMismatch,
+        ),
+        (
+            {"key_provider": PROVIDER, "os_image_hash": ["22" * 32]},
+            {"osImageHash": ""},
+            MeasurementMismatch,
+        ),
+        ({"platform_ids": ["cd" * 16]}, {"deviceId": DEVICE}, PlatformMismatch),
+        ({"platform_ids": []}, {"deviceId": DEVICE}, PlatformMismatch),
+        (
+            {"key_provider": "ef" * 91},
+            {"keyProviderInfo": PAYLOAD.hex()},
+            KeyProviderMismatch,
+        ),
+        ({"key_provider": PROVIDER}, {"keyProviderInfo": "00"}, DataInvalid),
+        ({"key_provider": PROVIDER}, {"keyProviderInfo": b"[]".hex()}, DataInvalid),
+        ({"key_provider": PROVIDER}, {"keyProviderInfo": b'{"id":1}'.hex()}, DataInvalid),
+    ],
+)
+def test_what_the_policy_does_not_list_may_not(
+    rules: dict[str, Any], told: dict[str, Any], error: type[SealtrainError]
+) -> None:
+    with pytest.raises(error):
+        appraise_boot(info(**told), policy(**rules))
+
+
+def test_the_former_name_of_the_first_field_is_understood() -> None:
+    fields = json.loads(canonical_json(info().to_dict()))
+    fields["attestationMode"] = fields.pop("teeVariant")
+    assert parse_boot(canonical_json(fields)) == info()
+    with pytest.raises(DataInvalid):
+        parse_boot(canonical_json(fields | {"teeVariant": "dstack-tdx"}))
+
+
+def test_a_kms_is_approved_by_a_hash_that_no_recipe_has() -> None:
+    target = kms_target(app_id="66" * 20, compose_hash="77" * 32)
+    mark = hashlib.sha256(b"sealtrain/dstack-kms/v1:" + b"77" * 32).hexdigest()
+    assert target.to_dict() == {
+        "app_id": "66" * 20,
+        "compose_hash": "77" * 32,
+        "recipe_hash": mark,
+    }
+
+
+def test_every_answer_is_an_entry_of_the_ledger(tmp_path: Path) -> None:
+    with release_world(tmp_path, gateway_app_id=GATEWAY) as world:
+        authority = world.broker.boot
+        assert isinstance(authority, BootAuthority)
+        size = world.ledger.size
+        told, code = authority.answer("app", canonical_json(boot_info(world)))
+        assert (told.is_allowed, told.gateway_app_id) == (True, GATEWAY)
+        assert (told.reason, code) == ("", None)
+        entry = world.ledger.entry(size)
+        assert entry["kind"] == "boot"
+        body: Any = entry["body"]
+        assert body["approved_by"] == ["hospital-a", "hospital-b"]
+        assert body["recipe_hash"] == world.locked.recipe_hash
+
+        refused = canonical_json(boot_info(world, tcbStatus="OutOfDate"))
+        told, code = authority.answer("kms", refused)
+        assert (told.is_allowed, told.gateway_app_id, code) == (False, "", "tcb-status-refused")
+        assert told.reason.startswith("tcb-status-refused: ")
+        body = world.ledger.entry(size + 1)["body"]
+        assert body == {
+            "action": "boot-kms",
+            "code": "tcb-status-refused",
+            "check": "TCB status",
+            "app_id": world.locked.app_id,
+            "compose_hash": world.locked.compose_hash,
+            "digest": hashlib.sha256(refused).hexdigest(),
+        }
+        world.clock.advance(31 * DAY)
+        told, code = authority.answer("app", canonical_json(boot_info(world)))
+        assert (told.is_allowed, code) == (False, "approval-expired")
+        assert world.ledger.size == size + 3
+
+
+def test_asked_too_often_it_decides_nothing(tmp_path: Path) -> None:
+    limits = BrokerLimits(posts_per_minute=1)
+    with release_world(tmp_path, gateway_app_id="", limits=limits) as world:
+        authority = world.broker.boot
+        assert authority is not None
+        authority.answer("app", canonical_json(boot_info(world)))
+        size = world.ledger.size
+        with pytest.raises(LimitExceeded):
+            authority.answer("app", canonical_json(boot_info(world)))
+        assert world.ledger.size == size
+
+
+def test_it_is_off_unless_asked_for_and_wants_rules_for_dstack(tmp_path: Path) -> None:
+    with release_world(tmp_path) as world:
+        assert world.broker.boot is None
+        policy = insecure_simulator_policy(world.pki.root_der, tee="nitro")
+        parts = replace(world.broker._parts, gateway_app_id="", policy=policy)
+        with pytest.raises(ConfigError) as caught:
+            Broker(parts)
+        assert caught.value.got == "nitro"
