@@ -30,9 +30,10 @@ from sealtrain.broker.metrics import Metrics
 from sealtrain.broker.openapi import describe
 from sealtrain.broker.service import Broker
 from sealtrain.broker.watching import Watch
+from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.ledger import LedgerProof
-from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, Unreachable
 from sealtrain.release.messages import (
     MAX_MANIFEST_BYTES,
@@ -41,6 +42,8 @@ from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
     ChallengeRequest,
+    CosignedCheckpoint,
+    CosignedPage,
     EnvelopeDocument,
     Health,
     LedgerCheckpoint,
@@ -62,6 +65,7 @@ _log = logging.getLogger("sealtrain.broker")
 _AppId = Annotated[str, Query(pattern="^[0-9a-f]{40}$")]
 _Hash = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 _Index = Annotated[int, Query(ge=0, le=2**53 - 1)]
+_CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
 
 Serving = Callable[[], Broker]
 """Who answers; asked for with each request, so that the service can be described without one."""
@@ -178,6 +182,16 @@ def _add_ledger(app: FastAPI, broker: Serving) -> None:
         """Proof that the ledger only grew between two sizes."""
         return answer(LedgerConsistency(path=broker().ledger.consistency(first, second)))
 
+    @app.get("/v1/ledger/cosigned", response_model=CosignedPage)
+    def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
+        """Checkpoints that owners cosigned, smallest first."""
+        return answer(broker().registry.witnessing.page(start, limit))
+
+    @app.get("/v1/ledger/cosigned/latest", response_model=CosignedPage)
+    def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
+        """The newest checkpoint that so many owners cosigned."""
+        return answer(broker().registry.witnessing.newest(quorum))
+
 
 def _add_writes(app: FastAPI, broker: Serving) -> None:
     def post(
@@ -241,6 +255,13 @@ def _add_writes(app: FastAPI, broker: Serving) -> None:
         Accepted,
         throttled(lambda asked: broker().registry.register_dataset(asked)),
         "Register a dataset",
+    )
+    post(
+        "/v1/ledger/cosignatures",
+        CosignedCheckpoint,
+        CosignedPage,
+        throttled(lambda asked: broker().registry.witnessing.submit(asked)),
+        "Submit a cosignature of the ledger's checkpoint",
     )
 
     @app.post("/v1/manifests", response_model=Accepted, summary="Record a run manifest")

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 from sealtrain.release.boot import BootInfo
 from sealtrain.release.messages import (
     ChallengeRequest,
+    CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
     ReleaseRequest,
@@ -23,6 +24,7 @@ __all__ = ["describe"]
 _BODIES: tuple[type[BaseModel], ...] = (
     BootInfo,
     ChallengeRequest,
+    CosignedCheckpoint,
     EnvelopeDocument,
     ErrorBody,
     ReleaseRequest,

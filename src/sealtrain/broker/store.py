@@ -19,6 +19,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.broker.cosignatures import Cosignatures
 from sealtrain.broker.tables import (
     SCHEMA_VERSION,
     challenges,
@@ -100,6 +101,8 @@ class Transaction:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.cosignatures = Cosignatures(connection)
+        """Owners' cosignatures of the ledger."""
 
     # Challenges
 

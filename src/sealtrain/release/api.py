@@ -20,6 +20,7 @@ from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
     ChallengePurpose,
+    CosignedPage,
     Health,
     LedgerCheckpoint,
     LedgerConsistency,
@@ -188,6 +189,32 @@ class BrokerClient:
         return self._transport.get(
             "/v1/ledger/consistency", LedgerConsistency, first=first, second=second
         ).path
+
+    def ledger_cosigned(self, start: int = 0, limit: int = 100) -> tuple[str, ...]:
+        """Cosigned checkpoints of at least ``start`` entries, smallest first, at most 100.
+
+        ``consortium.witness.verify_witnessed`` checks one.
+        """
+        return self._transport.get(
+            "/v1/ledger/cosigned", CosignedPage, start=start, limit=limit
+        ).checkpoints
+
+    def ledger_witnessed(self, quorum: int) -> str | None:
+        """The newest checkpoint that claims ``quorum`` cosignatures; unverified."""
+        found = self._transport.get(
+            "/v1/ledger/cosigned/latest", CosignedPage, quorum=quorum
+        ).checkpoints
+        return found[0] if found else None
+
+    def submit_cosignature(self, cosigned: str) -> tuple[str, ...]:
+        """Hand in a cosigned checkpoint; returns it with all cosignatures so far.
+
+        Raises:
+            LedgerInconsistent: The broker no longer has the history it showed.
+            Refused: The cosignature is by no owner of the consortium.
+        """
+        body = canonical_json({"version": 1, "cosigned": cosigned})
+        return self._transport.post("/v1/ledger/cosignatures", body, CosignedPage).checkpoints
 
     def _submit(self, path: str, body: bytes, digest: str) -> int:
         accepted = self._transport.post(path, body, Accepted)

@@ -25,6 +25,7 @@ from sealtrain.base.models import (
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records.dsse import Envelope
+from sealtrain.records.note import MAX_NOTE_BYTES
 
 __all__ = [
     "MAX_DATASETS",
@@ -36,6 +37,8 @@ __all__ = [
     "Challenge",
     "ChallengePurpose",
     "ChallengeRequest",
+    "CosignedCheckpoint",
+    "CosignedPage",
     "DatasetRequest",
     "EnvelopeDocument",
     "ErrorBody",
@@ -243,6 +246,19 @@ class LedgerCheckpoint(StrictModel):
     """Head of the ledger, a signed note (§7)."""
 
     checkpoint: str
+
+
+class CosignedCheckpoint(StrictModel):
+    """A checkpoint of the ledger with an owner's cosignature (spec/ledger.md §7)."""
+
+    version: Literal[1]
+    cosigned: str = Field(max_length=MAX_NOTE_BYTES)
+
+
+class CosignedPage(StrictModel):
+    """Checkpoints with their cosignatures (spec/ledger.md §7)."""
+
+    checkpoints: tuple[str, ...] = Field(max_length=100)
 
 
 class LedgerPage(StrictModel):
