@@ -41,6 +41,7 @@ from sealtrain.errors import (
     DatasetMismatch,
     DatasetUnknown,
     EventLogMismatch,
+    KeyProviderMismatch,
     LimitExceeded,
     NoStanza,
     PlatformMismatch,
@@ -231,6 +232,18 @@ def test_a_platform_the_recipe_does_not_allow(world: ReleaseWorld) -> None:
     for owner in ("hospital-a", "hospital-b"):
         world.approve(owner, target=target_of(other), datasets=[])
     refused(world, PlatformMismatch, lambda: world.obtain(locked=other))
+
+
+def test_a_key_provider_the_recipe_does_not_pin(world: ReleaseWorld) -> None:
+    """The broker's policy says any; the recipe that owners approved does not."""
+
+    def pinned(recipe: dict[str, Any]) -> None:
+        recipe["hardware"] |= {"key_provider": "kms", "key_provider_id": "30" * 91}
+
+    other = world.lock(pinned)
+    for owner in ("hospital-a", "hospital-b"):
+        world.approve(owner, target=target_of(other), datasets=[])
+    refused(world, KeyProviderMismatch, lambda: world.obtain(locked=other))
 
 
 @pytest.mark.claim("C14")
