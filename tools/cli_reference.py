@@ -38,7 +38,9 @@ person is on stderr. Commands leave with one of six [exit codes](exit-codes.md);
 def commands(command: Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Command]]:
     """Every command that does something, with its full name, in the order of ``--help``."""
     children: dict[str, Command] = getattr(command, "commands", {})
-    if not children:
+    # A group that does something by itself; the root only shows help and version.
+    acts = len(path) > 1 and getattr(command, "invoke_without_command", False)
+    if not children or acts:
         yield " ".join(path), command
     for name, child in children.items():
         yield from commands(child, (*path, name))

@@ -1,14 +1,14 @@
-"""``approve``, ``revoke``, ``approvals``, ``log``: what owners decide, and the ledger of it."""
+"""``approve``, ``revoke``, ``approvals``: what owners decide. ``log`` is the ledger of it."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.cli.output import Json, emit, say, table
+from sealtrain.cli import log
+from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import Tally
@@ -22,6 +22,7 @@ approvals_app = typer.Typer(help="Where the approval of a recipe stands.")
 Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
+StateFile = log.StateFile
 BrokerFile = Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")]
 
 
@@ -29,7 +30,7 @@ def register(app: typer.Typer) -> None:
     """Add this noun's commands to the root."""
     app.command()(approve)
     app.command()(revoke)
-    app.command("log")(show_log)
+    app.add_typer(log.app, name="log")
     app.add_typer(approvals_app, name="approvals")
 
 
@@ -45,10 +46,14 @@ def approve(
         Path | None, typer.Option(help="app-compose.json you approved last, to see the difference.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30,
+    state: StateFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read what a recipe will do, then approve exactly that."""
+    """Read what a recipe will do, then approve exactly that.
+
+    A broker whose ledger is older than the last one you saw, or another one, gets no approval.
+    """
     from sealtrain.base.clock import system_clock
     from sealtrain.cli.connection import lock_of, target_of
     from sealtrain.cli.recipe import change_lines
@@ -77,7 +82,7 @@ def approve(
         signed_at=now,
         not_after=now + days * 86400,
     )
-    tally = _submit(decision, identity, broker, members)
+    tally = _submit(decision, identity, broker, members, state)
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
 
@@ -86,6 +91,7 @@ def revoke(
     identity: IdentityFile,
     broker: BrokerFile,
     consortium: ConsortiumFile = Path("consortium.json"),
+    state: StateFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +111,7 @@ def revoke(
         target=target_of(deployment),
         signed_at=system_clock(),
     )
-    tally = _submit(decision, identity, broker, members)
+    tally = _submit(decision, identity, broker, members, state)
     say("keys already released stay released; running guests stop when their lease ends")
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
@@ -131,37 +137,6 @@ def status(
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
 
-def show_log(
-    broker: BrokerFile,
-    start: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most entries.")] = 100,
-    as_json: Json = False,
-) -> None:
-    """Show the ledger: every approval, release, refusal and manifest, in order."""
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
-
-    client = BrokerClient(load_pin(broker).url)
-    entries = client.ledger_entries(start, limit)
-    checkpoint = client.ledger_checkpoint()
-    rows = [
-        (str(start + offset), entry["at"], entry["kind"], _summary(entry["body"]))
-        for offset, entry in enumerate(entries)
-    ]
-    emit(
-        as_json,
-        {"entries": entries, "checkpoint": checkpoint},
-        [*table(rows, header=("index", "time", "kind", "what")), "", checkpoint.strip()],
-    )
-
-
-def _summary(body: dict[str, object]) -> str:
-    """The few fields of an entry a person looks for."""
-    named = ("owner", "decision", "code", "run_id", "dataset_id", "recipe_hash")
-    shown = [f"{key}={str(body[key])[:16]}" for key in named if body.get(key)]
-    return " ".join(shown) or json.dumps(body)[:80]
-
-
 def _confirm(word: str, yes: bool) -> None:
     from sealtrain.errors import UsageError
 
@@ -172,17 +147,28 @@ def _confirm(word: str, yes: bool) -> None:
         raise UsageError("nothing was signed", got="another word", expected=word)
 
 
-def _submit(decision: Decision, identity: Path, broker: Path, consortium: Consortium) -> Tally:
+def _submit(
+    decision: Decision, identity: Path, broker: Path, consortium: Consortium, state: Path | None
+) -> Tally:
     """Sign a decision, hand it to the broker and count again from the signed decisions."""
     from sealtrain.base.clock import system_clock
+    from sealtrain.cli.connection import watched_ledger
     from sealtrain.consortium.decisions import sign_decision
     from sealtrain.keys.identity import Identity
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
 
-    client = BrokerClient(load_pin(broker).url)
-    client.submit_decision(sign_decision(decision, Identity.load(identity).signer))
-    return client.approvals_status(decision.target, consortium, system_clock())
+    envelope = sign_decision(decision, Identity.load(identity).signer)
+    index = None
+    if decision.decision == "revoke":
+        # Nothing keeps an owner from stopping, whatever became of the ledger.
+        with BrokerClient(load_pin(broker).url) as client:
+            index = client.submit_decision(envelope)
+    with watched_ledger(broker, consortium, identity, state) as watch:
+        if index is None:
+            index = watch.client.submit_decision(envelope)
+        watch.recorded(index, envelope.to_bytes())
+        return watch.client.approvals_status(decision.target, consortium, system_clock())
 
 
 def _tally_lines(tally: Tally) -> list[str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sealtrain.consortium.decisions import Target
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.witness import LedgerMemory
     from sealtrain.recipe.lock import Lock
+    from sealtrain.records.checkpoint import Checkpoint
     from sealtrain.release.client import AttestedBroker, BrokerClient
 
-__all__ = ["attested_broker", "lock_of", "target_of"]
+__all__ = ["Watch", "attested_broker", "lock_of", "target_of", "watched_ledger"]
 
 _MAX_COMPOSE = 4 << 20
 
@@ -57,3 +63,65 @@ def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, 
         now=system_clock(),
     )
     return client, attested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """A broker whose ledger extends the one its owner saw last."""
+
+    client: BrokerClient
+    kept: LedgerMemory
+    consortium: Consortium
+    before: Checkpoint | None
+    """What was remembered before."""
+
+    def recorded(self, index: int, submitted: bytes) -> None:
+        """See that a submission is in the ledger, and remember the ledger with it."""
+        from sealtrain.base.clock import system_clock
+        from sealtrain.release.watch import observe, recorded
+
+        key = self.kept.public_key
+        if key is None:
+            raise AssertionError("a watched ledger has a key")
+        observe(self.client, self.kept, self.consortium, attest=lambda: key, now=system_clock())
+        recorded(self.client, self.kept, index, submitted)
+
+
+@contextmanager
+def watched_ledger(
+    broker_file: Path, consortium: Consortium, identity: Path, state: Path | None
+) -> Iterator[Watch]:
+    """See that a broker's ledger extends the one that was seen last, and remember the new one.
+
+    Args:
+        broker_file: Of the broker.
+        consortium: As the owner holds it.
+        identity: The owner's identity file; the memory lies beside it.
+        state: The memory, where it is elsewhere.
+
+    Raises:
+        LedgerInconsistent: The ledger is shorter than it was, rewritten or forked.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.base.digests import sha256_hex
+    from sealtrain.consortium.witness import memory
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+    from sealtrain.release.watch import attested_ledger_key, observe
+
+    pin = load_pin(broker_file)
+    if state is None:
+        # One memory for each broker: each has its own ledger.
+        broker = sha256_hex(pin.url.rstrip("/").encode())[:16]
+        state = identity.with_name(f"{identity.name}.ledger-{broker}.json")
+    with BrokerClient(pin.url) as client, memory(state) as kept:
+        before = kept.checkpoint
+        now = system_clock()
+        observe(
+            client,
+            kept,
+            consortium,
+            attest=lambda: attested_ledger_key(client, pin, consortium, now=now),
+            now=now,
+        )
+        yield Watch(client=client, kept=kept, consortium=consortium, before=before)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli.log import StateFile
 from sealtrain.cli.output import Json, emit, progress_bytes, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sealtrain.keys.identity import Identity
+    from sealtrain.release.client import BrokerClient
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.stanza import Stanza
 
@@ -66,6 +68,7 @@ def seal(
     register_: Annotated[
         bool, typer.Option("--register/--no-register", help="Tell the broker of the dataset.")
     ] = True,
+    state: StateFile = None,
     as_json: Json = False,
 ) -> None:
     """Seal data for one locked recipe. Only ciphertext is written.
@@ -142,7 +145,8 @@ def seal(
             progress=advance,
         )
     if register_:
-        client.register_dataset(read_bounded(target / "dataset.json", _MAX_COMPOSE))
+        envelope = read_bounded(target / "dataset.json", _MAX_COMPOSE)
+        _register(client, envelope, broker, deployment, identity, state)
     emit(
         as_json,
         {
@@ -202,6 +206,7 @@ def rewrap(
         Path | None, typer.Option(help="app-compose.json of another recipe to add.")
     ] = None,
     broker: Annotated[Path | None, typer.Option(help="Broker file of its broker.")] = None,
+    state: StateFile = None,
     as_json: Json = False,
 ) -> None:
     """Change who may unwrap the data key; the sealed records stay as they are.
@@ -257,7 +262,7 @@ def rewrap(
             sealed_at=to_rfc3339(system_clock()),
         )
         atomic_write(sealed / "dataset.json", manifest.to_bytes(), overwrite=True)
-        client.register_dataset(manifest.to_bytes())
+        _register(client, manifest.to_bytes(), broker, deployment, identity, state)
         added = 1
     say("note: keys already released stay released; seal again under a new key to revoke them")
     emit(
@@ -341,6 +346,22 @@ def own_key(folder: Path, me: Identity) -> DataKey:
     dataset_id, stanzas = read_stanzas(folder)
     stanza = find_stanza(stanzas, kind="owner", recipient=owner_id)
     return unwrap_for_owner(stanza, dataset_id=dataset_id, owner_id=owner_id, private=me.sealing)
+
+
+def _register(
+    client: BrokerClient,
+    envelope: bytes,
+    broker: Path,
+    deployment: Path,
+    identity: Path,
+    state: Path | None,
+) -> None:
+    """Register a dataset at a broker whose ledger extends the one seen last."""
+    from sealtrain.cli.connection import lock_of, watched_ledger
+
+    members = client.consortium(lock_of(deployment).consortium_id)
+    with watched_ledger(broker, members, identity, state) as watch:
+        watch.recorded(watch.client.register_dataset(envelope), envelope)
 
 
 def _size_of(source: Path) -> int:

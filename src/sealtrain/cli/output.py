@@ -21,6 +21,7 @@ __all__ = [
     "Json",
     "emit",
     "progress_bytes",
+    "progress_items",
     "report_bug",
     "report_error",
     "say",
@@ -113,3 +114,35 @@ def progress_bytes(label: str, total: int, *, shown: bool) -> Iterator[Callable[
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.advance(task, done)
+
+
+@contextmanager
+def progress_items(label: str, total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr for work counted in pieces, once it takes longer than two seconds.
+
+    Yields:
+        The function that advances it.
+    """
+    if not shown or not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    import time
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(label, total=total)
+    begun = time.monotonic()
+
+    def advance(done: int) -> None:
+        bar.advance(task, done)
+        if not bar.live.is_started and time.monotonic() - begun > 2.0:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()

@@ -24,6 +24,7 @@ from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_che
 from sealtrain.records.ed25519 import Ed25519Signer
 
 __all__ = [
+    "KIND",
     "MAX_ENTRY_BYTES",
     "MAX_PAGE",
     "Ledger",
@@ -35,7 +36,8 @@ __all__ = [
 MAX_ENTRY_BYTES = 256 << 10
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
-_KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
+KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
+"""Spelling of an entry's kind."""
 
 
 class Ledger:
@@ -248,8 +250,8 @@ class Ledger:
 
 
 def _entry_bytes(kind: str, at: str, body: dict[str, JsonValue]) -> bytes:
-    if not _KIND.fullmatch(kind) or not isinstance(body, dict):
-        raise DataInvalid("ledger entry has no valid kind or body", expected=_KIND.pattern)
+    if not KIND.fullmatch(kind) or not isinstance(body, dict):
+        raise DataInvalid("ledger entry has no valid kind or body", expected=KIND.pattern)
     data = canonical_json({"kind": kind, "at": at, "body": body})
     if len(data) > MAX_ENTRY_BYTES:
         raise LimitExceeded(

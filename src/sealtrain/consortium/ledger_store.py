@@ -23,14 +23,14 @@ from pathlib import Path
 from sealtrain.errors import LedgerInconsistent, Unreachable
 from sealtrain.records import merkle
 
-__all__ = ["LedgerStore"]
+__all__ = ["APPLICATION_ID", "SCHEMA", "VERSION", "LedgerStore"]
 
-_APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
-_VERSION = 1
+APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
+VERSION = 1
 _BUSY_SECONDS = 30.0
 _CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 
-_SCHEMA = (
+SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE TABLE entry (i INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT",
     "CREATE TABLE node (level INTEGER NOT NULL, i INTEGER NOT NULL, hash BLOB NOT NULL, "
@@ -156,19 +156,19 @@ class LedgerStore:
     def _prepare(self, meta: dict[str, str]) -> None:
         with self._writing() as db:
             if not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
-                db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-                db.execute(f"PRAGMA user_version={_VERSION}")
-                for statement in _SCHEMA:
+                db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                db.execute(f"PRAGMA user_version={VERSION}")
+                for statement in SCHEMA:
                     db.execute(statement)
                 db.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", sorted(meta.items()))
             found = {
                 "application_id": db.execute("PRAGMA application_id").fetchone()[0],
                 "user_version": db.execute("PRAGMA user_version").fetchone()[0],
             }
-            if found != {"application_id": _APPLICATION_ID, "user_version": _VERSION}:
+            if found != {"application_id": APPLICATION_ID, "user_version": VERSION}:
                 raise _tampered("it is not a ledger of this version")
             schema = {row[0] for row in db.execute("SELECT sql FROM sqlite_schema WHERE sql > ''")}
-            if schema != set(_SCHEMA):
+            if schema != set(SCHEMA):
                 raise _tampered("its schema or its append-only triggers were changed")
             for name, value in db.execute("SELECT name, value FROM meta"):
                 if meta.get(name) != value:

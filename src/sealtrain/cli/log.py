@@ -1,0 +1,306 @@
+"""``log``: show the ledger, watch that it only grows, verify all of it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, progress_items, say, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sealtrain.consortium.audit import Auditor, AuditReport, References
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.release.client import BrokerClient
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Show the ledger: every approval, release, refusal and manifest, in order.")
+
+_MAX_SHOWN = 50
+_MAX_NOTE = 512 << 10
+
+ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
+StateFile = Annotated[
+    Path | None,
+    typer.Option(help="Where the last checkpoint is kept; beside your identity unless given."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def show(
+    context: typer.Context,
+    broker: Annotated[
+        Path | None, typer.Option(help="Broker file (made by: sealtrain broker pin).")
+    ] = None,
+    start: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most entries.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show the ledger: every approval, release, refusal and manifest, in order."""
+    from sealtrain.errors import UsageError
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    if context.invoked_subcommand is not None:
+        return
+    if broker is None:
+        raise UsageError("which ledger?", check="--broker", expected="a broker file")
+    client = BrokerClient(load_pin(broker).url)
+    entries = client.ledger_entries(start, limit)
+    checkpoint = client.ledger_checkpoint()
+    rows = [
+        (str(start + offset), entry["at"], entry["kind"], _summary(entry["body"]))
+        for offset, entry in enumerate(entries)
+    ]
+    emit(
+        as_json,
+        {"entries": entries, "checkpoint": checkpoint},
+        [*table(rows, header=("index", "time", "kind", "what")), "", checkpoint.strip()],
+    )
+
+
+@app.command()
+def witness(
+    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    consortium: ConsortiumFile = Path("consortium.json"),
+    state: StateFile = None,
+    quorum: Annotated[
+        int, typer.Option(min=0, help="Also demand a checkpoint that so many owners cosigned.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """See that the ledger only grew since last time, and cosign it.
+
+    A ledger that is shorter than it was, rewritten or forked is refused, and both signed
+    checkpoints are kept beside the state file. Run it daily, and whenever something was approved.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.cli.connection import watched_ledger
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.keys.identity import Identity
+    from sealtrain.release.watch import cosign_newest, witnessed
+
+    members = Consortium.load(consortium)
+    owner = Identity.load(identity)
+    members.owner(owner.name)
+    with watched_ledger(broker, members, identity, state) as watch:
+        before = watch.before
+        cosign_newest(
+            watch.client, watch.kept, owner=owner.name, signer=owner.signer, now=system_clock()
+        )
+        own = watch.kept.checkpoint
+        found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))
+    if own is None:
+        raise AssertionError("a watched ledger has a checkpoint")
+    emit(
+        as_json,
+        {
+            "size": own.size,
+            "root": own.root,
+            "before": None if before is None else before.size,
+            "witnessed": {"size": found.checkpoint.size, "by": sorted(found.times)},
+        },
+        [
+            f"size       {own.size} entries" + (f" (was {before.size})" if before else ""),
+            f"root       {own.root}",
+            f"witnessed  {found.checkpoint.size} entries by {', '.join(sorted(found.times))}",
+        ],
+    )
+
+
+@app.command()
+def audit(
+    consortium: ConsortiumFile = Path("consortium.json"),
+    broker: Annotated[
+        Path | None, typer.Option(help="Broker file: audit what the broker serves.")
+    ] = None,
+    database: Annotated[
+        Path | None,
+        typer.Option(help="ledger.sqlite: audit the file; broker.sqlite beside it is read too."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Your memory of the ledger (see log witness): its key and checkpoint."),
+    ] = None,
+    trust: Annotated[
+        Path | None, typer.Option(help="Trust file: the ledger's key, instead of --state.")
+    ] = None,
+    kept: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Checkpoint that was kept elsewhere (a signed note); repeat."),
+    ] = None,
+    quorum: Annotated[
+        int, typer.Option(min=0, help="Demand that so many owners cosigned a checkpoint.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Verify the whole ledger again: every entry, hash, checkpoint, decision, release and budget.
+
+    Names everything that does not hold, the first entry first, and exits 3.
+    """
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.errors import UsageError
+
+    if (broker is None) == (database is None):
+        raise UsageError("one ledger is audited", expected="either --broker or --database")
+    members = Consortium.load(consortium)
+    key, notes = _given(state, trust, kept or [])
+    if broker is not None:
+        report = _audit_broker(broker, members, key, notes, shown=not as_json)
+    elif database is not None:
+        if key is None:
+            raise UsageError(
+                "which key signs this ledger?",
+                check="--state or --trust",
+                hint="take it from an owner's state file or an auditor's trust file",
+            )
+        report = _audit_database(database, members, key, notes, shown=not as_json)
+    reached = sorted(report.witnessed.values(), reverse=True)
+    lacking = quorum > len(reached)
+    enough = reached[quorum - 1] if quorum and not lacking else None
+    emit(
+        as_json,
+        report.to_dict() | {"quorum": quorum, "witnessed_by_quorum": enough},
+        _report_lines(report, quorum, enough),
+    )
+    if lacking:
+        say(f"refused: {len(reached)} owners cosigned a checkpoint of it, not {quorum}")
+    if not report.holds or lacking:
+        raise typer.Exit(3)
+
+
+def _audit_broker(
+    broker: Path, members: Consortium, key: bytes | None, notes: list[str], *, shown: bool
+) -> AuditReport:
+    from sealtrain.base.canonical import canonical_json
+    from sealtrain.base.clock import system_clock
+    from sealtrain.records.checkpoint import verify_checkpoint
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+    from sealtrain.release.transcript import ledger_origin
+    from sealtrain.release.watch import attested_ledger_key
+
+    pin = load_pin(broker)
+    origin = ledger_origin(members.consortium_id)
+    with BrokerClient(pin.url) as client:
+        key = key or attested_ledger_key(client, pin, members, now=system_clock())
+        head = client.ledger_checkpoint()
+        size = verify_checkpoint(head, key, origin=origin).size
+        auditor = _auditor(members, key, [*notes, *_cosigned(client), head])
+        with progress_items("auditing", size, shown=shown) as advance:
+            while auditor.size < size:
+                page = client.ledger_entries(auditor.size, min(1000, size - auditor.size))
+                if not page:
+                    auditor.found("entry missing", "the broker serves no such entry", auditor.size)
+                    break
+                for entry in page[: size - auditor.size]:
+                    auditor.entry(canonical_json(entry))
+                advance(len(page))
+    return auditor.finish()
+
+
+def _cosigned(client: BrokerClient) -> Iterator[str]:
+    """Every cosigned checkpoint that a broker serves, until it serves none that is larger."""
+    start = 0
+    while page := client.ledger_cosigned(start):
+        yield from page
+        sizes = [int(note.split("\n")[1]) for note in page if note.split("\n")[1:2][0].isdecimal()]
+        if not sizes or max(sizes) < start:
+            return
+        start = max(sizes) + 1
+
+
+def _audit_database(
+    database: Path, members: Consortium, key: bytes, notes: list[str], *, shown: bool
+) -> AuditReport:
+    from sealtrain.consortium.ledger_file import audit_file, entries_in
+    from sealtrain.records.ed25519 import key_id
+    from sealtrain.release.transcript import ledger_origin
+
+    beside = database.with_name("broker.sqlite")
+    references: References | None = None
+    problem = None
+    if beside.is_file():
+        from sealtrain.broker.audited import read_beside
+
+        read = read_beside(beside)
+        references, problem = read.references, read.problem
+        notes = [*notes, *read.checkpoints]
+    else:
+        say(f"note: there is no {beside.name} beside it; only the ledger is audited")
+    auditor = _auditor(members, key, notes)
+    if problem is not None:
+        auditor.found("database", problem)
+    meta = {"origin": ledger_origin(members.consortium_id), "key_id": key_id(key)}
+    with progress_items("auditing", entries_in(database), shown=shown) as advance:
+        audit_file(database, auditor, meta, advance)
+    return auditor.finish(references)
+
+
+def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
+    from sealtrain.consortium.audit import Auditor
+    from sealtrain.release.transcript import ledger_origin
+
+    origin = ledger_origin(members.consortium_id)
+    return Auditor(members, key, origin=origin, checkpoints=notes)
+
+
+def _given(
+    state: Path | None, trust: Path | None, kept: list[Path]
+) -> tuple[bytes | None, list[str]]:
+    """The ledger's key, where it was given, and the checkpoints that were."""
+    from sealtrain.base.files import read_bounded
+    from sealtrain.consortium.witness import read_memory
+    from sealtrain.manifest.trust import load_trust
+
+    key: bytes | None = None
+    notes = [read_bounded(path, _MAX_NOTE).decode("utf-8", "replace") for path in kept]
+    if trust is not None:
+        key = load_trust(trust).broker.signing_bytes
+    if state is not None:
+        remembered = read_memory(state)
+        key = key or remembered.public_key
+        notes += [remembered.note] if remembered.note else []
+    return key, notes
+
+
+def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[str]:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in report.kinds.items())
+    unknown = ", ".join(f"{count} {kind}" for kind, count in report.unknown.items())
+    witnesses = ", ".join(f"{owner} to {size}" for owner, size in report.witnessed.items())
+    lines = [
+        f"entries      {report.size}" + (f" ({kinds})" if kinds else ""),
+        f"root         {report.root}",
+        f"checkpoints  {report.checkpoints}, {report.cosignatures} cosignatures"
+        + (f" ({witnesses})" if witnesses else ""),
+    ]
+    if enough is not None:
+        lines.append(f"witnessed    {enough} entries by {quorum} owners")
+    if unknown:
+        lines.append(f"not judged   {unknown}")
+    if report.holds:
+        return [*lines, "holds        yes"]
+    lines.append(f"holds        no: {len(report.findings)} findings")
+    for one in report.findings[:_MAX_SHOWN]:
+        lines.append(f"  {one.where}: {one.check}: {_plain(one.problem)}")
+    if len(report.findings) > _MAX_SHOWN:
+        lines.append(f"  and {len(report.findings) - _MAX_SHOWN} more; --json has all")
+    return lines
+
+
+def _plain(text: str) -> str:
+    """Words out of a doctored file, safe for a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:500])
+
+
+def _summary(body: dict[str, object]) -> str:
+    """The few fields of an entry a person looks for."""
+    named = ("owner", "decision", "code", "run_id", "dataset_id", "recipe_hash")
+    shown = [f"{key}={str(body[key])[:16]}" for key in named if body.get(key)]
+    return " ".join(shown) or json.dumps(body)[:80]

@@ -1,0 +1,247 @@
+"""Does an entry of a ledger hold, given the entries before it? See ``spec/ledger.md`` §9.
+
+``EntryRules.problems`` takes the entries in order and answers with what does not hold of each. It
+believes no field that a signature in the entry does not cover: owners' documents are verified anew,
+and what the broker did is judged by the owners' documents before it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
+from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import LedgerInconsistent, SealtrainError
+from sealtrain.records.dsse import Envelope
+
+__all__ = ["DECISION_SECONDS", "EntryRules"]
+
+DECISION_SECONDS = 60
+"""A broker decides with the time a request came; the entry is written this much later at most."""
+# Sums of decimal fractions miss by less than this.
+_ROUNDING = 1e-9
+
+
+class _Released(StrictModel):
+    dataset_id: Hex32
+    root: Hex64
+
+
+class _Reserved(StrictModel):
+    owner: OwnerName
+    name: OwnerName
+    epsilon: float = Field(ge=0, allow_inf_nan=False)
+    delta: float = Field(ge=0, le=1, allow_inf_nan=False)
+    budget: float | None = Field(ge=0, allow_inf_nan=False)
+
+
+class _Granted(StrictModel):
+    run_id: Hex32
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    datasets: tuple[_Released, ...]
+    lease_id: Hex64
+    not_after: Timestamp
+    evidence_digest: Hex64
+    receipt_digest: Hex64
+    simulated: bool
+    privacy: tuple[_Reserved, ...] = ()
+
+    @property
+    def target(self) -> Target:
+        return Target(
+            app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
+        )
+
+
+class _Recorded(StrictModel):
+    run_id: Hex32
+    manifest_digest: Hex64
+
+
+class EntryRules:
+    """What the entries so far allow. Feed it every entry, in order."""
+
+    def __init__(self, consortium: Consortium) -> None:
+        self._consortium = consortium
+        self._decisions: list[SignedDecision] = []
+        self._tallies: dict[Target, tuple[int, Tally]] = {}
+        self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
+        self._owner_of: dict[str, str] = {}
+        self._runs: dict[str, tuple[Target, str]] = {}
+        self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._once: set[tuple[str, str]] = set()
+        self.unknown: Counter[str] = Counter()
+        """Kinds it has no rule for, and how many entries of them there were."""
+
+    def problems(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        """What does not hold of the next entry; nothing when it holds.
+
+        Args:
+            kind: Of the entry.
+            at: Its time, seconds since the epoch.
+            body: Of the entry.
+        """
+        rule = {
+            "approval": self._decision,
+            "revocation": self._decision,
+            "dataset": self._dataset,
+            "release": self._granted,
+            "renewal": self._granted,
+            "manifest": self._manifest,
+            "refusal": self._refusal,
+        }.get(kind)
+        if rule is None:
+            self.unknown[kind] += 1
+            return
+        try:
+            yield from rule(kind, at, body)
+        except SealtrainError as error:
+            told = "; ".join(
+                f"{name} {value}"
+                for name in ("got", "expected")
+                if (value := getattr(error, name)) is not None
+            )
+            yield error.message + (f" ({told})" if told else "")
+
+    def _decision(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        envelope = Envelope.from_dict(body.get("envelope"))
+        signed = verify_decision(envelope, self._consortium, now=at)
+        decision = signed.decision
+        self._decisions.append(signed)
+        yield from self._repeated("decision", signed.digest)
+        if kind != ("approval" if decision.decision == "approve" else "revocation"):
+            yield f"it is called {kind} and is signed as {decision.decision}"
+        yield from _differences(
+            body,
+            {
+                "owner": signed.owner.name,
+                "decision": decision.decision,
+                **decision.target.to_dict(),
+                "digest": signed.digest,
+                "envelope": envelope.to_dict(),
+            },
+        )
+
+    def _dataset(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        envelope = Envelope.from_dict(body.get("envelope"))
+        manifest = verify_dataset(envelope, self._consortium)
+        key = (manifest.dataset_id, manifest.app_id, manifest.compose_hash)
+        before = self._datasets.get(key)
+        yield from self._repeated("dataset manifest", envelope.digest)
+        if self._owner_of.setdefault(manifest.dataset_id, manifest.owner) != manifest.owner:
+            yield f"dataset {manifest.dataset_id} belonged to another owner"
+        if before is not None and manifest.previous != before[0]:
+            yield f"it does not continue the manifest {before[0]} before it"
+        self._datasets[key] = (envelope.digest, manifest)
+        yield from _differences(
+            body,
+            {
+                "owner": manifest.owner,
+                "name": manifest.name,
+                "dataset_id": manifest.dataset_id,
+                "root": manifest.root,
+                "app_id": manifest.app_id,
+                "compose_hash": manifest.compose_hash,
+                "digest": envelope.digest,
+                "envelope": envelope.to_dict(),
+            },
+        )
+
+    def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        grant = load_model(_Granted, body, LedgerInconsistent, kind)
+        counted = self._tally(grant.target, at)
+        if counted.revoked:
+            yield f"keys were granted although {', '.join(counted.revoked_by)} had revoked"
+        elif counted.sealed:
+            yield (
+                f"keys were granted with {counted.progress} of {counted.threshold} approvals "
+                f"(missing: {', '.join(counted.missing)})"
+            )
+        elif counted.valid_until is not None and (
+            from_rfc3339(grant.not_after) > counted.valid_until + 1
+        ):
+            yield "its lease ends after the approvals it rests on"
+        yield from self._repeated("receipt", grant.receipt_digest)
+        run = self._runs.get(grant.run_id)
+        if run is not None and run[0] != grant.target:
+            yield f"run {grant.run_id} began with another recipe"
+        if kind == "renewal":
+            if run is None or run[1] != grant.lease_id:
+                yield f"run {grant.run_id} does not hold the lease that is renewed"
+            if grant.datasets or grant.privacy:
+                yield "a renewal releases and reserves nothing"
+            return
+        yield from self._repeated("lease", grant.lease_id)
+        self._runs[grant.run_id] = (grant.target, grant.lease_id)
+        for dataset in grant.datasets:
+            yield from self._released(dataset, grant, counted)
+        yield from self._reserved(grant)
+
+    def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
+        known = self._datasets.get((dataset.dataset_id, grant.app_id, grant.compose_hash))
+        if known is None or known[1].root != dataset.root:
+            yield f"dataset {dataset.dataset_id} was not registered with this root for this recipe"
+            return
+        for owner, pins in sorted(counted.pins.items()):
+            pinned = pins.get(dataset.dataset_id)
+            if pinned is None and owner == known[1].owner and pins:
+                yield f"the approval of {owner} does not pin dataset {dataset.dataset_id}"
+            if pinned is not None and pinned != dataset.root:
+                yield f"the approval of {owner} pins another root of {dataset.dataset_id}"
+
+    def _reserved(self, grant: _Granted) -> Iterator[str]:
+        for one in grant.privacy:
+            self._spent[one.owner, one.name] += one.epsilon
+            total = self._spent[one.owner, one.name]
+            if one.budget is not None and total > one.budget + _ROUNDING:
+                yield (
+                    f"epsilon {total:g} of {one.owner}/{one.name} passes the budget {one.budget:g}"
+                )
+
+    def _manifest(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        recorded = load_model(_Recorded, body, LedgerInconsistent, "manifest")
+        if recorded.run_id not in self._runs:
+            yield f"no keys were released to run {recorded.run_id}"
+        yield from self._repeated("manifest", recorded.manifest_digest)
+
+    def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        if not all(isinstance(body.get(name), str) for name in ("action", "code")):
+            yield "a refusal names what was refused and with which code"
+
+    def _tally(self, target: Target, at: int) -> Tally:
+        """Where approval stood, at most ``DECISION_SECONDS`` before ``at``; counted once."""
+        known = self._tallies.get(target)
+        if known is not None:
+            decisions, counted = known
+            until = counted.valid_until
+            if decisions == len(self._decisions) and until and counted.now <= at <= until:
+                return counted
+        counted = tally(self._decisions, self._consortium, target, at)
+        if counted.sealed and not counted.revoked:
+            earlier = tally(self._decisions, self._consortium, target, at - DECISION_SECONDS)
+            if not earlier.sealed:
+                return earlier
+        self._tallies[target] = (len(self._decisions), counted)
+        return counted
+
+    def _repeated(self, what: str, digest: str) -> Iterator[str]:
+        if (what, digest) in self._once:
+            yield f"the {what} {digest} was recorded before"
+        self._once.add((what, digest))
+
+
+def _differences(body: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    wrong = sorted(
+        name for name in {*body, *expected} if body.get(name, ...) != expected.get(name, ...)
+    )
+    if wrong:
+        yield f"{', '.join(wrong)}: not what was signed"

@@ -1,0 +1,165 @@
+"""Brokers as processes over one simulated guest, with owners that have identity files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from manifest_world import OWNERS, identity
+from release_world import BROKER_COMPOSE, lock_changed
+
+from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.attest.simulator.server import running as simulated_guest
+from sealtrain.attest.simulator.state import ensure
+from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.serve import running
+from sealtrain.consortium.approvals import Decision, Target, sign_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.client import BrokerClient
+from sealtrain.release.pin import BrokerPin
+from sealtrain.release.watch import attested_ledger_key
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.serve import serve
+fields = json.loads(sys.argv[1])
+for name in ("consortium", "policy", "state"):
+    fields[name] = Path(fields[name])
+serve(BrokerConfig(**fields), ready=lambda url: print(url, flush=True))
+"""
+
+
+@dataclass(kw_only=True)
+class BrokerSite:
+    """One consortium; any number of brokers with the same root secret."""
+
+    folder: Path
+    fields: dict[str, Any]
+    pin: BrokerPin
+    consortium: Consortium
+    locked: LockedRecipe
+
+    @property
+    def target(self) -> Target:
+        return Target(
+            app_id=self.locked.app_id,
+            compose_hash=self.locked.compose_hash,
+            recipe_hash=self.locked.recipe_hash,
+        )
+
+    @property
+    def deployment(self) -> Path:
+        return self.folder / "app-compose.json"
+
+    def state(self, name: str) -> Path:
+        return self.folder / name
+
+    def copy(self, source: str, target: str) -> None:
+        shutil.rmtree(self.state(target), ignore_errors=True)
+        shutil.copytree(self.state(source), self.state(target))
+
+    @contextmanager
+    def broker(self, state: str, port: int = 0) -> Iterator[BrokerClient]:
+        """A process that serves one state folder; stopped at the end."""
+        fields = self.fields | {"state": str(self.state(state)), "port": port}
+        with (self.folder / "log").open("a") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, json.dumps(fields)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            assert url, (self.folder / "log").read_text()
+            with BrokerClient(url) as client:
+                yield client
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+            process.stdout.close()
+
+    @contextmanager
+    def serving(self, state: str, port: int = 0) -> Iterator[BrokerClient]:
+        """The same in a thread of this process: starts sooner."""
+        fields = self.fields | {"state": self.state(state), "port": port}
+        for name in ("consortium", "policy"):
+            fields[name] = Path(fields[name])
+        with running(BrokerConfig(**fields)) as url, BrokerClient(url) as client:
+            yield client
+
+    def key(self, client: BrokerClient) -> Callable[[], bytes]:
+        now = system_clock()
+        return lambda: attested_ledger_key(client, self.pin, self.consortium, now=now)
+
+    def broker_file(self, client: BrokerClient, name: str = "broker.yaml") -> Path:
+        path = self.folder / name
+        pin = self.pin.model_copy(update={"url": client.url})
+        path.write_text(pin.to_yaml())
+        return path
+
+    def decide(self, client: BrokerClient, owner: str, decision: str = "approve") -> int:
+        """Hand a decision in, without looking at the ledger."""
+        now = system_clock()
+        fields = {
+            "consortium_id": self.consortium.consortium_id,
+            "target": self.target,
+            "signed_at": now,
+        }
+        made = (
+            Decision.approve(**fields, not_after=now + 86400)
+            if decision == "approve"
+            else Decision.revoke(**fields)
+        )
+        return client.submit_decision(sign_decision(made, identity(owner).signer))
+
+
+@contextmanager
+def broker_site(folder: Path) -> Iterator[BrokerSite]:
+    simulator = ensure(folder / "simulator", system_clock())
+    policy = insecure_simulator_policy(simulator.root_path.read_bytes())
+    (folder / "policy.yaml").write_text(yaml.safe_dump(policy.to_dict()))
+    consortium = Consortium.found(
+        name="three", owners=[identity(name).public for name in OWNERS], approve=2
+    )
+    (folder / "consortium.json").write_bytes(consortium.to_bytes())
+    (folder / "compose.json").write_bytes(BROKER_COMPOSE)
+    for name in OWNERS:
+        identity(name).save(folder / f"{name}.identity.json")
+    locked = lock_changed(consortium.consortium_id)
+    (folder / "app-compose.json").write_bytes(locked.compose_bytes)
+    socket = folder / "broker.sock"
+    with simulated_guest(socket, folder / "compose.json", folder / "simulator"):
+        yield BrokerSite(
+            folder=folder,
+            fields={
+                "consortium": str(folder / "consortium.json"),
+                "policy": str(folder / "policy.yaml"),
+                "root_secret": f"dstack:{socket}",
+                "guest": str(socket),
+                "collateral": f"file:{simulator.collateral_path}",
+                "platform": "simulator",
+            },
+            pin=BrokerPin(
+                url="http://127.0.0.1:1",
+                compose_hash=sha256_hex(BROKER_COMPOSE),
+                appraisal=policy,
+            ),
+            consortium=consortium,
+            locked=locked,
+        )
