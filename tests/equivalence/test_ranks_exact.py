@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
 def ranks(world: Path, name: str, backend: dict[str, Any], job: str = "") -> dict[str, Any]:
     """Train in ranks of a run of their own; under one name, go on from where it stopped."""
     (world / name).mkdir(exist_ok=True)
-    changes = {"phase": "cpt", "trainer": TRAINER, "backend": backend}
+    parts = {"gradient_accumulation_steps": 2 // backend.get("ranks", 1)}
+    changes = {"phase": "cpt", "trainer": TRAINER | parts, "backend": backend}
     done = subprocess.run(
         [sys.executable, VICTIM, world / name, json.dumps(changes), job],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(VICTIM.parent)])},
@@ -75,24 +77,53 @@ def ranks(world: Path, name: str, backend: dict[str, Any], job: str = "") -> dic
     return said
 
 
-@pytest.mark.claim("C23")
-@pytest.mark.claim("C24")
-@pytest.mark.parametrize("backend", ["trl", "fsdp"])
-def test_two_ranks_stopped_and_resumed_are_one_rank(
-    world: Path, alone: dict[str, Any], backend: str
-) -> None:
-    chosen = {"name": backend, "ranks": 2}
-    first = ranks(world, backend, chosen, "stops")
-    second = ranks(world, backend, chosen)
-    assert (first["checkpoints"], second["checkpoints"]) == ([3], [6, 8])
-    assert first["history"] + second["history"] == alone["history"]
-    assert {name: second[name] for name in alone if name != "history"} == {
-        name: alone[name] for name in alone if name != "history"
-    }
-    assert second["world_size"] == "2"
-    # They listened on loopback only, and nothing of a record lies in any file.
-    assert set(first["listening"]) == {"0100007F"}
-    assert first["left"] == second["left"] == []
-    written = [path for path in (world / backend).rglob("*") if path.is_file()]
+def same_as_one(said: dict[str, Any], alone: dict[str, Any]) -> None:
+    rest = alone.keys() - {"history"}
+    assert {name: said[name] for name in rest} == {name: alone[name] for name in rest}
+    assert said["left"] == []
+
+
+def only_sealed_files(folder: Path) -> None:
+    written = [path for path in folder.rglob("*") if path.is_file()]
     assert {path.suffix for path in written} == {".sealed"}
     assert not [path for path in written if CANARY.encode() in path.read_bytes()]
+
+
+@pytest.mark.claim("C24")
+def test_two_copies_are_one_rank(world: Path, alone: dict[str, Any]) -> None:
+    said = ranks(world, "copies", {"name": "trl", "ranks": 2})
+    same_as_one(said, alone)
+    assert said["history"] == alone["history"]
+    assert said["world_size"] == "2"
+    assert set(said["listening"]) == {"0100007F"}  # loopback, and nothing else
+    only_sealed_files(world / "copies")
+
+
+@pytest.mark.claim("C23")
+@pytest.mark.parametrize(
+    "backend",
+    [
+        {"name": "fsdp", "ranks": 2},
+        {"name": "deepspeed", "zero_stage": 0},
+        {"name": "deepspeed", "zero_stage": 1, "offload": "cpu"},
+        {"name": "deepspeed", "zero_stage": 2, "ranks": 2},
+        {"name": "deepspeed", "zero_stage": 3, "ranks": 2},
+    ],
+    ids=lambda backend: "-".join(map(str, backend.values())),
+)
+def test_a_model_shared_out_stopped_and_resumed_is_one_rank(
+    world: Path, alone: dict[str, Any], backend: dict[str, Any]
+) -> None:
+    if find_spec(backend["name"]) is None and backend["name"] == "deepspeed":
+        pytest.skip("DeepSpeed is not installed: pip install 'sealtrain[deepspeed]'")
+    name = "-".join(map(str, backend.values()))
+    first = ranks(world, name, backend, "stops")
+    second = ranks(world, name, backend)
+    assert (first["checkpoints"], second["checkpoints"]) == ([3], [6, 8])
+    assert first["history"] + second["history"] == alone["history"]
+    if backend.get("zero_stage") == 3:  # adds up in another order: the last bits are its own
+        whole = ranks(world, f"{name}-whole", backend | {"ranks": 1})
+        alone = alone | {"files": whole["files"]}
+    same_as_one(second, alone)
+    assert set(first["listening"]) == {"0100007F"}
+    only_sealed_files(world / name)

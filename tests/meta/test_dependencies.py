@@ -28,6 +28,7 @@ DISTRIBUTIONS = {
 # Folder → extras its modules may rely on besides the core.
 EXTRAS = {
     "training": ["train"],
+    "training/machinery": ["deepspeed"],
     "broker": ["broker"],
     "attest/simulator": ["simulator"],
     "attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read

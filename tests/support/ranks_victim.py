@@ -80,10 +80,12 @@ def main() -> None:
     from sealtrain.runner.hush import Tally, hushed
     from sealtrain.runner.lockdown import leave_no_memory, restrict
     from sealtrain.training.checkpoint import newest
+    from sealtrain.training.machinery.chosen import connected
     from sealtrain.training.ranks import gathered
     from sealtrain.training.run import train
 
     recipe = {"sft": sft, "cpt": cpt}[CHANGES.pop("phase", "sft")](**CHANGES)
+    backend = recipe.backend
     sealed = FOLDER.parent / "sealed"
     if not sealed.exists():
         sealed.mkdir()
@@ -118,7 +120,11 @@ def main() -> None:
         hushed(tally, for_good=True),
         confined_to("http://127.0.0.1:1", unix=(), writable=[FOLDER], noted=tally.note),
         gathered(
-            recipe.backend.ranks, group=needs_group(recipe.backend), secure=secured, work=other
+            backend.ranks,
+            group=needs_group(backend),
+            prepare=lambda: connected(backend.name),
+            secure=secured,
+            work=other,
         ) as ranks,
     ):
         leave_no_memory()

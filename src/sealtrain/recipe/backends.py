@@ -82,7 +82,6 @@ Backend = Annotated[Trl | Fsdp | DeepSpeed | Unsloth | Axolotl, Field(discrimina
 DEFAULT: Final = Trl(name="trl")
 """What trains when a recipe names none. It is left out of a lock: one meaning has one spelling."""
 
-_BUILT: Final = ("trl", "fsdp")
 _PHASES: Final = ("cpt", "sft")
 
 
@@ -103,8 +102,6 @@ def unfit(recipe: Any) -> str | None:
         return None
     if isinstance(backend, (Unsloth, Axolotl)):
         return unfit_for_tuner(recipe)
-    if backend.name not in _BUILT:
-        return f"backend {backend.name} cannot train yet"
     what = f"backend {backend.name}" if backend.name != "trl" else "backend.ranks above 1"
     if recipe.phase not in _PHASES:
         return f"{what} is for phases {' and '.join(_PHASES)}"
@@ -122,6 +119,17 @@ def unfit(recipe: Any) -> str | None:
     named = [name for name, wanted in unfit_settings.items() if wanted]
     if named:
         return f"{what} does not go together with {named[0]}"
+    if backend.name == "deepspeed":
+        return _unfit_for_deepspeed(recipe)
     if backend.name == "fsdp" and peft is not None and recipe.model.dtype != "float32":
         return "backend fsdp shares out weights of one kind: adapters need model.dtype float32"
+    return None
+
+
+def _unfit_for_deepspeed(recipe: Any) -> str | None:
+    backend = recipe.backend
+    if backend.offload != "none" and backend.zero_stage == 0:
+        return "backend deepspeed offloads what is shared out: zero_stage 1 to 3"
+    if recipe.trainer.bf16 or recipe.model.dtype != "float32":
+        return "backend deepspeed trains float32: trainer.bf16: false and model.dtype float32"
     return None

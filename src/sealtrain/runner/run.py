@@ -27,6 +27,7 @@ from sealtrain.runner.lockdown import leave_no_memory, restrict
 from sealtrain.runner.settings import RunSettings
 from sealtrain.runner.telling import told
 from sealtrain.runner.validating import validate_data
+from sealtrain.training.machinery.chosen import connected
 from sealtrain.training.ranks import gathered
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class _Work:
             with gathered(
                 backend.ranks,
                 group=needs_group(backend),
+                prepare=lambda: connected(backend.name),
                 secure=lambda: self._secure_rank(alone, accelerated),
                 work=self._rank,
             ) as ranks:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused, RecipeInvalid
 from sealtrain.training import checkpoint, quiet
-from sealtrain.training.backends.copies import Copies
 from sealtrain.training.best import BestSoFar
+from sealtrain.training.machinery.copies import Copies
 from sealtrain.training.position import DataPosition
 from sealtrain.training.randomness import random_states, restore_random_states, undisturbed
 from sealtrain.training.ranks import place
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from sealtrain.recipe.trainers import TrainerArguments
-    from sealtrain.training.backends.machinery import Machinery
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.egress import MetricGate
     from sealtrain.training.loaders.hugging import Positioned
+    from sealtrain.training.machinery.chosen import Machinery
     from sealtrain.training.sources import BlobStore
 
 __all__ = ["Evaluation", "RunContext", "SealedRun"]

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -169,7 +169,7 @@ class Ranks:
             hint="see whether the machine ran out of memory, then resume the run",
         )
 
-    def fork(self, rank: int, world: int, memory: int, secure: Any, work: Any) -> None:
+    def fork(self, rank: int, world: int, memory: int, first: Any, work: Any) -> None:
         """Add a rank. See ``gathered``."""
         here, there = multiprocessing.Pipe()
         inherited = [self._lifeline, here, *(one.answers for one in self._others)]
@@ -181,7 +181,7 @@ class Ranks:
                 there,
                 self._ends,
                 inherited,
-                secure,
+                first,
                 work,
             ),
             name=f"sealtrain-rank-{rank}",
@@ -211,6 +211,7 @@ def gathered(
     world: int,
     *,
     group: bool,
+    prepare: Callable[[], None],
     secure: Callable[[], None],
     work: Callable[[Any], None],
 ) -> Iterator[Ranks]:
@@ -219,7 +220,8 @@ def gathered(
     Args:
         world: How many there are, this one counted.
         group: Make a process group for one rank too, as backends want that share models out.
-        secure: Called in each other rank once it is connected: gives up what it does not need.
+        prepare: Called in every rank once it is connected, while more connections can be made.
+        secure: Called in each other rank after that: gives up what it does not need.
         work: What each other rank does with the order of ``Ranks.together``.
 
     Raises:
@@ -240,9 +242,10 @@ def gathered(
     memory = os.memfd_create("sealtrain-ranks")
     try:
         for rank in range(1, world):
-            ranks.fork(rank, world, memory, secure, work)
+            ranks.fork(rank, world, memory, (prepare, secure), work)
         try:
             _join(Place(rank=0, world=world), memory)
+            prepare()
         except RuntimeError:
             raise ranks._cause() or RankLost(  # its own
                 "the processes that train together did not find each other", check="ranks"
@@ -316,7 +319,7 @@ def _serve(
     answers: Connection,
     ends: Connection,
     inherited: list[Connection],
-    secure: Callable[[], None],
+    first: Sequence[Callable[[], None]],
     work: Callable[[Any], None],
 ) -> None:
     """Another rank's whole life."""
@@ -330,7 +333,8 @@ def _serve(
     threading.Thread(target=_end_with, args=(ends,), name="lifeline", daemon=True).start()
     try:
         _join(mine, memory)
-        secure()
+        for one_by_one in first:
+            one_by_one()
         work(answers.recv())
     except EOFError:
         return

@@ -63,8 +63,8 @@ def train(
         CheckpointRefused: ``resume`` does not fit.
         ExtraMissing: The recipe's backend is not installed.
     """
-    from sealtrain.training.backends.machinery import machinery_of
     from sealtrain.training.backends.ready import make_ready
+    from sealtrain.training.machinery.chosen import machinery_of
 
     make_ready(recipe.backend.name)  # before the libraries that it changes
     from sealtrain.training.callback import RunContext

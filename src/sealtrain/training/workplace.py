@@ -11,8 +11,8 @@ from sealtrain.training.loaders.hugging import Positioned
 from sealtrain.training.loaders.stream import RecordStream
 
 if TYPE_CHECKING:
-    from sealtrain.training.backends.machinery import Machinery
     from sealtrain.training.callback import Evaluation, RunContext
+    from sealtrain.training.machinery.chosen import Machinery
     from sealtrain.training.sources import SealedFolder, Source
 
 __all__ = ["Workplace"]

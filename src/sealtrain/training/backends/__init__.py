@@ -1,1 +1,1 @@
-"""Other ways to train: libraries made ready before all others, models laid over several ranks."""
+"""Other libraries that train: made ready before anything else is loaded, and given our data."""

@@ -8,10 +8,10 @@ told what it knows of models that arrive shared out: to leave placement and grad
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.training.machinery.outline import filled, outline_of
 from sealtrain.training.ranks import place
 from sealtrain.training.weights import refuse_another_model
 
@@ -61,7 +61,7 @@ class Sharded:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        self._outline = _outline(model)
+        self._outline = outline_of(model)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         # Over all ranks the mesh takes the group that exists: no connection is made any more.
         mesh = init_device_mesh(device, (place().world,))
@@ -108,24 +108,5 @@ class Sharded:
         weights = get_model_state_dict(trainer.model, options=options)
         if not place().leads:
             return None
-        model, self._outline = self._outline, None
-        model.load_state_dict(weights, assign=True)
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        base.tie_weights()
-        return model.to(trainer.args.device)
-
-
-def _outline(model: Any) -> Any:
-    """A copy of a model whose parameters take no memory."""
-    import torch
-
-    known: dict[int, Any] = {}
-    for one in model.parameters():
-        nothing = torch.empty_like(one, device="meta")
-        known[id(one)] = torch.nn.Parameter(nothing, one.requires_grad)
-    for module in model.modules():  # settings stay the same, also when they are changed
-        known |= {id(kept): kept for kept in [getattr(module, "config", None)] if kept is not None}
-    outline = copy.deepcopy(model, known)
-    for module in outline.modules():
-        vars(module).pop("forward", None)  # what a trainer put there computes with the original
-    return outline
+        outline, self._outline = self._outline, None
+        return filled(outline, weights, trainer.args.device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Machinery", "machinery_of"]
+__all__ = ["Machinery", "connected", "machinery_of"]
 
 
 class Machinery(Protocol):
@@ -44,9 +44,27 @@ class Machinery(Protocol):
 def machinery_of(recipe: Recipe) -> Machinery:
     """The machinery of a recipe's backend."""
     if recipe.backend.name == "fsdp":
-        from sealtrain.training.backends.sharded import Sharded
+        from sealtrain.training.machinery.sharded import Sharded
 
         return Sharded(recipe.backend)
-    from sealtrain.training.backends.copies import Copies
+    if recipe.backend.name == "deepspeed":
+        from sealtrain.training.machinery.zero import Zero
+
+        return Zero(recipe.backend, recipe.trainer)
+    from sealtrain.training.machinery.copies import Copies
 
     return Copies()
+
+
+def connected(name: str) -> None:
+    """Let a backend make connections that it needs besides the group of all ranks.
+
+    Called in every rank while that is still possible, so before the rank is locked down.
+
+    Args:
+        name: ``backend.name`` of a recipe.
+    """
+    if name == "deepspeed":
+        from sealtrain.training.machinery.zero import connect
+
+        connect()

@@ -1,0 +1,33 @@
+"""A model's outline, kept while ranks share its weights out, and filled when they are together."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["filled", "outline_of"]
+
+
+def outline_of(model: Any) -> Any:
+    """A copy of a model whose parameters take no memory."""
+    import torch
+
+    known: dict[int, Any] = {}
+    for one in model.parameters():
+        nothing = torch.empty_like(one, device="meta")
+        known[id(one)] = torch.nn.Parameter(nothing, one.requires_grad)
+    for module in model.modules():  # settings stay the same, also when they are changed
+        known |= {id(kept): kept for kept in [getattr(module, "config", None)] if kept is not None}
+    outline = copy.deepcopy(model, known)
+    for module in outline.modules():
+        vars(module).pop("forward", None)  # what a trainer put there computes with the original
+    return outline
+
+
+def filled(outline: Any, weights: Mapping[str, Any], device: Any) -> Any:
+    """The outline with these weights, which it takes as they are."""
+    outline.load_state_dict(weights, assign=True)
+    base = outline.get_base_model() if hasattr(outline, "get_base_model") else outline
+    base.tie_weights()
+    return outline.to(device)
