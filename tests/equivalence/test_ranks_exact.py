@@ -67,7 +67,11 @@ def ranks(world: Path, name: str, backend: dict[str, Any], job: str = "") -> dic
     changes = {"phase": "cpt", "trainer": TRAINER | parts, "backend": backend}
     done = subprocess.run(
         [sys.executable, VICTIM, world / name, json.dumps(changes), job],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(VICTIM.parent)])},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([*sys.path, str(VICTIM.parent)]),
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=200,

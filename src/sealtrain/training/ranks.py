@@ -230,7 +230,10 @@ def gathered(
     """
     ranks = Ranks()
     if world == 1 and not group:
-        yield ranks
+        try:
+            yield ranks
+        finally:
+            ranks.end()
         return
     if world > 1 and "torch" in sys.modules:
         raise UsageError(
