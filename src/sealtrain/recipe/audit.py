@@ -30,9 +30,10 @@ class Audit(StrictModel):
 
 def misplaced(recipe: Any) -> str | None:
     """Why a ``Recipe``'s audit cannot be done; ``None`` if it can, or none is wanted."""
-    audit, kind = recipe.audit, recipe.columns.kind
+    audit = getattr(recipe, "audit", None)
     if audit is None:
         return None
+    kind = recipe.columns.kind
     if recipe.script is not None:
         return "audit looks at our own training, not at a script"
     if kind in ("messages", "image"):

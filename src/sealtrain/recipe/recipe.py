@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
+from sealtrain.recipe.audit import misplaced
 from sealtrain.recipe.backends import DEFAULT, Backend, is_default, unfit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
@@ -86,6 +87,26 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _dropout_happens(self) -> Self:
+        switched_off = getattr(self.trainer, "disable_dropout", False)
+        if switched_off and getattr(self.peft, "lora_dropout", False):
+            raise ValueError("lora_dropout needs trainer.disable_dropout: false")
+        return self
+
+    @model_validator(mode="after")
+    def _text_needs_a_tokenizer(self) -> Self:
+        if self.reads_text and self.model.tokenizer is None:
+            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
+        return self
+
+    @model_validator(mode="after")
+    def _audit_is_possible(self) -> Self:
+        problem = misplaced(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _backend_fits(self) -> Self:
         problem = unfit(self)
         if problem is not None:
@@ -103,6 +124,11 @@ class Recipe(StrictModel):
     def owners(self) -> tuple[str, ...]:
         """Names of the owners whose data the recipe reads, sorted."""
         return tuple(sorted({dataset.owner for dataset in self.datasets}))
+
+    @property
+    def reads_text(self) -> bool:
+        """The phase turns text into tokens, so the model needs a tokenizer."""
+        return True
 
     @property
     def further_models(self) -> dict[str, ModelFromFolder]:

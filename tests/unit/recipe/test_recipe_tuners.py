@@ -16,6 +16,11 @@ from sealtrain.recipe.schema import parse_recipe
 BACKENDS = [Unsloth(name="unsloth"), Axolotl(name="axolotl")]
 LORA = {"method": "lora", "target_modules": ["q_proj"]}
 QLORA = LORA | {"quantization": {"bnb_4bit_use_double_quant": True}}
+FROM_NOTHING = {
+    "config": {"model_type": "llama"},
+    "init_seed": 1,
+    "tokenizer": {"path": "../models/base"},
+}
 PRIVATE = {
     "dp": "sgd",
     "target_epsilon": 8.0,
@@ -57,7 +62,7 @@ def test_unsloth_takes(sft: dict[str, Any], fields: dict[str, Any]) -> None:
 
 
 SHARED: list[tuple[dict[str, Any], str]] = [
-    ({"model": {"config": {"model_type": "llama"}, "init_seed": 1}}, "model.path"),
+    ({"model": FROM_NOTHING}, "model.path"),
     ({"model": BASE | {"tokenizer": {"kind": "bytes"}}}, "model.path"),
     ({"trainer": {"packing": True}}, "packs"),
     ({"trainer": {"padding_free": True, "max_length": None}}, "packs"),

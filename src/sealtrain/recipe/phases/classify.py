@@ -6,10 +6,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from sealtrain.recipe.audit import Audit, misplaced
+from sealtrain.recipe.audit import Audit
 from sealtrain.recipe.columns import Columns
-from sealtrain.recipe.fields import ColumnName, Text, by_key
+from sealtrain.recipe.fields import ColumnName, by_key
 from sealtrain.recipe.images import Augmentation, Preparation
+from sealtrain.recipe.labels import Labelled
 from sealtrain.recipe.modelspec import ModelFromConfig
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -67,22 +68,12 @@ class ClassifyArguments(TrainerArguments):
     max_length: Length = Field(default=512, description="Tokens of text read from one record.")
 
 
-class ClassifyRecipe(Recipe):
+class ClassifyRecipe(Labelled, Recipe):
     """Training of a classifier on text, on images or on columns of numbers."""
 
     phase: Literal["classify"]
     columns: ClassifyColumns
     trainer: ClassifyArguments
-    labels: tuple[Text, ...] | None = Field(
-        default=None, description="Names in order; null when records carry 0 … num_labels - 1."
-    )
-    num_labels: int = Field(
-        default_factory=lambda known: len(known.get("labels") or ()),
-        validate_default=True,
-        ge=2,
-        le=65_536,
-        description="Counted from labels when left out.",
-    )
     preparation: Preparation | None = Field(
         default=None, description="Of images; the model folder's own when null."
     )
@@ -100,22 +91,6 @@ class ClassifyRecipe(Recipe):
     )
 
     @model_validator(mode="after")
-    def _audit_is_possible(self) -> Self:
-        problem = misplaced(self)
-        if problem is not None:
-            raise ValueError(problem)
-        return self
-
-    @model_validator(mode="after")
-    def _labels_agree(self) -> Self:
-        if self.labels is not None:
-            if len(set(self.labels)) != len(self.labels):
-                raise ValueError("labels name one twice")
-            if len(self.labels) != self.num_labels:
-                raise ValueError("num_labels differs from the number of labels")
-        return self
-
-    @model_validator(mode="after")
     def _model_reads_the_columns(self) -> Self:
         if self.columns.kind == "image":
             self._model_reads_images()
@@ -124,9 +99,12 @@ class ClassifyRecipe(Recipe):
                 raise ValueError("features need model.config without a tokenizer")
             if self.peft is not None:
                 raise ValueError("features need peft: null; small models train whole")
-        elif self.model.tokenizer is None:
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
         return self
+
+    @property
+    def reads_text(self) -> bool:
+        """Neither numbers nor images become tokens."""
+        return self.columns.kind == "text"
 
     @model_validator(mode="after")
     def _changes_fit_the_columns(self) -> Self:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, by_key
@@ -65,8 +65,7 @@ class CptRecipe(Recipe):
         chosen = self.trainer.append_eos
         return self.columns.kind == "text" if chosen is None else chosen
 
-    @model_validator(mode="after")
-    def _text_and_ends_need_a_tokenizer(self) -> Self:
-        if self.model.tokenizer is None and (self.columns.kind == "text" or self.appends_eos):
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
-        return self
+    @property
+    def reads_text(self) -> bool:
+        """Text has to become tokens, and the end token has to be known."""
+        return self.columns.kind == "text" or self.appends_eos

@@ -185,20 +185,8 @@ class DpoRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
-    def _dropout_happens(self) -> Self:
-        if self.trainer.disable_dropout and getattr(self.peft, "lora_dropout", False):
-            raise ValueError("lora_dropout needs trainer.disable_dropout: false")
-        return self
-
-    @model_validator(mode="after")
     def _orpo_finds_its_tokens(self) -> Self:
         method = None if self.peft is None else self.peft.method
         if self.trainer.kind == "orpo" and method in ("p_tuning", "prompt_tuning"):
             raise ValueError(f"orpo reads logits by place, and {method} moves them; take another")
-        return self
-
-    @model_validator(mode="after")
-    def _text_needs_a_tokenizer(self) -> Self:
-        if self.model.tokenizer is None:
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
         return self

@@ -69,8 +69,6 @@ class EmbedRecipe(Recipe):
 
     @model_validator(mode="after")
     def _encoder_reads_text(self) -> Self:
-        if self.model.tokenizer is None:
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
         if self.peft is not None and not self.peft.changes_weights:
             raise ValueError(f"{self.peft.method} adds tokens that a text does not have")
         return self

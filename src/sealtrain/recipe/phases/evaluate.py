@@ -6,7 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from sealtrain.recipe.fields import Text, by_key
+from sealtrain.recipe.fields import by_key
+from sealtrain.recipe.labels import Labelled, label_count
 from sealtrain.recipe.phases.classify import ClassifyTabularColumns, ClassifyTextColumns
 from sealtrain.recipe.recipe import Recipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
@@ -26,22 +27,13 @@ class EvaluateArguments(TrainerArguments):
     max_length: Length = Field(default=512, description="Tokens of text read from one record.")
 
 
-class EvaluateRecipe(Recipe):
+class EvaluateRecipe(Labelled, Recipe):
     """Evaluation of a classifier in a clean room."""
 
     phase: Literal["evaluate"]
     columns: EvaluateColumns
     trainer: EvaluateArguments = EvaluateArguments()
-    labels: tuple[Text, ...] | None = Field(
-        default=None, description="Names in order; null when records carry 0 … num_labels - 1."
-    )
-    num_labels: int = Field(
-        default_factory=lambda known: len(known.get("labels") or ()),
-        validate_default=True,
-        ge=2,
-        le=256,
-        description="Counted from labels when left out.",
-    )
+    num_labels: int = label_count(256)
     min_records: int = Field(
         default=20,
         ge=2,
@@ -61,19 +53,16 @@ class EvaluateRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
-    def _labels_agree(self) -> Self:
-        if self.labels is not None and len(set(self.labels)) != len(self.labels):
-            raise ValueError("labels name one twice")
-        if self.labels is not None and len(self.labels) != self.num_labels:
-            raise ValueError("num_labels differs from the number of labels")
-        return self
-
-    @model_validator(mode="after")
     def _a_trained_model_is_measured(self) -> Self:
         if self.model.kind == "config":
             raise ValueError("an evaluation needs model.path or model.sealed: a trained model")
-        if (self.columns.kind == "tabular") != (self.model.tokenizer is None):
+        if not self.reads_text and self.model.tokenizer is not None:
             raise ValueError("text needs a tokenizer; features need tokenizer: null")
         if self.peft is not None or self.script is not None:
             raise ValueError("an evaluation has neither peft nor script")
         return self
+
+    @property
+    def reads_text(self) -> bool:
+        """Numbers do not become tokens."""
+        return self.columns.kind == "text"

@@ -43,20 +43,8 @@ class RewardRecipe(Recipe):
     trainer: RewardArguments
 
     @model_validator(mode="after")
-    def _dropout_happens(self) -> Self:
-        if self.trainer.disable_dropout and getattr(self.peft, "lora_dropout", False):
-            raise ValueError("lora_dropout needs trainer.disable_dropout: false")
-        return self
-
-    @model_validator(mode="after")
     def _head_and_base_share_a_type(self) -> Self:
         quantized = self.peft is not None and self.peft.quantization is not None
         if quantized and not self.trainer.bf16:
             raise ValueError("peft.quantization needs trainer.bf16: the score is in bfloat16 then")
-        return self
-
-    @model_validator(mode="after")
-    def _text_needs_a_tokenizer(self) -> Self:
-        if self.model.tokenizer is None:
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
         return self

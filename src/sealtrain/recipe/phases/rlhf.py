@@ -167,21 +167,9 @@ class RlhfRecipe(Recipe):
         return self
 
     @model_validator(mode="after")
-    def _text_needs_a_tokenizer(self) -> Self:
-        if self.model.tokenizer is None:
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
-        return self
-
-    @model_validator(mode="after")
     def _adapters_change_weights(self) -> Self:
         if self.peft is not None and not self.peft.changes_weights:
             raise ValueError(f"{self.peft.method} puts tokens before a prompt; use lora or ia3")
-        return self
-
-    @model_validator(mode="after")
-    def _dropout_happens(self) -> Self:
-        if self.trainer.disable_dropout and getattr(self.peft, "lora_dropout", False):
-            raise ValueError("lora_dropout needs trainer.disable_dropout: false")
         return self
 
     @property

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from sealtrain.recipe.audit import Audit, misplaced
+from sealtrain.recipe.audit import Audit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, Text, by_key
 from sealtrain.recipe.recipe import Recipe
@@ -94,13 +94,6 @@ class SftRecipe(Recipe):
     )
 
     @model_validator(mode="after")
-    def _audit_is_possible(self) -> Self:
-        problem = misplaced(self)
-        if problem is not None:
-            raise ValueError(problem)
-        return self
-
-    @model_validator(mode="after")
     def _losses_have_their_parts(self) -> Self:
         if self.trainer.assistant_only_loss and self.columns.kind != "messages":
             raise ValueError("assistant_only_loss needs columns: {messages: …}")
@@ -115,10 +108,4 @@ class SftRecipe(Recipe):
             return self
         if self.trainer.packing or self.trainer.padding_free:
             raise ValueError(f"{peft.method} reads one document a row: no packing")
-        return self
-
-    @model_validator(mode="after")
-    def _text_needs_a_tokenizer(self) -> Self:
-        if self.model.tokenizer is None:
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
         return self

@@ -103,8 +103,6 @@ class VlmRecipe(Recipe):
 
     @model_validator(mode="after")
     def _model_reads_images_and_text(self) -> Self:
-        if self.model.tokenizer is None:
-            raise ValueError("model needs a tokenizer: {kind: bytes} or {path: …}")
         if isinstance(self.model, ModelFromConfig):
             if self.model.config["model_type"] not in ARCHITECTURES:
                 raise ValueError(f"model_type is one of {', '.join(ARCHITECTURES)}")
