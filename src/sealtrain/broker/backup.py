@@ -130,7 +130,7 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
             files=tuple(_described(folder / name) for name in _FILES),
         )
         packed = folder / "packed"
-        with packed.open("xb") as target, tarfile.open(fileobj=target, mode="w") as archive:
+        with _private(packed) as target, tarfile.open(fileobj=target, mode="w") as archive:
             head = canonical_json(manifest.to_dict())
             _add(archive, _MANIFEST, BytesIO(head), len(head))
             for one in manifest.files:
@@ -190,7 +190,7 @@ def _copy_both(state: Path, folder: Path) -> None:
         try:
             for name in _FILES:
                 target = folder / name
-                os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                _private(target).close()
                 with closing(_open(state / name)) as source, closing(_open(target)) as copy:
                     source.backup(copy)
                     copy.execute("PRAGMA journal_mode = DELETE")  # one file each
@@ -287,8 +287,7 @@ def _member(archive: tarfile.TarFile, name: str, max_bytes: int) -> IO[bytes]:
 
 def _extract(data: IO[bytes], target: Path, expected: BackupFile) -> None:
     digest, size = hashlib.sha256(), 0
-    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
+    with _private(target) as out:
         while block := data.read(_BLOCK):
             digest.update(block)
             size += len(block)
@@ -316,6 +315,11 @@ def _add(archive: tarfile.TarFile, name: str, data: IO[bytes], size: int) -> Non
     head = tarfile.TarInfo(name)
     head.size, head.mode = size, 0o600
     archive.addfile(head, data)
+
+
+def _private(path: Path) -> IO[bytes]:
+    """A new file that only its owner reads."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
 
 
 def _open(path: Path) -> sqlite3.Connection:

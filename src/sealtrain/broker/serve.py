@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from sealtrain.broker.service import Broker
 
-__all__ = ["assembled", "listening", "running", "serve"]
+__all__ = ["assembled", "listening", "require_extra", "running", "serve"]
 
 _FREE_BYTES = 64 << 20
 
@@ -109,7 +109,7 @@ def assembled(
     config: BrokerConfig, *, clock: Clock = system_clock, random: Randomness = os.urandom
 ) -> Iterator[Broker]:
     """A broker without HTTP, from its configuration. Arguments and errors as ``serve``."""
-    _require_extra()
+    require_extra()
     from sealtrain.broker.keyring import Keyring
     from sealtrain.broker.parts import BrokerParts
     from sealtrain.broker.service import Broker
@@ -203,7 +203,12 @@ def _able(config: BrokerConfig) -> None:
     gpu_collateral(config)
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
+    """Return if what the broker needs is installed.
+
+    Raises:
+        ExtraMissing: It is not.
+    """
     try:
         import fastapi
         import prometheus_client

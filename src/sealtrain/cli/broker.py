@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.cli import broker_operations
 from sealtrain.cli.output import Json, emit, say
 
 __all__ = ["app"]
@@ -131,3 +132,6 @@ def pin(
         {"broker": str(out), "url": url, "compose_hash": compose_hash},
         [f"broker        {url}", f"compose hash  {compose_hash}"],
     )
+
+
+broker_operations.register(app)

@@ -1,0 +1,192 @@
+"""``broker status``, ``backup``, ``restore``, ``openapi``, ``approve-kms``: what comes later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the noun."""
+    app.command()(status)
+    app.command()(backup)
+    app.command()(restore)
+    app.command()(openapi)
+    app.command("approve-kms")(approve_kms)
+
+
+def status(
+    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    as_json: Json = False,
+) -> None:
+    """Ask a broker how it is. Leaves with 4 when it cannot decide; nothing here is verified."""
+    from sealtrain.errors import AnswerInvalid, BrokerUnreachable
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    with BrokerClient(load_pin(broker).url, timeout=10.0) as client:
+        health = client.health()
+        try:
+            client.ready()
+            ready = True
+        except BrokerUnreachable:
+            ready = False
+        consortium = client.consortium(health.consortium_id)
+        head = client.ledger_checkpoint().splitlines()
+        if len(head) < 3:
+            raise AnswerInvalid("the broker's checkpoint is none", check="checkpoint")
+    shown = {
+        "url": client.url,
+        "version": health.version,
+        "healthy": True,
+        "ready": ready,
+        "consortium": {
+            "name": consortium.name,
+            "id": health.consortium_id,
+            "owners": len(consortium.owners),
+            "approve": consortium.approve,
+        },
+        "ledger": {"origin": head[0], "size": head[1], "root": head[2]},
+    }
+    emit(
+        as_json,
+        shown,
+        [
+            f"broker      {client.url}",
+            f"version     {health.version}",
+            f"ready       {'yes' if ready else 'no'}",
+            f"consortium  {consortium.name} ({consortium.approve} of {len(consortium.owners)})",
+            f"ledger      {head[1]} entries, root {head[2]}",
+        ],
+    )
+    if not ready:
+        raise typer.Exit(4)
+
+
+def backup(
+    state: Annotated[Path, typer.Option(help="Folder of the broker's state.")],
+    out: Annotated[Path, typer.Option(help="File to write.")],
+    as_json: Json = False,
+) -> None:
+    """Copy a broker's state while it runs. The root secret is not in it: keep that elsewhere."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.broker.backup import back_up
+
+    made = back_up(state, out, now=system_clock())
+    emit(
+        as_json,
+        {"backup": str(out), **made.to_dict()},
+        [
+            f"backup  {out}",
+            f"ledger  {made.ledger_size} entries, root {made.ledger_root}",
+        ],
+    )
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="The backup.")],
+    state: Annotated[Path, typer.Option(help="Folder to fill; empty or absent.")],
+    as_json: Json = False,
+) -> None:
+    """Put a backup back, verified, into an empty folder. Leases in it end: guests resume."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.broker.backup import restore as put_back
+
+    done = put_back(file, state, now=system_clock())
+    made = done.manifest
+    say("compare the root with the newest checkpoint an owner kept: sealtrain log audit")
+    emit(
+        as_json,
+        {
+            "state": str(state),
+            "leases_ended": done.leases_ended,
+            "challenges_ended": done.challenges_ended,
+            **made.to_dict(),
+        },
+        [
+            f"state   {state}, as of {made.made_at}",
+            f"ledger  {made.ledger_size} entries, root {made.ledger_root}",
+            f"ended   {done.leases_ended} leases, {done.challenges_ended} challenges",
+        ],
+    )
+
+
+def openapi(
+    boot_auth: Annotated[
+        bool, typer.Option("--boot-auth", help="With the paths for dstack's KMS.")
+    ] = False,
+) -> None:
+    """Print the OpenAPI document of the service."""
+    from sealtrain.broker.serve import require_extra
+
+    require_extra()
+    from sealtrain.broker.http import described
+
+    typer.echo(json.dumps(described(boot_auth=boot_auth), indent=2))
+
+
+def approve_kms(
+    deployment: Annotated[Path, typer.Argument(help="app-compose.json of the dstack KMS.")],
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
+        "consortium.json"
+    ),
+    app_id: Annotated[
+        str | None, typer.Option(help="Its app id, if not the start of its compose hash.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke it instead.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Approve a dstack KMS that asks this broker who may boot (serve --boot-auth)."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.base.digests import sha256_hex
+    from sealtrain.base.files import read_bounded
+    from sealtrain.consortium.decisions import Decision, sign_decision
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.errors import UsageError
+    from sealtrain.keys.identity import Identity
+    from sealtrain.release.boot import kms_target
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    compose_hash = sha256_hex(read_bounded(deployment, 4 << 20))
+    target = kms_target(app_id=app_id or compose_hash[:40], compose_hash=compose_hash)
+    word = "REVOKE" if revoke else "APPROVE"
+    if not yes:
+        say(f"compose hash  {compose_hash}")
+        say(f"app id        {target.app_id}")
+        if typer.prompt(f"Type {word} to go on", err=True) != word:
+            raise UsageError("nothing was signed", got="another word", expected=word)
+    members, now = Consortium.load(consortium), system_clock()
+    made = (
+        Decision.revoke(consortium_id=members.consortium_id, target=target, signed_at=now)
+        if revoke
+        else Decision.approve(
+            consortium_id=members.consortium_id,
+            target=target,
+            signed_at=now,
+            not_after=now + days * 86400,
+        )
+    )
+    with BrokerClient(load_pin(broker).url) as client:
+        client.submit_decision(sign_decision(made, Identity.load(identity).signer))
+        tally = client.approvals_status(target, members, now)
+    emit(
+        as_json,
+        tally.to_dict(),
+        [
+            f"status    {'sealed' if tally.sealed else 'unsealed'}",
+            f"progress  {tally.progress}/{tally.threshold}",
+            f"approved  {', '.join(tally.approved_by) or '-'}",
+        ],
+    )
