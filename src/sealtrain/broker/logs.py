@@ -1,6 +1,7 @@
 """The broker's log: one line an event, as text or JSON, and never a secret.
 
-1. A line of a request holds its id, method, path template, status, code and duration. Never a body,
+1. An event is one line, whatever stands in it. A request's holds its id, method, path template,
+   status, code and duration; never a body,
    a query, a key, an address or the name of a record.
 2. Of an exception only its kind is written: its message and its frames may hold values.
 """
@@ -42,7 +43,8 @@ class _Lines(logging.Formatter):
         if self._form == "json":
             return json.dumps(line, ensure_ascii=True)
         shown = [f"{key}={value}" for key, value in line.items() if value is not None]
-        return " ".join([line["time"], line["level"], line["logger"], line["message"], *shown[4:]])
+        text = " ".join([line["time"], line["level"], line["logger"], line["message"], *shown[4:]])
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def configure(form: LogFormat) -> None:

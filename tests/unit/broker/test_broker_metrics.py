@@ -1,0 +1,96 @@
+"""Numbers for Prometheus: what was granted, what was refused and why, how long, how much."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+import httpx
+import pytest
+from broker_world import boot_info, config_of
+from prometheus_client.parser import text_string_to_metric_families
+from release_world import release_world
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.broker.http import broker_app
+from sealtrain.broker.metrics import Metrics, metrics_page
+from sealtrain.broker.server import serving
+from sealtrain.errors import Unreachable, UsageError
+
+
+def page(port: int) -> dict[tuple[str, ...], float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_page_counts_what_was_asked_and_names_nobody(tmp_path: Path) -> None:
+    secret = "rosebud" * 5
+    with release_world(tmp_path, gateway_app_id="") as world:
+        metrics = Metrics(world.broker)
+        app = broker_app(world.broker, metrics)
+        with metrics_page(metrics, 0) as port, serving(app, config_of(tmp_path)) as url:
+            assert page(port())["sealtrain_broker_granted_total", "release"] == 0
+            ask = {"version": 1, "consortium_id": world.consortium.consortium_id}
+            info = boot_info(world)
+            with httpx.Client(base_url=url, trust_env=False) as client:
+                client.post("/v1/challenges", content=canonical_json(ask | {"purpose": "release"}))
+                client.post("/bootAuth/app", content=canonical_json(info))
+                client.post("/bootAuth/kms", content=canonical_json(info))
+                client.post("/v1/challenges", content=b"{}")
+                for path in (f"/{secret}", "/"):
+                    client.get(f"{path}{secret}")
+                client.request(secret.upper(), "/v1/health")
+            found = page(port())
+            size = world.ledger.size
+            compose_hash = world.locked.compose_hash
+    assert found["sealtrain_broker_granted_total", "challenge"] == 1
+    assert found["sealtrain_broker_granted_total", "boot-app"] == 1
+    assert found["sealtrain_broker_granted_total", "boot-kms"] == 0
+    assert found["policy_violations_total", "approvals-missing"] == 1
+    assert [key for key in found if key[0] == "policy_violations_total"] == [
+        ("policy_violations_total", "approvals-missing")
+    ]
+    assert found["sealtrain_broker_ledger_entries",] == size
+    assert found["sealtrain_broker_challenges_outstanding",] == 1
+    assert found["sealtrain_broker_decisions",] == 2
+    assert found["sealtrain_broker_leases",] == 0
+    counted = "sealtrain_broker_request_seconds_count"
+    assert found[counted, "POST", "/v1/challenges", "200"] == 1
+    assert found[counted, "POST", "/v1/challenges", "400"] == 1
+    assert found[counted, "GET", "unknown", "404"] == 2
+    assert found[counted, "other", "/v1/health", "405"] == 1
+    assert secret not in str(found).lower()
+    assert compose_hash not in str(found)
+
+
+def test_without_its_databases_the_page_still_shows_what_was_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with release_world(tmp_path) as world:
+        metrics = Metrics(world.broker)
+
+        def gone(*_: object) -> None:
+            raise Unreachable("the disk is gone")
+
+        monkeypatch.setattr(world.broker, "sizes", gone)
+        with metrics_page(metrics, 0) as port:
+            found = page(port())
+    assert ("sealtrain_broker_granted_total", "release") in found
+    assert ("sealtrain_broker_ledger_entries",) not in found
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with release_world(tmp_path) as world:
+        metrics = Metrics(world.broker)
+        with (
+            metrics_page(metrics, 0) as port,
+            pytest.raises(UsageError) as caught,
+            metrics_page(metrics, port()),
+        ):
+            raise AssertionError("two pages on one port")
+    assert caught.value.check == "metrics port"
