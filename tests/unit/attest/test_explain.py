@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +18,26 @@ from exhibit_world import (
     snp_rules,
     tdx_rules,
 )
-from policies import intel
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import Explanation, explain
 from sealtrain.attest.explain.field import shortened
-from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
 from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.base.canonical import canonical_json
-from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
-    ComposeHashMismatch,
     DataInvalid,
     EvidenceRefused,
-    GpuSetRefused,
-    ReferenceValueInvalid,
-    ReportDataMismatch,
 )
 
 NOW = 1_800_000_000
-DOCUMENT = b'{"name":"bare"}'
 
 
 @pytest.fixture(scope="module")
@@ -249,101 +238,6 @@ def test_every_rule_for_a_processor_has_its_line(shared: Path, real: dict[str, R
         found = explained(shared, real[name])
         rules = {f"cpu.{field}" for field in real[name].policy["cpu"]} - {"cpu.tee"}
         assert rules <= {line.policy for line in found.lines}, name
-
-
-@pytest.mark.parametrize(
-    ("name", "policy", "code"),
-    [
-        ("tdx/tdx_quote", intel(), "platform-mismatch"),
-        ("dstack/verifier-fixtures/quote-report.json", tdx_rules(), "platform-mismatch"),
-        ("nitro/prod_2025_pubkey.cose", tdx_rules(), "platform-mismatch"),
-        ("sev-snp/genoa_azure_v3.report.bin", nitro_rules(), "platform-mismatch"),
-        ("nvidia/hopper_single_ppcie.json", nitro_rules(), "gpu-set-refused"),
-        ("nvidia/hopper_single_ppcie.json", {**gpu_rules(), "gpu": "any"}, "gpu-set-refused"),
-        ("nvidia/hopper_535.report.bin", nitro_rules(), "gpu-set-refused"),
-        ("nvidia/hopper_535.report.bin", gpu_rules(gpu_count=8), "gpu-set-refused"),
-        ("nvidia/hopper_535.report.bin", gpu_rules(nras="require"), "remote-verdict-refused"),
-        ("nvidia/hopper_multi4_ppcie.json", gpu_rules(gpu_count=3), "gpu-set-refused"),
-        (
-            "nvidia/hopper_multi4_ppcie.json",
-            gpu_rules(gpu_count=4, nras="require"),
-            "remote-verdict-refused",
-        ),
-        ("nvidia/switch_ls10.json", gpu_rules(switch_count=4), "gpu-set-refused"),
-    ],
-)
-def test_a_policy_for_something_else_accepts_nothing(
-    shared: Path, real: dict[str, Real], name: str, policy: dict[str, Any], code: str
-) -> None:
-    one, rules = real[name], policy_from_dict(policy)
-    with pytest.raises(EvidenceRefused) as refused:
-        examine(exhibit_of(shared, name), one.beside(shared), rules, one.at)
-    assert refused.value.code == code
-    found = explain(exhibit_of(shared, name), one.beside(shared), rules, one.at)
-    assert found.signatures_verified  # it is what it is, and not what the policy asks for
-    assert code in {line.code for line in found.lines}
-
-
-def test_a_deployment_document_that_was_not_measured_is_refused_on_every_platform(
-    shared: Path, real: dict[str, Real]
-) -> None:
-    for name, one in real.items():
-        if not name.startswith("nvidia"):
-            exhibit, beside = exhibit_of(shared, name), one.beside(shared, app_compose=b"{}")
-            with pytest.raises(ComposeHashMismatch):
-                examine(exhibit, beside, one.rules(), one.at)
-
-
-def _bare(tee: str) -> tuple[bytes, bytes, Beside]:
-    """What a simulated platform signs for a document, by itself; its root; what lies beside."""
-    said, digest = bytes(range(64)), sha256_hex(DOCUMENT)
-    if tee == "nitro":
-        nsm = SimulatedNsm(SimulatedNitroPki(b"a bare enclave!!"), clock=lambda: NOW)
-        measure_compose(nsm, DOCUMENT)
-        raw = attestation(nsm, nonce=said)
-        return raw, SimulatedNitroPki(b"a bare enclave!!").root_der, Beside(nonce=said)
-    if tee == "snp":
-        snp = SimulatedSnp(b"a bare SNP guest")
-        beside = Beside(nonce=said, certificates=snp.certificates())
-        return snp.report(said, DOCUMENT), snp.root_der, beside
-    pki = SimulatedPki(b"a bare TDX guest")
-    config = bytes.fromhex(f"01{digest}{'00' * 15}")
-    quote = pki.quote(said, mrtd=b"\1" * 48, mr_config_id=config)
-    return quote, pki.root_der, Beside(nonce=said, collateral=pki.collateral(NOW))
-
-
-@pytest.mark.parametrize("tee", ["tdx", "nitro", "snp"])
-def test_the_measured_document_and_the_nonce_bind_a_bare_statement(tee: str) -> None:
-    raw, root, beside = _bare(tee)
-    policy = insecure_simulator_policy(root, tee=tee)
-    exhibit = recognise(raw)
-    found = examine(exhibit, replace(beside, app_compose=DOCUMENT), policy, NOW + 1)
-    assert (found.bound, found.simulated) == (True, True)
-    compared = {one.name: one.outcome for one in found.submods["cpu0"].claims}
-    assert compared["compose hash"] == "equal"
-    assert compared["nonce" if tee == "nitro" else "report data"] == "equal"
-    with pytest.raises(ComposeHashMismatch):
-        examine(exhibit, replace(beside, app_compose=DOCUMENT + b" "), policy, NOW + 1)
-    for other in (bytes(64), bytes(range(63)), bytes(range(64)) + b"\0"):
-        with pytest.raises(ReportDataMismatch):
-            examine(exhibit, replace(beside, nonce=other), policy, NOW + 1)
-
-
-def test_reference_values_that_the_policy_does_not_pin_are_refused(shared: Path) -> None:
-    exhibit = exhibit_of(shared, "nvidia/rim/driver_GH100_550.144.03.xml")
-    pinned = sha256_hex(exhibit.raw)
-    at = 1_780_000_000
-    for digest, late in ((pinned, 0), (pinned, 1 << 31), ("00" * 32, 0)):
-        policy = policy_from_dict(gpu_rules(reference_values={"NV_GPU_DRIVER": [digest]}))
-        if digest == pinned:
-            examine(exhibit, Beside(), policy, at + late)
-            continue
-        with pytest.raises(ReferenceValueInvalid, match="pins"):
-            examine(exhibit, Beside(), policy, at)
-    with pytest.raises(GpuSetRefused):
-        examine(exhibit, Beside(), policy_from_dict(nitro_rules()), at)
-    with pytest.raises(ReferenceValueInvalid):
-        examine(exhibit, Beside(), policy_from_dict(gpu_rules()), at + (1 << 31))
 
 
 class TestSimulated:

@@ -242,8 +242,6 @@ def _together(
     devices = [verify_device(one, simulator_root=root, now=at.now) for one in shown]
     rules = _rules(at.policy)
     groups: list[Group] = [partial(check_set, devices)]
-    if at.policy is not None and rules is None:
-        groups.append(_no_rules(len(devices)))
     if rules is not None and claims is None:
         groups += _bare_counts(devices, rules)
         groups += map(single, _unsaid(devices))

@@ -112,7 +112,7 @@ class GpuCollateral(StrictModel):
             raise EvidenceMalformed(
                 f"GPU collateral cannot be parsed: {error.message}",
                 check="GPU collateral",
-                hint="it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it",
+                hint="it is canonical JSON (RFC 8785), as sealtrain attest fetch writes it",
             ) from error
         return cls.from_dict(value)
 

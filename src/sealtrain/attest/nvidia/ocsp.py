@@ -46,7 +46,7 @@ CLOCK_SKEW = 300
 """Seconds by which a responder's clock may be ahead."""
 
 _CHECK = "revocation"
-_HINT = "fetch collateral anew: sealtrain attest bundle"
+_HINT = "fetch collateral anew: sealtrain attest fetch"
 _MAX_RESPONDERS = 4
 _ANSWER_ERRORS = (
     *X509_ERRORS,

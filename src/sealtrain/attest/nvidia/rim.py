@@ -206,7 +206,7 @@ def _verified(
             check=_CHECK,
             got="no such file",
             expected=rim_id,
-            hint="fetch collateral for this device: sealtrain attest bundle",
+            hint="fetch collateral for this device: sealtrain attest fetch",
         )
     pins = policy.reference_values if isinstance(policy.reference_values, dict) else None
     if pins is not None and sha256_hex(xml) not in pins.get(rim_id, ()):
