@@ -222,3 +222,62 @@ def test_nothing_is_kept_beside_an_identity_but_the_memory(site: BrokerSite) -> 
         assert lacking.exit_code == 3
     (kept,) = me.parent.glob(f"{me.name}.ledger-*.json")
     assert Path(kept).stat().st_mode & 0o077 == 0
+
+
+def test_a_dataset_is_registered_only_where_the_ledger_grew(site: BrokerSite) -> None:
+    a = OWNERS[0]
+    source = site.folder / "rows.jsonl"
+    source.write_text('{"text": "one", "label": 0}\n' * 20)
+    words = (
+        *("seal", str(source), "--name", "biopsies", "--deployment", str(site.deployment)),
+        *("--identity", str(site.folder / f"{a}.identity.json")),
+        *("--state", str(site.folder / "sealing.json"), "--json"),
+    )
+    with site.serving("sealing") as broker:
+        site.copy("sealing", "sealing-older")
+        file = str(site.broker_file(broker, "sealing.yaml"))
+        port = int(broker.url.rpartition(":")[2])
+        first = ("--broker", file, "--out", str(site.folder / "first.sealed"))
+        sealed = CliRunner().invoke(app, [*words, *first])
+        assert sealed.exit_code == 0, sealed.output
+        assert [one["kind"] for one in broker.ledger_entries()] == ["dataset"]
+    site.copy("sealing-older", "sealing")
+    with site.serving("sealing", port) as broker:
+        second = ("--broker", file, "--out", str(site.folder / "second.sealed"))
+        refused = CliRunner().invoke(app, [*words, *second])
+        assert isinstance(refused.exception, LedgerInconsistent)
+        assert broker.health().ledger_size == 0
+
+
+LIES: dict[str, tuple[str, Any, str]] = {
+    "an entry changed": (
+        "ledger_entries",
+        lambda entries: [{**entries[0], "at": "2020-01-01T00:00:00Z"}, *entries[1:]],
+        "one of the entries 0 to 1",
+    ),
+    "an entry left out": ("ledger_entries", lambda entries: entries[:1], "serves no such entry"),
+    "no entries": ("ledger_entries", lambda _entries: [], "entry 0: entry missing"),
+    "nonsense cosigned": ("ledger_cosigned", lambda _notes: ("x",), "a checkpoint does not verify"),
+    "endless cosigned": ("ledger_cosigned", lambda _notes: ("a\n9\n",), "does not verify"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_an_audit_believes_no_answer(
+    site: BrokerSite, monkeypatch: pytest.MonkeyPatch, lie: tuple[str, Any, str]
+) -> None:
+    method, change, told = lie
+    honest = getattr(BrokerClient, method)
+
+    def lying(client: BrokerClient, start: int = 0, limit: int = 100) -> Any:
+        return change(honest(client, start, limit)) if start == 0 else ([])
+
+    with site.serving("lies") as broker:
+        file = str(site.broker_file(broker, "lies.yaml"))
+        for owner in OWNERS[: 2 - broker.health().ledger_size]:
+            site.decide(broker, owner)
+        assert run(site, "log", "audit", "--broker", file).exit_code == 0
+        monkeypatch.setattr(BrokerClient, method, lying)
+        audited = run(site, "log", "audit", "--broker", file)
+    assert audited.exit_code == 3, audited.output
+    assert told in audited.stdout

@@ -359,7 +359,8 @@ def _register(
     """Register a dataset at a broker whose ledger extends the one seen last."""
     from sealtrain.cli.connection import lock_of, watched_ledger
 
-    members = client.consortium(lock_of(deployment).consortium_id)
+    with client:
+        members = client.consortium(lock_of(deployment).consortium_id)
     with watched_ledger(broker, members, identity, state) as watch:
         watch.recorded(watch.client.register_dataset(envelope), envelope)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -192,7 +193,7 @@ def _audit_broker(
         key = key or attested_ledger_key(client, pin, members, now=system_clock())
         head = client.ledger_checkpoint()
         size = verify_checkpoint(head, key, origin=origin).size
-        auditor = _auditor(members, key, [*notes, *_cosigned(client), head])
+        auditor = _auditor(members, key, [*notes, *_cosigned(client, size), head])
         with progress_items("auditing", size, shown=shown) as advance:
             while auditor.size < size:
                 page = client.ledger_entries(auditor.size, min(1000, size - auditor.size))
@@ -205,15 +206,16 @@ def _audit_broker(
     return auditor.finish()
 
 
-def _cosigned(client: BrokerClient) -> Iterator[str]:
-    """Every cosigned checkpoint that a broker serves, until it serves none that is larger."""
+def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
+    """Every cosigned checkpoint that a broker serves; ends also with one that serves nonsense."""
     start = 0
-    while page := client.ledger_cosigned(start):
+    while start <= size and (page := client.ledger_cosigned(start)):
         yield from page
-        sizes = [int(note.split("\n")[1]) for note in page if note.split("\n")[1:2][0].isdecimal()]
-        if not sizes or max(sizes) < start:
+        found = [re.match(r"[^\n]*\n([0-9]{1,16})\n", note) for note in page]
+        largest = max((int(one[1]) for one in found if one), default=-1)
+        if largest < start:
             return
-        start = max(sizes) + 1
+        start = largest + 1
 
 
 def _audit_database(
