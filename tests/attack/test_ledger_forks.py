@@ -270,7 +270,7 @@ def test_an_audit_believes_no_answer(
     honest = getattr(BrokerClient, method)
 
     def lying(client: BrokerClient, start: int = 0, limit: int = 100) -> Any:
-        return change(honest(client, start, limit)) if start == 0 else ([])
+        return change(honest(client, start, limit)) if start == 0 else []
 
     with site.serving("lies") as broker:
         file = str(site.broker_file(broker, "lies.yaml"))
