@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sealtrain.errors import CheckpointRefused
 
-__all__ = ["load_weights", "refuse_another_model", "trainable_state"]
+__all__ = ["load_weights", "of_training", "refuse_another_model", "trainable_state"]
 
 
 def trainable_state(model: Any) -> dict[str, Any]:
     """Trainable parameters and persistent buffers by name."""
+    return of_training(model, model.state_dict())
+
+
+def of_training(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a checkpoint keeps of a model's state."""
     kept = {name for name, one in _parameters(model) if one.requires_grad}
     kept |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    return {name: one for name, one in model.state_dict().items() if name in kept}
+    return {name: one for name, one in state.items() if name in kept}
 
 
 def _parameters(model: Any) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.machinery.outline import filled, outline_of
 from sealtrain.training.ranks import place
-from sealtrain.training.weights import refuse_another_model
+from sealtrain.training.weights import of_training, refuse_another_model
 
 if TYPE_CHECKING:
     from sealtrain.recipe.backends import Fsdp
@@ -85,7 +85,10 @@ class Sharded:
         )
         weights = get_model_state_dict(model, options=options)
         moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)
-        return {"model": weights, "optimizer": moments} if place().leads else {}
+        if not place().leads:
+            return {}
+        # PyTorch leaves frozen weights out under one of their names only, if they are tied.
+        return {"model": of_training(model, weights), "optimizer": moments}
 
     def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
         """Each rank takes its part of the whole."""
