@@ -292,7 +292,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
         request.state.code = DataInvalid.code
-        return error_answer(DataInvalid("no such path or method", check="path"), error.status_code)
+        none = DataInvalid("no such path or method", check="path")
+        answered = error_answer(none, error.status_code)
+        answered.headers.update(error.headers or {})  # which methods there are
+        return answered
 
     app.add_middleware(_Shield)
 

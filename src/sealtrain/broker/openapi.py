@@ -63,6 +63,8 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for name, body in definitions["$defs"].items():
         schemas.setdefault(name, body)
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)  # FastAPI's own, which no answer of ours is
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
     for path in document["paths"].values():
         for operation in path.values():

@@ -1,0 +1,358 @@
+"""Running a broker: asked how it is, set back, stopped, killed, starved. Real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from broker_process import ProcessSite, end, process_site
+from broker_site import BrokerSite, broker_site
+from broker_world import served_world
+from manifest_world import OWNERS, identity
+from release_world import DAY, NOW
+from typer.testing import CliRunner
+
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.clock import system_clock
+from sealtrain.broker.backup import back_up, restore
+from sealtrain.cli import app
+from sealtrain.consortium.approvals import Decision, sign_decision
+from sealtrain.consortium.ledger_store import LedgerStore
+from sealtrain.consortium.receipts import receipt_digest
+from sealtrain.consortium.witness import memory
+from sealtrain.errors import BrokerUnreachable, LedgerInconsistent, SealtrainError
+from sealtrain.release.client import BrokerClient
+from sealtrain.release.grant import Grant
+from sealtrain.release.watch import observe
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerSite]:
+    with broker_site(tmp_path_factory.mktemp("site")) as made:
+        yield made
+
+
+def run(*words: str) -> tuple[int, Any]:
+    done = CliRunner().invoke(app, [*words, "--json"])
+    if isinstance(done.exception, SealtrainError):
+        return done.exception.exit_code, done.exception
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_status_tells_what_an_operator_asks(
+    site: BrokerSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.serving("status") as client:
+        site.decide(client, OWNERS[0])
+        broker_file = str(site.broker_file(client))
+        code, shown = run("broker", "status", "--broker", broker_file)
+        assert code == 0
+        assert shown["ready"] is True
+        assert shown["consortium"]["approve"] == 2
+        assert shown["ledger"]["size"] == "1"
+        assert shown["url"] == client.url
+
+        collateral = Path(site.fields["collateral"].removeprefix("file:"))
+        kept = collateral.read_bytes()
+        try:
+            collateral.write_bytes(b"{")
+            assert client.health().status == "ok"
+            code, shown = run("broker", "status", "--broker", broker_file)
+            assert (code, shown["ready"]) == (4, False)
+        finally:
+            collateral.write_bytes(kept)
+        client.ready()
+    code, error = run("broker", "status", "--broker", broker_file)
+    assert code == 4
+    assert isinstance(error, BrokerUnreachable)
+
+
+def test_a_broker_set_back_to_an_old_backup_is_refused_by_who_saw_more(
+    site: BrokerSite, tmp_path: Path
+) -> None:
+    kept = tmp_path / "memory.json"
+
+    def look(client: BrokerClient) -> int:
+        with memory(kept) as remembered:
+            head = observe(
+                client,
+                remembered,
+                site.consortium,
+                attest=site.key(client),
+                now=system_clock(),
+            )
+            return head.size
+
+    backup, state = str(tmp_path / "old.tar"), str(site.state("set-back"))
+    with site.serving("busy") as client:
+        site.decide(client, OWNERS[0])
+        assert look(client) == 1
+        code, made = run("broker", "backup", "--state", str(site.state("busy")), "--out", backup)
+        assert (code, made["ledger_size"]) == (0, 1)
+        site.decide(client, OWNERS[1])
+        site.decide(client, OWNERS[2], "revoke")
+        assert look(client) == 3
+    code, done = run("broker", "restore", backup, "--state", state)
+    assert (code, done["ledger_size"]) == (0, 1)
+    with site.serving("set-back") as client:
+        with pytest.raises(LedgerInconsistent):
+            look(client)
+        # Growing past what they saw does not hide it.
+        for owner in OWNERS:
+            site.decide(client, owner)
+        with pytest.raises(LedgerInconsistent):
+            look(client)
+    code, error = run("broker", "restore", backup, "--state", state)
+    assert (code, error.code) == (2, "already-exists")
+
+
+def test_the_document_of_the_service_is_strict_and_names_every_path() -> None:
+    done = CliRunner().invoke(app, ["broker", "openapi", "--boot-auth"])
+    document = json.loads(done.stdout)
+    assert {"/", "/bootAuth/app", "/bootAuth/kms", "/v1/ready", "/v1/releases"} <= set(
+        document["paths"]
+    )
+    assert (
+        "/bootAuth/app"
+        not in json.loads(CliRunner().invoke(app, ["broker", "openapi"]).stdout)["paths"]
+    )
+    loose = {
+        name
+        for name, schema in document["components"]["schemas"].items()
+        if schema.get("type") == "object" and schema.get("additionalProperties") is not False
+    }
+    assert loose == set()
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            assert {"200", "400", "429", "500"} <= set(operation["responses"]), path
+            if method == "post" and path != "/v1/manifests":
+                schema = operation["requestBody"]["content"]["application/json"]["schema"]
+                name = schema["$ref"].rpartition("/")[2]
+                assert document["components"]["schemas"][name]["additionalProperties"] is False
+
+
+def test_owners_approve_a_kms_at_the_command_line(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        world.clock.now = system_clock()
+        (tmp_path / "consortium.json").write_bytes(world.consortium.to_bytes())
+        (tmp_path / "broker.yaml").write_text(world.pin.model_copy(update={"url": url}).to_yaml())
+        (tmp_path / "kms.json").write_text('{"name":"kms"}')
+
+        def decide(owner: str, *more: str) -> Any:
+            identity(owner).save(tmp_path / f"{owner}.{len(more)}.json")
+            code, shown = run(
+                "broker",
+                "approve-kms",
+                str(tmp_path / "kms.json"),
+                "--identity",
+                str(tmp_path / f"{owner}.{len(more)}.json"),
+                "--broker",
+                str(tmp_path / "broker.yaml"),
+                "--consortium",
+                str(tmp_path / "consortium.json"),
+                "--yes",
+                *more,
+            )
+            assert code == 0, shown
+            return shown
+
+        assert decide("hospital-a")["sealed"] is True
+        assert decide("hospital-b")["sealed"] is False
+        assert decide("hospital-c", "--revoke")["revoked"] is True
+
+
+# --- Stopped, killed, starved ---------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_told_to_stop_it_finishes_what_it_began(tmp_path: Path) -> None:
+    with process_site(tmp_path) as site:
+        process, url = site.start()
+        body = canonical_json(
+            {
+                "version": 1,
+                "consortium_id": site.world.consortium.consortium_id,
+                "purpose": "release",
+            }
+        )
+        head = f"POST /v1/challenges HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        host, port = urlsplit(url).hostname, urlsplit(url).port
+        assert host
+        with socket.create_connection((host, port), timeout=10) as slow:
+            slow.sendall(head.encode() + body[:10])
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection((host, port), timeout=2).close()
+            assert process.poll() is None
+            slow.sendall(body[10:])
+            assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        assert process.wait(15) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@dataclass
+class Acknowledged:
+    """What clients were told is done."""
+
+    grants: list[Grant] = field(default_factory=list)
+    decisions: list[tuple[int, str]] = field(default_factory=list)
+    tried: int = 0
+    odd: list[BaseException] = field(default_factory=list)
+
+
+def load(site: ProcessSite, url: str, told: Acknowledged, stop: threading.Event) -> list[Any]:
+    """Threads that ask for releases and hand in decisions until they are stopped."""
+
+    def insist(act: Callable[[BrokerClient], None]) -> None:
+        while not stop.is_set():
+            try:
+                with BrokerClient(url, timeout=5.0) as client:
+                    while not stop.is_set():
+                        told.tried += 1
+                        act(client)
+            except BrokerUnreachable:
+                time.sleep(0.02)  # it was killed, or cannot write
+            except BaseException as error:
+                told.odd.append(error)
+                return
+
+    def release(client: BrokerClient) -> None:
+        told.grants.append(
+            site.world.obtain(wire=client, attested=site.attested, run_id=os.urandom(16).hex())
+        )
+
+    def decide(client: BrokerClient) -> None:
+        made = Decision.approve(
+            consortium_id=site.world.consortium.consortium_id,
+            target=site.world.target,
+            signed_at=NOW,
+            not_after=NOW + DAY,
+        )
+        envelope = sign_decision(made, identity("hospital-c").signer)
+        told.decisions.append((client.submit_decision(envelope), envelope.digest))
+
+    threads = [threading.Thread(target=insist, args=(act,)) for act in (release, decide, release)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def assert_all_is_recorded(site: ProcessSite, told: Acknowledged) -> None:
+    """The ledger holds together, with everything acknowledged, and fits the database."""
+    meta = {"origin": site.attested.origin, "key_id": site.world.keyring.signer.key_id}
+    store = LedgerStore(site.state / "ledger.sqlite", meta)
+    try:
+        size = store.recompute()
+        entries: list[Any] = [parse_json(data) for data in store.read(0, size)]
+    finally:
+        store.close()
+    receipts = {
+        one["body"]["receipt_digest"]: one["body"] for one in entries if one["kind"] == "release"
+    }
+    for grant in told.grants:
+        found = receipts[receipt_digest(grant.receipts[-1].envelope)]
+        assert (found["run_id"], found["lease_id"]) == (grant.run_id, grant.lease_id)
+    for index, digest in told.decisions:
+        assert entries[index]["body"]["digest"] == digest
+    with closing(sqlite3.connect(site.state / "broker.sqlite")) as db:
+        runs = {row[0] for row in db.execute("SELECT run_id FROM runs")}
+        leases = {row[0] for row in db.execute("SELECT lease_id FROM leases")}
+        decided = {row[0] for row in db.execute("SELECT digest FROM decisions")}
+    assert {grant.run_id for grant in told.grants} <= runs
+    assert {digest for _, digest in told.decisions} <= decided
+    # What the database says was released, the ledger says too.
+    assert runs <= {body["run_id"] for body in receipts.values()}
+    assert leases <= {body["lease_id"] for body in receipts.values()}
+    back_up(site.state, site.folder / "check.tar", now=NOW)
+    restore(site.folder / "check.tar", site.folder / "check", now=NOW)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
+    tmp_path: Path,
+) -> None:
+    chosen = random.Random(20261121)  # noqa: S311  # moments, not keys
+    told, stop, deadline = Acknowledged(), threading.Event(), time.monotonic() + 12
+    with process_site(tmp_path) as site:
+        process, url = site.start()
+        threads = load(site, url, told, stop)
+        kills = 0
+        try:
+            while kills < 4 and time.monotonic() < deadline:
+                time.sleep(chosen.uniform(0.1, 0.7))
+                assert end(process, signal.SIGKILL) == -signal.SIGKILL
+                kills += 1
+                process, again = site.start()  # audits its ledger, or does not start
+                assert again == url
+            before = len(told.grants)
+            patience = time.monotonic() + 10
+            while len(told.grants) <= before and time.monotonic() < patience:
+                time.sleep(0.02)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            assert end(process) == 0
+        assert [repr(error) for error in told.odd] == []
+        assert kills >= 2
+        assert len(told.grants) > before
+        assert told.decisions
+        assert told.tried > len(told.grants) + len(told.decisions)  # some were cut off
+        assert_all_is_recorded(site, told)
+
+
+@pytest.mark.slow
+def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
+    told, stop = Acknowledged(), threading.Event()
+    with process_site(tmp_path) as site:
+        largest = max(path.stat().st_size for path in site.state.iterdir())
+        process, url = site.start(max_file=largest + (256 << 10))
+        threads = load(site, url, told, stop)
+        try:
+            deadline = time.monotonic() + 15
+            refused = 0
+            while refused < 3 and time.monotonic() < deadline:
+                body = canonical_json(
+                    {
+                        "version": 1,
+                        "consortium_id": site.world.consortium.consortium_id,
+                        "purpose": "release",
+                    }
+                )
+                answered = httpx.post(f"{url}/v1/challenges", content=body, trust_env=False)
+                if answered.status_code != 200:
+                    assert answered.status_code == 500
+                    assert answered.json()["error"]["code"] == "internal"
+                    refused += 1
+                time.sleep(0.02)
+            assert refused == 3
+            assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            end(process)
+        assert [repr(error) for error in told.odd] == []
+        assert told.grants
+        process, url = site.start()  # with room again
+        with BrokerClient(url) as client:
+            site.world.obtain(wire=client, attested=site.attested)
+        assert end(process) == 0
+        assert_all_is_recorded(site, told)

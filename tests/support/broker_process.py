@@ -1,0 +1,122 @@
+"""Brokers as processes over the state that a release world left: killed, starved, stopped."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from release_world import BROKER_COMPOSE, NOW, ROOT, ReleaseWorld, release_world
+
+from sealtrain.attest.simulator.server import running as simulated_guest
+from sealtrain.attest.simulator.state import ensure
+from sealtrain.base.clock import system_clock
+from sealtrain.release.attested import AttestedBroker
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.serve import serve
+fields = json.loads(sys.argv[1])
+now = fields.pop("now")
+for name in ("consortium", "policy", "state"):
+    fields[name] = Path(fields[name])
+limits = BrokerLimits(posts_per_minute=1_000_000, outstanding_challenges=1_000_000)
+serve(
+    BrokerConfig(**fields, limits=limits),
+    ready=lambda url: print(url, flush=True),
+    clock=lambda: now,
+)
+"""
+
+
+@dataclass(kw_only=True)
+class ProcessSite:
+    """A consortium whose owners sealed and approved, and how to serve it in another process."""
+
+    world: ReleaseWorld
+    attested: AttestedBroker
+    folder: Path
+    state: Path
+    fields: dict[str, Any]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    def start(self, *, max_file: int | None = None) -> tuple[subprocess.Popen[str], str]:
+        """A broker process and its URL, always the same."""
+
+        def starve() -> None:
+            if max_file is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (max_file, max_file))
+
+        # A log that grows would meet the limit too.
+        log = Path("/dev/null") if max_file is not None else self.log
+        with log.open("a") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, json.dumps(self.fields)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                preexec_fn=starve,  # one thread starts it
+            )
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        if not url:
+            process.stdout.close()
+            process.wait(20)
+            raise AssertionError(f"the broker did not start: {log.read_text()[-2000:]}")
+        return process, url
+
+
+def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
+    process.send_signal(number)
+    code = process.wait(20)
+    assert process.stdout is not None
+    process.stdout.close()
+    return code
+
+
+@contextmanager
+def process_site(folder: Path) -> Iterator[ProcessSite]:
+    with release_world(folder) as world:
+        attested = world.attest()
+        [state] = folder.glob("state-*")
+    (folder / "root").write_text(ROOT.hex() + "\n")
+    (folder / "root").chmod(0o600)
+    (folder / "consortium.json").write_bytes(world.consortium.to_bytes())
+    (folder / "policy.yaml").write_text(json.dumps(world.policy.to_dict()))
+    collateral = json.dumps(world.pki.collateral(NOW).to_dict())
+    (folder / "collateral.json").write_text(collateral)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "compose.json").write_bytes(BROKER_COMPOSE)
+    ensure(folder / "simulator", system_clock())
+    with simulated_guest(folder / "guest.sock", folder / "compose.json", folder / "simulator"):
+        yield ProcessSite(
+            world=world,
+            attested=attested,
+            folder=folder,
+            state=state,
+            fields={
+                "consortium": str(folder / "consortium.json"),
+                "policy": str(folder / "policy.yaml"),
+                "root_secret": f"file:{folder / 'root'}",
+                "state": str(state),
+                "guest": str(folder / "guest.sock"),
+                "collateral": f"file:{folder / 'collateral.json'}",
+                "platform": "simulator",
+                "port": port,
+                "now": NOW,
+            },
+        )
