@@ -29,6 +29,7 @@ DISTRIBUTIONS = {
 EXTRAS = {
     "training": ["train"],
     "training/machinery": ["deepspeed"],
+    "training/backends": ["axolotl", "unsloth"],
     "broker": ["broker"],
     "attest/simulator": ["simulator"],
     "attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
@@ -46,7 +47,12 @@ NEEDED_UNSEEN = {
 def declared() -> dict[str, set[str]]:
     """Distributions by extra; the core's under the empty name."""
     table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    groups = {"": table["dependencies"], **table["optional-dependencies"]}
+    # What pip cannot resolve beside our versions lives in an environment of its own.
+    apart = {
+        path.stem: [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        for path in (REPOSITORY / "tools" / "backends").glob("*.txt")
+    }
+    groups = {"": table["dependencies"], **table["optional-dependencies"], **apart}
     return {
         extra: {canonicalize_name(Requirement(line).name) for line in lines}
         for extra, lines in groups.items()
