@@ -39,8 +39,8 @@ SNP_FAULT_MEANINGS = {
     "bad-signature": "one bit of the signature is wrong (quote-invalid)",
     "other-image": "another image was started (measurement-mismatch)",
 }
-"""What a simulated guest or platform can be told to get wrong, and the refusal it must end in, under
-a policy that looks: measurements and chips listed."""
+"""What a simulated guest or platform can be told to get wrong, and the refusal it must end in
+(under a policy that looks: measurements and chips listed)."""
 
 SNP_FAULTS = tuple(SNP_FAULT_MEANINGS)
 """Their names."""
