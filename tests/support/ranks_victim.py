@@ -28,7 +28,7 @@ JOB = sys.argv[3] if len(sys.argv) > 3 else ""
 CANARY = "rank-canary-91c3"
 
 
-ATTACKS = ("dies", "fails", "reaches")
+ATTACKS = ("dies", "reaches")
 
 
 def misbehaves() -> None:
@@ -49,8 +49,7 @@ def misbehaves() -> None:
         assert ctypes.get_errno() == errno.EACCES
         assert native.open(str(plain).encode(), os.O_CREAT | os.O_WRONLY, 0o600) == -1
         assert ctypes.get_errno() == errno.EACCES
-        raise EgressRefused("every way was shut")
-    if JOB == "fails":
+        # Every way was shut. What it says of itself stays inside, too.
         print(CANARY, file=sys.stderr, flush=True)
         os.write(2, CANARY.encode())
         raise RecordInvalid(CANARY)

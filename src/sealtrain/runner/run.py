@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -107,27 +108,47 @@ class _Work:
                 noted=run.tally.note,
             ),
         ):
-            backend = run.recipe.backend
-            with gathered(
-                backend.ranks,
-                group=needs_group(backend),
-                prepare=lambda: connected(backend.name),
-                secure=lambda: self._secure_rank(alone, accelerated),
-                work=self._rank,
-            ) as ranks:
-                if alone:
-                    ports = [address_of(url)[1] for url in urls]
-                    leave_no_memory()
-                    restrict(writable, connect=ports, programs=accelerated)
-                return told(
-                    lambda: self._trained(monitor, terminal, ranks),
-                    logs,
-                    lambda: run.tally.counts,
-                    script=self._script,
-                )
+            return told(
+                lambda: self._in_ranks(
+                    monitor,
+                    terminal,
+                    first=lambda: self._lock_down(writable, urls) if alone else None,
+                    others=lambda: self._secure_rank(alone),
+                ),
+                logs,
+                lambda: run.tally.counts,
+                script=self._script,
+            )
 
-    def _secure_rank(self, alone: bool, accelerated: bool) -> None:
+    def _in_ranks(
+        self,
+        monitor: Monitor,
+        terminal: TextIO,
+        *,
+        first: Callable[[], None],
+        others: Callable[[], None],
+    ) -> Outcome:
+        """Train as rank 0 of as many as the recipe wants, each secured once it is connected."""
+        backend = self._run.recipe.backend
+        with gathered(
+            backend.ranks,
+            group=needs_group(backend),
+            prepare=lambda: connected(backend.name),
+            secure=others,
+            work=self._rank,
+        ) as ranks:
+            first()
+            return self._trained(monitor, terminal, ranks)
+
+    @staticmethod
+    def _lock_down(writable: Sequence[Path], urls: Sequence[str]) -> None:
+        leave_no_memory()
+        ports = [address_of(url)[1] for url in urls]
+        restrict(writable, connect=ports, programs=_DRIVER.exists())
+
+    def _secure_rank(self, alone: bool) -> None:
         """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
+        accelerated = _DRIVER.exists()
         stores, writable = self._run.stores, [_kernels()] if accelerated else []
         self._rest_of_life.enter_context(
             confined_to(
@@ -139,9 +160,7 @@ class _Work:
             )
         )
         if alone:
-            leave_no_memory()
-            ports = [address_of(url)[1] for url in stores]
-            restrict(writable, connect=ports, programs=accelerated)
+            self._lock_down(writable, stores)
 
     def _rank(self, checkpoint: CheckpointRef | None) -> None:
         """What another rank does: train, and keep nothing of it."""
