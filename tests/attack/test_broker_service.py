@@ -39,9 +39,10 @@ def booting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ReleaseW
 def ask(url: str, role: str, body: bytes) -> dict[str, Any]:
     """What the KMS would read; it takes nothing but a 2xx with these three fields."""
     answered = httpx.post(f"{url}/bootAuth/{role}", content=body, trust_env=False)
-    assert answered.status_code == 200, answered.text
     document: dict[str, Any] = answered.json()
     assert set(document) == {"isAllowed", "gatewayAppId", "reason"}
+    malformed = document["reason"].startswith(("data-invalid", "limit-exceeded"))
+    assert answered.status_code == (400 if malformed else 200)
     return document
 
 
@@ -208,6 +209,15 @@ def test_without_a_ledger_it_says_nothing_that_boots(
             answered = httpx.post(f"{url}/bootAuth/app", content=document, trust_env=False)
             assert answered.status_code == 500
             assert "isAllowed" not in answered.text
+
+
+def test_a_wrong_method_is_told_every_right_one(booting: tuple[ReleaseWorld, str]) -> None:
+    _, url = booting
+    answered = httpx.request("TRACE", f"{url}/v1/approvals", trust_env=False)
+    assert answered.status_code == 405
+    assert answered.headers["allow"] == "GET, POST"
+    absent = httpx.get(f"{url}/v1/ledger/proof", params={"index": 10**6}, trust_env=False)
+    assert absent.status_code == 404
 
 
 def test_where_it_is_off_there_is_no_webhook(tmp_path: Path) -> None:

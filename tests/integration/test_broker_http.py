@@ -371,7 +371,7 @@ def test_an_oversize_body_of_unannounced_length(site: Site) -> None:
         ("/v1/keys?app_id=XY&compose_hash=1&nonce=2", 400),
         ("/v1/ledger/proof?index=-1", 400),
         ("/v1/ledger/entries?limit=100000", 400),
-        ("/v1/ledger/consistency?first=5&second=999999", 400),
+        ("/v1/ledger/consistency?first=5&second=999999", 404),
         ("/v1/releases", 405),
     ],
 )

@@ -19,7 +19,7 @@ from sealtrain.broker.bodies import answer, read_body
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.throttle import Throttle
-from sealtrain.errors import ConfigError, SealtrainError, Unreachable
+from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded, SealtrainError, Unreachable
 from sealtrain.release.boot import (
     MAX_BOOT_BYTES,
     BootAnswer,
@@ -34,6 +34,7 @@ from sealtrain.release.boot import (
 __all__ = ["BootAuthority", "add_boot_routes"]
 
 _NO_CONTRACT = "0x" + "00" * 20
+_MALFORMED = (DataInvalid.code, LimitExceeded.code)
 
 
 class BootAuthority:
@@ -146,13 +147,17 @@ def add_boot_routes(app: FastAPI, authority: Callable[[], BootAuthority]) -> Non
             body = await read_body(request, MAX_BOOT_BYTES, authority().body_seconds)
             told, code = await run_in_threadpool(authority().answer, role, body)
             request.state.code = code
-            return answer(told)
+            answered = answer(told)
+            if code in _MALFORMED:
+                answered.status_code = 400
+            return answered
 
         app.add_api_route(
             f"/bootAuth/{role}",
             endpoint,
             methods=["POST"],
             response_model=BootAnswer,
+            responses={400: {"model": BootAnswer, "description": "Malformed; boots nothing"}},
             summary=summary,
             openapi_extra={"x-body": "BootInfo"},
         )

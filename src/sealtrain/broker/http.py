@@ -19,6 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as StarletteMessage
 
@@ -279,8 +280,8 @@ def _add_errors(app: FastAPI) -> None:
             _log_bug(error)
             return internal_answer()
         status = 429 if isinstance(error, LimitExceeded) and error.check in _RATE_CHECKS else None
-        if isinstance(error, LimitExceeded) and error.check in _BODY_CHECKS:
-            status = _BODY_CHECKS[error.check]
+        if isinstance(error, LimitExceeded | DataInvalid) and error.check in _CHECKS:
+            status = _CHECKS[error.check]
         return error_answer(error, status or _STATUS[error.exit_code])
 
     @app.exception_handler(RequestValidationError)
@@ -294,10 +295,17 @@ def _add_errors(app: FastAPI) -> None:
         request.state.code = DataInvalid.code
         none = DataInvalid("no such path or method", check="path")
         answered = error_answer(none, error.status_code)
-        answered.headers.update(error.headers or {})  # which methods there are
+        if error.status_code == 405:
+            answered.headers["allow"] = ", ".join(_methods(app, request.url.path))
         return answered
 
     app.add_middleware(_Shield)
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """Every method of a path; the framework names those of its first route only."""
+    routes = [one for one in app.routes if isinstance(one, Route) and one.path_regex.match(path)]
+    return sorted({method for one in routes for method in one.methods or ()})
 
 
 class _Shield:
@@ -324,7 +332,7 @@ class _Shield:
 
 _STATUS = {2: 400, 3: 403, 5: 400}
 _RATE_CHECKS = ("rate", "outstanding challenges")
-_BODY_CHECKS = {"body size": 413, "body time": 408}
+_CHECKS = {"body size": 413, "body time": 408, "index": 404, "ledger size": 404}
 
 
 def _log_bug(error: Exception) -> None:

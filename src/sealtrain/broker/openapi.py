@@ -33,6 +33,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
 _ERRORS = {
     "400": "The request cannot be used",
     "403": "Refused",
+    "404": "There is none",
     "413": "Body too large",
     "429": "Too many requests",
     "408": "The body did not arrive in time",
@@ -70,7 +71,8 @@ def _schema(app: FastAPI) -> dict[str, Any]:
         for operation in path.values():
             operation["responses"].pop("422", None)
             for status, text in _ERRORS.items():
-                operation["responses"][status] = {"description": text, "content": error}
+                told = {"description": text, "content": error}
+                operation["responses"].setdefault(status, told)
             name = operation.pop("x-body", None)
             if name is not None:
                 content = {"schema": {"$ref": f"#/components/schemas/{name}"}}

@@ -63,7 +63,7 @@ def test_of_an_exception_its_kind_is_told_and_no_line_is_broken(
     try:
         int("rosebud")
     except ValueError:
-        logging.getLogger("uvicorn.error").exception("Exception in\nASGI application")
+        logging.getLogger("sealtrain.broker.test").exception("Exception in\nASGI application")
     text = log()
     assert "rosebud" not in text
     assert "ValueError" in text
