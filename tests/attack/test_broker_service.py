@@ -106,6 +106,7 @@ def test_the_approved_guest_boots_and_the_kms_learns_who_answers(
         ),
     ],
 )
+@pytest.mark.claim("C42")
 def test_a_malformed_request_boots_nothing(
     booting: tuple[ReleaseWorld, str], change: Change
 ) -> None:
@@ -133,6 +134,7 @@ def test_what_is_no_document_boots_nothing(booting: tuple[ReleaseWorld, str], bo
         ({"teeVariant": ""}, "platform-mismatch"),
     ],
 )
+@pytest.mark.claim("C42")
 def test_another_guest_does_not_boot_on_the_approval_of_this_one(
     booting: tuple[ReleaseWorld, str], changed: dict[str, str], code: str
 ) -> None:
@@ -140,6 +142,7 @@ def test_another_guest_does_not_boot_on_the_approval_of_this_one(
     assert refused_with(booting, "app", body) == code
 
 
+@pytest.mark.claim("C42")
 def test_a_guest_approved_for_training_gets_no_root_keys_as_a_kms(
     booting: tuple[ReleaseWorld, str],
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_guest_approved_for_training_gets_no_root_keys_as_a_kms(
     assert refused_with(booting, "kms", body) == "approvals-missing"
 
 
+@pytest.mark.claim("C42")
 def test_a_kms_that_owners_approved_boots_as_nothing_else(
     booting: tuple[ReleaseWorld, str],
 ) -> None:
@@ -167,12 +171,14 @@ def test_a_kms_that_owners_approved_boots_as_nothing_else(
 
 
 @pytest.mark.parametrize("approved_by", [(), ("hospital-a",)])
+@pytest.mark.claim("C42")
 def test_too_few_owners_boot_nothing(tmp_path: Path, approved_by: tuple[str, ...]) -> None:
     with served_world(tmp_path, approved_by=approved_by) as served:
         body = canonical_json(boot_info(served[0]))
         assert refused_with(served, "app", body) == "approvals-missing"
 
 
+@pytest.mark.claim("C42")
 def test_one_owner_ends_it_and_so_does_time(tmp_path: Path) -> None:
     with served_world(tmp_path) as served:
         world, url = served
@@ -195,6 +201,7 @@ def test_one_owner_ends_it_and_so_does_time(tmp_path: Path) -> None:
         assert refused_with(served, "app", body) == "approval-revoked"
 
 
+@pytest.mark.claim("C42")
 def test_without_a_ledger_it_says_nothing_that_boots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +239,7 @@ def test_where_it_is_off_there_is_no_webhook(tmp_path: Path) -> None:
 # --- Floods ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("C44")
 def test_one_address_does_not_use_up_what_others_need(tmp_path: Path) -> None:
     limits = BrokerLimits(posts_per_minute=100, posts_per_address=3)
     with served_world(tmp_path, limits=limits, proxies=("127.0.0.1",)) as (world, url):
@@ -326,6 +334,7 @@ def dribble(url: str, first: bytes, rest: bytes, seconds: float) -> tuple[float,
         ),
     ],
 )
+@pytest.mark.claim("C44")
 def test_who_sends_byte_by_byte_is_cut_off_while_others_are_served(
     tmp_path: Path, first: bytes, rest: bytes, answer: bytes
 ) -> None:
@@ -354,6 +363,7 @@ def test_who_sends_byte_by_byte_is_cut_off_while_others_are_served(
         assert max(served) < 2
 
 
+@pytest.mark.claim("C44")
 def test_one_address_does_not_hold_every_connection(tmp_path: Path) -> None:
     limits = BrokerLimits(connections_per_address=4, head_seconds=3)
     with served_world(tmp_path, limits=limits) as (_world, url), ExitStack() as held:
@@ -374,6 +384,7 @@ def test_one_address_does_not_hold_every_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.claim("C44")
 def test_the_log_names_no_record_and_no_secret(
     tmp_path: Path, form: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

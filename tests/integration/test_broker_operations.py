@@ -285,6 +285,7 @@ def assert_all_is_recorded(site: ProcessSite, told: Acknowledged) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.claim("C43")
 def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
     tmp_path: Path,
 ) -> None:
@@ -319,6 +320,7 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
 
 
 @pytest.mark.slow
+@pytest.mark.claim("C43")
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     told, stop = Acknowledged(), threading.Event()
     with process_site(tmp_path) as site:

@@ -56,6 +56,7 @@ def pack(file: Path, parts: list[tuple[str, bytes]]) -> None:
             archive.addfile(head, io.BytesIO(data))
 
 
+@pytest.mark.claim("C43")
 def test_what_is_backed_up_comes_back(world: ReleaseWorld, tmp_path: Path) -> None:
     made = back_up(state_of(world), tmp_path / "b.tar", now=NOW)
     assert made.ledger_size == world.ledger.size
@@ -116,6 +117,7 @@ def test_what_ended_since_does_not_go_on(world: ReleaseWorld, tmp_path: Path) ->
         store.close()
 
 
+@pytest.mark.claim("C43")
 def test_a_copy_in_the_middle_of_work_is_of_one_moment(world: ReleaseWorld, tmp_path: Path) -> None:
     stop = threading.Event()
     failures: list[BaseException] = []
