@@ -24,8 +24,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.logs import configure
 from sealtrain.consortium.approvals import Decision, Target, sign_decision
+from sealtrain.consortium.audit_entries import EntryRules
+from sealtrain.consortium.decisions import kms_target
 from sealtrain.errors import Unreachable
-from sealtrain.release.boot import kms_target
 
 Change = Callable[[dict[str, Any]], Any]
 
@@ -225,6 +226,29 @@ def test_a_wrong_method_is_told_every_right_one(booting: tuple[ReleaseWorld, str
     assert answered.headers["allow"] == "GET, POST"
     absent = httpx.get(f"{url}/v1/ledger/proof", params={"index": 10**6}, trust_env=False)
     assert absent.status_code == 404
+
+
+def test_an_audit_finds_a_boot_that_nobody_approved(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        ask(url, "app", canonical_json(boot_info(world)))
+        entries: list[Any] = world.ledger.entries()
+    assert entries[-1]["kind"] == "boot"
+
+    def found(change: Change, until: int | None = None) -> list[str]:
+        rules = EntryRules(world.consortium)
+        said: list[str] = []
+        for entry in [*entries[:-1][:until], entries[-1]]:
+            body = json.loads(json.dumps(entry["body"]))
+            if entry["kind"] == "boot":
+                change(body)
+            said += rules.problems(entry["kind"], world.clock(), body)
+        return said
+
+    assert found(lambda _body: None) == []
+    assert "with 1 of 2 approvals" in " ".join(found(lambda _body: None, until=-1))
+    assert "with 0 of 2 approvals" in " ".join(found(lambda body: body.update(app_id="0f" * 20)))
+    assert "another role" in " ".join(found(lambda body: body.update(action="boot-kms")))
+    assert found(lambda body: body.pop("device_id"))
 
 
 def test_where_it_is_off_there_is_no_webhook(tmp_path: Path) -> None:

@@ -151,11 +151,10 @@ def approve_kms(
     from sealtrain.base.clock import system_clock
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.files import read_bounded
-    from sealtrain.consortium.decisions import Decision, sign_decision
+    from sealtrain.consortium.decisions import Decision, kms_target, sign_decision
     from sealtrain.consortium.members import Consortium
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.boot import kms_target
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
 

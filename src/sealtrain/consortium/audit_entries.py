@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import LedgerInconsistent, SealtrainError
 from sealtrain.records.dsse import Envelope
@@ -67,6 +68,21 @@ class _Recorded(StrictModel):
     manifest_digest: Hex64
 
 
+class _Booted(StrictModel):
+    """A dstack guest that was let boot (spec/boot-authority.md §4)."""
+
+    action: Literal["boot-app", "boot-kms"]
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    instance_id: str
+    device_id: Hex64
+    os_image_hash: str
+    mr_aggregated: Hex64
+    tcb_status: str
+    approved_by: tuple[OwnerName, ...]
+
+
 class EntryRules:
     """What the entries so far allow. Feed it every entry, in order."""
 
@@ -97,6 +113,7 @@ class EntryRules:
             "release": self._granted,
             "renewal": self._granted,
             "manifest": self._manifest,
+            "boot": self._booted,
             "refusal": self._refusal,
         }.get(kind)
         if rule is None:
@@ -212,6 +229,23 @@ class EntryRules:
         if recorded.run_id not in self._runs:
             yield f"no keys were released to run {recorded.run_id}"
         yield from self._repeated("manifest", recorded.manifest_digest)
+
+    def _booted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        boot = load_model(_Booted, body, LedgerInconsistent, kind)
+        target = Target(
+            app_id=boot.app_id, compose_hash=boot.compose_hash, recipe_hash=boot.recipe_hash
+        )
+        kms = kms_target(app_id=boot.app_id, compose_hash=boot.compose_hash)
+        if (boot.action == "boot-kms") != (target == kms):
+            yield "a guest was let boot in another role than it was approved for"
+        counted = self._tally(target, at)
+        if counted.revoked:
+            yield f"a guest was let boot although {', '.join(counted.revoked_by)} had revoked"
+        elif counted.sealed:
+            yield (
+                f"a guest was let boot with {counted.progress} of {counted.threshold} approvals "
+                f"(missing: {', '.join(counted.missing)})"
+            )
 
     def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         if not all(isinstance(body.get(name), str) for name in ("action", "code")):

@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, StrictModel, Timestamp, load_model
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalUnknown, DataInvalid, SignatureInvalid, StatementInvalid
@@ -37,6 +38,7 @@ __all__ = [
     "Decision",
     "SignedDecision",
     "Target",
+    "kms_target",
     "sign_decision",
     "verify_decision",
 ]
@@ -45,6 +47,7 @@ PAYLOAD_TYPE = "application/vnd.sealtrain.decision+json"
 CLOCK_SKEW = 300
 """Seconds by which an owner's clock may be ahead of the reader's."""
 MAX_PINS = 1024
+_KMS_TAG = b"sealtrain/dstack-kms/v1:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,19 @@ class Target:
             "compose_hash": self.compose_hash,
             "recipe_hash": self.recipe_hash,
         }
+
+
+def kms_target(*, app_id: str, compose_hash: str) -> Target:
+    """What owners approve when they approve a dstack KMS, which runs no recipe.
+
+    See spec/boot-authority.md §3.
+
+    Args:
+        app_id: 40 hex digits.
+        compose_hash: SHA-256 of its deployment document, 64 hex digits.
+    """
+    mark = sha256_hex(_KMS_TAG + compose_hash.encode("ascii"))
+    return Target(app_id=app_id, compose_hash=compose_hash, recipe_hash=mark)
 
 
 class DatasetPin(StrictModel):

@@ -20,7 +20,8 @@ from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex40, Hex64, StrictModel, load_model
-from sealtrain.consortium.approvals import SignedDecision, Tally, Target, require, tally
+from sealtrain.consortium.approvals import SignedDecision, Tally, require, tally
+from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ApprovalsMissing,
@@ -39,7 +40,6 @@ __all__ = [
     "BootService",
     "appraise_boot",
     "decide_boot",
-    "kms_target",
     "parse_boot",
 ]
 
@@ -48,7 +48,6 @@ MAX_BOOT_BYTES = 64 << 10
 BootRole = Literal["app", "kms"]
 
 _TEE = "dstack-tdx"
-_KMS_TAG = b"sealtrain/dstack-kms/v1:"
 _Instance = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{40})?$")]
 _Image = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")]
 _Hex = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2})*$", max_length=16 << 10)]
@@ -99,17 +98,6 @@ class BootService(_Camel):
     gateway_app_id: str
     chain_id: int
     app_implementation: str
-
-
-def kms_target(*, app_id: str, compose_hash: str) -> Target:
-    """What owners approve when they approve a KMS (§3).
-
-    Args:
-        app_id: 40 hex digits.
-        compose_hash: SHA-256 of its deployment document, 64 hex digits.
-    """
-    mark = sha256_hex(_KMS_TAG + compose_hash.encode("ascii"))
-    return Target(app_id=app_id, compose_hash=compose_hash, recipe_hash=mark)
 
 
 def parse_boot(body: bytes) -> BootInfo:

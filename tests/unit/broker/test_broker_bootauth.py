@@ -18,6 +18,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.bootauth import BootAuthority
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service import Broker
+from sealtrain.consortium.decisions import kms_target
 from sealtrain.errors import (
     ConfigError,
     DataInvalid,
@@ -28,7 +29,7 @@ from sealtrain.errors import (
     SealtrainError,
     TcbStatusRefused,
 )
-from sealtrain.release.boot import BootInfo, appraise_boot, kms_target, parse_boot
+from sealtrain.release.boot import BootInfo, appraise_boot, parse_boot
 
 REGISTERS = {name: f"{number:02x}" * 48 for number, name in enumerate(("mrtd", "rtmr0", "rtmr1"))}
 REGISTERS["rtmr2"] = "99" * 48
