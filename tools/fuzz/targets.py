@@ -75,9 +75,10 @@ def _dstack_attestation() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.attest.dstack.parse import parse_attestation
 
     # Short: a real quote is some thousand integers here, and most of the time would go into them.
+    event = {"imr": 3, "event_type": 1, "digest": b"", "event": "a", "event_payload": b""}
     short = {
         "version": 1,
-        "platform": {"kind": "tdx", "data": {"quote": b"quote", "event_log": []}},
+        "platform": {"kind": "tdx", "data": {"quote": b"quote", "event_log": [event]}},
         "stack": {
             "kind": "dstack",
             "data": {"report_data": b"", "runtime_events": [], "config": "{}"},
