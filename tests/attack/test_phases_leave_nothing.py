@@ -81,14 +81,14 @@ def traced(
     }
     recipes = [name for name in RECIPES if name in chosen]
     folder = tmp_path_factory.mktemp("phases")
-    for name in ("home", "tmp", "cwd", "work"):
+    for name in ("home", "tmp", "cwd", "played"):
         (folder / name).mkdir()
     trace = folder / "trace"
     strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "400", "-o", str(trace)]
     done = subprocess.run(
         [
             *([*strace, "-e", f"trace={CALLS}"] if works(strace) else []),
-            *(sys.executable, "-W", "ignore", str(VICTIM), str(folder / "work"), *recipes),
+            *(sys.executable, "-W", "ignore", str(VICTIM), str(folder / "played"), *recipes),
         ],
         cwd=folder / "cwd",
         env={
@@ -142,7 +142,7 @@ def test_only_sealed_checkpoints_are_opened_for_writing(
     recipe: str, traced: dict[str, Traced]
 ) -> None:
     seen = of(traced, recipe)
-    checkpoints = f"{seen.folder}/work/{recipe}/run/checkpoints/"
+    checkpoints = f"{seen.folder}/played/{recipe}/run/checkpoints/"
     allowed = re.compile(
         rf"{re.escape(checkpoints)}\.?checkpoint-\d{{8}}-\d{{10}}\.sealed(\.[0-9a-f]+\.tmp)?"
         r"|/dev/null|/proc/.*|/dev/shm/.*"
@@ -158,7 +158,7 @@ def test_nothing_else_reaches_the_kernel(recipe: str, traced: dict[str, Traced])
     if seen.calls is None:
         pytest.skip("no strace here")
     assert seen.calls, "the trace is empty"
-    run = f"{seen.folder}/work/{recipe}/run/"
+    run = f"{seen.folder}/played/{recipe}/run/"
     strange = []
     for call in seen.calls:
         match = re.search(r"\b(\w+)\((.*)\) = (\S+)", call)
