@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from fuzzing import JSON, mutated, put_somewhere
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,24 +41,6 @@ ATTESTATION = GUEST.attestation(bytes(64))
 bounded = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(1 - 2**53, 2**53 - 1) | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@st.composite
-def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """``data`` with up to three replaced, removed or inserted spans."""
-    out = bytearray(data)
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, max(0, len(out) - 1)))
-        length = draw(st.integers(0, 40))
-        out[start : start + length] = draw(st.binary(max_size=40))
-    return bytes(out)
 
 
 @bounded
@@ -76,18 +59,7 @@ def test_any_value_anywhere_in_evidence_verifies_identically_or_is_refused(
     path: int, value: Any
 ) -> None:
     document = json.loads(DOCUMENT)
-    places: list[tuple[Any, Any]] = []
-    pending = [document]
-    while pending:
-        node = pending.pop()
-        keys = list(node) if isinstance(node, dict) else range(len(node))
-        for key in keys:
-            places.append((node, key))
-            if isinstance(node[key], (dict, list)):
-                pending.append(node[key])
-    node, key = places[path % len(places)]
-    before = node[key]
-    node[key] = value
+    key, before = put_somewhere(document, path, value)
     try:
         facts = verify(Evidence.from_bytes(canonical_json(document)), POLICY, NOW, binding=ASKED)
     except EvidenceRefused:

@@ -10,6 +10,7 @@ from typing import Any
 import cbor2
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from fuzzing import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nitro_world import ASKED, PKI, enclave, fields, forge, genuine, verified
@@ -49,17 +50,6 @@ FOREIGN = st.recursive(
     lambda inner: st.lists(inner, max_size=4),
     max_leaves=6,
 )
-
-
-@st.composite
-def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """``data`` with up to three replaced, removed or inserted spans."""
-    out = bytearray(data)
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, max(0, len(out) - 1)))
-        length = draw(st.integers(0, 40))
-        out[start : start + length] = draw(st.binary(max_size=40))
-    return bytes(out)
 
 
 @bounded

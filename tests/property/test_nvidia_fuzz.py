@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fuzzing import JSON, mutated, put_somewhere
 from gpu_world import NONCE, NOW, machine, put_together, take_apart
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -49,24 +50,6 @@ FILE = json.dumps(
 bounded = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(1 - 2**53, 2**53 - 1) | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@st.composite
-def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """``data`` with up to three replaced, removed or inserted spans."""
-    out = bytearray(data)
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, max(0, len(out) - 1)))
-        length = draw(st.integers(0, 40))
-        out[start : start + length] = draw(st.binary(max_size=40))
-    return bytes(out)
 
 
 REPORTS = st.binary(max_size=300) | mutated(REPORT) | mutated(SWITCH)
@@ -156,17 +139,7 @@ def test_any_value_anywhere_in_evidence_verifies_identically_or_is_refused(
     path: int, value: Any
 ) -> None:
     document = json.loads(DOCUMENT)
-    places: list[tuple[Any, Any]] = []
-    pending = [document]
-    while pending:
-        node = pending.pop()
-        for key in list(node) if isinstance(node, dict) else range(len(node)):
-            places.append((node, key))
-            if isinstance(node[key], (dict, list)):
-                pending.append(node[key])
-    node, key = places[path % len(places)]
-    before = node[key]
-    node[key] = value
+    _, before = put_somewhere(document, path, value)
     try:
         evidence = GpuEvidence.from_bytes(canonical_json(document))
         verify_gpus(evidence, POLICY, None, nonce=NONCE, simulator_root=GPUS.root_der, now=NOW)

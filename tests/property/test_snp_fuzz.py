@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from fuzzing import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,18 +23,6 @@ GUEST = SimulatedSnp(b"property tests of snp")
 REPORT = GUEST.report(bytes(range(64)), b'{"name":"fuzz"}')
 CHAIN = GUEST.certificates()
 bounded = settings(max_examples=120, deadline=None)
-
-
-@st.composite
-def mutated(draw: st.DrawFn, data: bytes, *, keep_length: bool = False) -> bytes:
-    """``data`` with up to three replaced spans, of their own length or another."""
-    out = bytearray(data)
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, max(0, len(out) - 1)))
-        new = draw(st.binary(max_size=40))
-        length = len(new) if keep_length else draw(st.integers(0, 40))
-        out[start : start + length] = new
-    return bytes(out[: len(data)] if keep_length else out)
 
 
 @bounded
