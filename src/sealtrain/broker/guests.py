@@ -10,7 +10,7 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
-from sealtrain.errors import ConfigError, DataInvalid, KeyProviderMismatch, RecipeChanged
+from sealtrain.errors import ConfigError, DataInvalid, RecipeChanged
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.recipe.privacy import spendings
@@ -77,15 +77,7 @@ def appraise_guest(
         app_id=request.app_id,
     )
     lock = _measured_lock(verified.app_compose)
-    pinned = lock.recipe.hardware.key_provider_id
-    if pinned is not None and verified.key_provider != pinned:
-        raise KeyProviderMismatch(
-            "the guest got its keys from another key provider than the recipe pins",
-            check="key provider",
-            got=verified.key_provider or "none",
-            expected=pinned,
-            hint="owners approved this recipe for guests of one key provider only",
-        )
+    lock.recipe.hardware.require_key_provider(verified.key_provider)
     return Appraised(
         verdict=verdict,
         measured=Measured(

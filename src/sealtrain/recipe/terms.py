@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
+from sealtrain.errors import KeyProviderMismatch
 from sealtrain.recipe.fields import ColumnName, ImageName
 
 __all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy"]
@@ -123,3 +124,21 @@ class Hardware(StrictModel):
         if self.app_id is not None and self.key_provider != "kms":
             raise ValueError("app_id is the address of a KMS contract: key_provider kms")
         return self
+
+    def require_key_provider(self, found: str) -> None:
+        """See that a guest got its keys where the recipe says, if it says.
+
+        Args:
+            found: Id that the guest measured; empty if it measured none.
+
+        Raises:
+            KeyProviderMismatch: The recipe pins another.
+        """
+        if self.key_provider_id is not None and found != self.key_provider_id:
+            raise KeyProviderMismatch(
+                "the guest got its keys from another key provider than the recipe pins",
+                check="key provider",
+                got=found or "none",
+                expected=self.key_provider_id,
+                hint="owners approved this recipe for guests of one key provider only",
+            )

@@ -8,7 +8,6 @@ from sealtrain.errors import (
     ClaimContradicted,
     DataInvalid,
     EgressRefused,
-    KeyProviderMismatch,
     LockInvalid,
     RecipeChanged,
     TrustMismatch,
@@ -49,14 +48,7 @@ def recipe_is_measured(case: Case) -> str:
     # Known from here on, so that later checks report on it even where the quote does not hold.
     case.lock = lock
     verified = case.need_verified()
-    pinned = lock.recipe.hardware.key_provider_id
-    if pinned is not None and verified.key_provider != pinned:
-        raise KeyProviderMismatch(
-            "the guest got its keys from another key provider than the recipe pins",
-            check="key provider",
-            got=verified.key_provider or "none",
-            expected=pinned,
-        )
+    lock.recipe.hardware.require_key_provider(verified.key_provider)
     try:
         measured = extract_lock(verified.app_compose)
     except LockInvalid as error:
