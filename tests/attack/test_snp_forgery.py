@@ -18,12 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
+from policies import snp
 
 from sealtrain.attest.claims import Claim
-from sealtrain.attest.simulator.snp import SNP_FAULTS, SNP_MEASUREMENT, SimulatedSnp
+from sealtrain.attest.simulator.snp import SNP_FAULTS, SimulatedSnp
 from sealtrain.attest.snp import chain as chains
 from sealtrain.attest.snp.appraise import claims_of
-from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, Product, parse_report
+from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report
 from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import verify_report, verify_snp
 from sealtrain.errors import (
@@ -69,24 +70,8 @@ def guest() -> SimulatedSnp:
 
 @pytest.fixture(scope="module")
 def policy(guest: SimulatedSnp) -> SnpPolicy:
-    return SnpPolicy.model_validate_json(
-        json.dumps(
-            {
-                "tee": "snp",
-                "products": ["Genoa"],
-                "signing_keys": ["vcek"],
-                "measurements": [SNP_MEASUREMENT.hex()],
-                "minimum_tcb": {"Genoa": LEVELS},
-                "chip_ids": [guest.chip_id],
-                "vmpl": 0,
-                "debug": "refuse",
-                "migration": "refuse",
-                "smt": "any",
-                "id_keys": "any",
-                "revocation": "any",
-            }
-        )
-    )
+    rules = snp(minimum_tcb={"Genoa": LEVELS}, chip_ids=[guest.chip_id])
+    return SnpPolicy.model_validate_json(json.dumps(rules))
 
 
 def judge(
@@ -589,8 +574,8 @@ def test_a_root_that_borrows_amds_name_is_refused() -> None:
 def test_hardware_authorities_are_rsa_whatever_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a simulator may use other keys: the rule stands by itself, apart from the pin."""
     guest = SimulatedSnp(SEED)
-    known: dict[str, Product] = {hashlib.sha256(guest.root_der).hexdigest(): "Genoa"}
-    monkeypatch.setattr(chains, "AMD_ROOT_SHA256", known)
+    pin = hashlib.sha256(guest.root_der).hexdigest()
+    monkeypatch.setitem(chains.AMD_ROOT_SHA256, pin, "Genoa")
     with pytest.raises(CertificateChainInvalid, match="kind of key"):
         verify_report(
             guest.report(ASKED, COMPOSE), guest.certificates(), simulator_root=None, now=NOW

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
+from sealtrain.attest.simulator.snp import SNP_MEASUREMENT
 
 _DSTACK: dict[str, Any] = {
     "tee": "dstack",
@@ -20,6 +21,31 @@ _DSTACK: dict[str, Any] = {
     "os_image_hash": "any",
 }
 
+_SNP: dict[str, Any] = {
+    "tee": "snp",
+    "products": ["Genoa"],
+    "signing_keys": ["vcek"],
+    "measurements": [SNP_MEASUREMENT.hex()],
+    "minimum_tcb": {"Genoa": {"bootloader": 10, "tee": 0, "snp": 23, "microcode": 84}},
+    "chip_ids": "any",
+    "vmpl": 0,
+    "debug": "refuse",
+    "migration": "refuse",
+    "smt": "any",
+    "id_keys": "any",
+    "revocation": "any",
+}
+
+
+def dstack(**rules: Any) -> dict[str, Any]:
+    """Rules for a dstack guest's processor; ``rules`` replaces some."""
+    return {**_DSTACK, **rules}
+
+
+def snp(**rules: Any) -> dict[str, Any]:
+    """Rules for the SEV-SNP guest that the simulator shows; ``rules`` replaces some."""
+    return {**_SNP, **rules}
+
 
 def intel(**cpu: Any) -> dict[str, Any]:
     """A policy for dstack guests on hardware, as parsed YAML; ``cpu`` replaces its rules."""
@@ -27,7 +53,7 @@ def intel(**cpu: Any) -> dict[str, Any]:
         "version": 2,
         "platform": "dstack",
         "root": "intel",
-        "cpu": {**_DSTACK, **cpu},
+        "cpu": dstack(**cpu),
         "gpu": "none",
     }
 

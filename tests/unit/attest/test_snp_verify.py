@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
+from policies import snp
 from pydantic import ValidationError
 
-from sealtrain.attest.simulator.snp import SNP_MEASUREMENT, SimulatedSnp
+from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.snp import chain
 from sealtrain.attest.snp.appraise import claims_of, eat
 from sealtrain.attest.snp.parse import Product, SigningKey, Tcb, parse_report, tcb_of
@@ -46,22 +47,7 @@ real = pytest.mark.parametrize(("name", "root", "first", "last"), REAL, ids=[r[0
 
 
 def policy(**changes: Any) -> SnpPolicy:
-    values: dict[str, Any] = {
-        "tee": "snp",
-        "products": ["Genoa"],
-        "signing_keys": ["vcek"],
-        "measurements": [SNP_MEASUREMENT.hex()],
-        "minimum_tcb": {"Genoa": {"bootloader": 10, "tee": 0, "snp": 23, "microcode": 84}},
-        "chip_ids": "any",
-        "vmpl": 0,
-        "debug": "refuse",
-        "migration": "refuse",
-        "smt": "any",
-        "id_keys": "any",
-        "revocation": "any",
-        **changes,
-    }
-    return load_model(SnpPolicy, values, TrustInvalid, "appraisal policy")
+    return load_model(SnpPolicy, snp(**changes), TrustInvalid, "appraisal policy")
 
 
 MILAN = {"products": ["InsecureMilan"], "minimum_tcb": {"InsecureMilan": FLOOR}}

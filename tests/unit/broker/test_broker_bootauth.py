@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from broker_world import GATEWAY, boot_info
+from policies import dstack
 from release_world import DAY, release_world
 
 from sealtrain.attest.dstack.policy import DstackPolicy
@@ -38,20 +39,7 @@ PAYLOAD = json.dumps({"name": "kms", "id": PROVIDER}).encode()
 
 
 def policy(**changed: Any) -> DstackPolicy:
-    fields = {
-        "tee": "dstack",
-        "tcb_status": ["UpToDate"],
-        "advisories": "none",
-        "debug": "refuse",
-        "migration": "refuse",
-        "measurements": "any",
-        "platform_ids": "any",
-        "min_tcb_evaluation_data_number": 0,
-        "max_collateral_age_s": "any",
-        "key_provider": "any",
-        "os_image_hash": "any",
-    } | changed
-    return DstackPolicy.model_validate_json(json.dumps(fields))
+    return DstackPolicy.model_validate_json(json.dumps(dstack(**changed)))
 
 
 def info(**changed: Any) -> BootInfo:
