@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 from policies import snp
+from snp_world import real_chain, real_report
 
 from sealtrain.attest.claims import Claim
 from sealtrain.attest.simulator.snp import SNP_FAULTS, SimulatedSnp
@@ -261,23 +260,20 @@ def test_simulated_evidence_never_passes_for_hardware(
 def test_hardware_never_passes_for_a_simulator(
     shared: Path, guest: SimulatedSnp, policy: SnpPolicy
 ) -> None:
-    report, certificates = real(shared, "genoa_azure_v3", "genoa")
+    report, certificates = genoa(shared)
     with pytest.raises(QuoteRootUntrusted):
         judge(guest, policy, report=report, certificates=certificates)
 
 
-def real(shared: Path, name: str, root: str) -> tuple[bytes, tuple[bytes, ...]]:
-    folder = shared / "vectors" / "sev-snp"
-    text = (folder / "roots" / f"ask_ark_{root}.pem").read_text()
-    blocks = re.findall(r"BEGIN CERTIFICATE-----(.*?)-----END", text, re.DOTALL)
-    leaf = (folder / f"{name}.cert.der").read_bytes()
-    report = (folder / f"{name}.report.bin").read_bytes()
-    return report, (leaf, *(base64.b64decode(block) for block in blocks))
+def genoa(shared: Path) -> tuple[bytes, tuple[bytes, ...]]:
+    """Report and certificates of a real machine."""
+    name = "genoa_azure_v3"
+    return real_report(shared, name), real_chain(shared, name, "genoa")
 
 
 def test_no_altered_byte_of_a_real_report_is_accepted(shared: Path) -> None:
     """Every byte, also those behind the signature, which nothing signs and which must be zero."""
-    report, certificates = real(shared, "genoa_azure_v3", "genoa")
+    report, certificates = genoa(shared)
     for at in range(REPORT_BYTES):
         altered = bytearray(report)
         altered[at] ^= 1 << at % 8
@@ -286,7 +282,7 @@ def test_no_altered_byte_of_a_real_report_is_accepted(shared: Path) -> None:
 
 
 def test_no_altered_byte_of_a_real_chain_is_accepted(shared: Path) -> None:
-    report, certificates = real(shared, "genoa_azure_v3", "genoa")
+    report, certificates = genoa(shared)
     for index, step in ((0, 1), (1, 3), (2, 3)):
         for at in range(0, len(certificates[index]), step):
             altered = bytearray(certificates[index])
@@ -298,7 +294,7 @@ def test_no_altered_byte_of_a_real_chain_is_accepted(shared: Path) -> None:
 
 
 def test_no_truncated_or_extended_part_is_accepted(shared: Path) -> None:
-    report, certificates = real(shared, "genoa_azure_v3", "genoa")
+    report, certificates = genoa(shared)
     for size in range(REPORT_BYTES):
         with pytest.raises(QuoteInvalid):
             parse_report(report[:size])
@@ -541,7 +537,7 @@ def test_a_leaf_on_another_curve_is_refused(guest: SimulatedSnp, policy: SnpPoli
 def test_real_authorities_do_not_lend_their_names(shared: Path) -> None:
     """The trusted certificates are public: putting them behind a forged leaf must not help."""
     guest = SimulatedSnp(SEED)
-    _, (leaf, issuer, root) = real(shared, "genoa_azure_v3", "genoa")
+    leaf, issuer, root = real_chain(shared, "genoa_azure_v3", "genoa")
     forged = guest.report(ASKED, COMPOSE)
     mine = guest.certificates()
     for chain in ((mine[0], issuer, root), (mine[0], mine[1], root), (leaf, mine[1], root)):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 import warnings
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +13,7 @@ from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
 from policies import snp
 from pydantic import ValidationError
+from snp_world import real_chain, real_report
 
 from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.snp import chain
@@ -53,16 +52,11 @@ def policy(**changes: Any) -> SnpPolicy:
 MILAN = {"products": ["InsecureMilan"], "minimum_tcb": {"InsecureMilan": FLOOR}}
 
 
-def real_chain(shared: Path, name: str, root: str) -> tuple[bytes, ...]:
-    folder = shared / "vectors" / "sev-snp"
-    text = (folder / "roots" / f"ask_ark_{root}.pem").read_text()
-    blocks = re.findall(r"BEGIN CERTIFICATE-----(.*?)-----END", text, re.DOTALL)
-    leaf = (folder / f"{name}.cert.der").read_bytes()
-    return (leaf, *(base64.b64decode(block) for block in blocks))
-
-
-def real_report(shared: Path, name: str) -> bytes:
-    return (shared / "vectors" / "sev-snp" / f"{name}.report.bin").read_bytes()
+def checked(shared: Path, name: str, root: str) -> VerifiedReport:
+    """A real machine's report under the authorities of ``root``."""
+    return verify_report(
+        real_report(shared, name), real_chain(shared, name, root), simulator_root=None, now=NOW
+    )
 
 
 def as_guest(platform: VerifiedReport) -> VerifiedSnp:
@@ -125,24 +119,14 @@ def test_a_real_report_is_refused_one_second_outside(
 @pytest.mark.negative(38)
 def test_a_chip_certificate_that_amd_did_not_sign_is_refused(shared: Path) -> None:
     with pytest.raises(CertificateChainInvalid) as caught:
-        verify_report(
-            real_report(shared, "milan_wrong_vcek"),
-            real_chain(shared, "milan_wrong_vcek", "milan"),
-            simulator_root=None,
-            now=NOW,
-        )
+        checked(shared, "milan_wrong_vcek", "milan")
     assert caught.value.check == "certificate chain"
 
 
 @pytest.mark.parametrize("root", ["milan", "genoa_vlek", "turin_vcek"])
 def test_a_real_leaf_under_another_authority_of_amds_is_refused(shared: Path, root: str) -> None:
     with pytest.raises(CertificateChainInvalid):
-        verify_report(
-            real_report(shared, "genoa_azure_v3"),
-            real_chain(shared, "genoa_azure_v3", root),
-            simulator_root=None,
-            now=NOW,
-        )
+        checked(shared, "genoa_azure_v3", root)
 
 
 @pytest.mark.parametrize("name", ["milan", "genoa", "turin"])
@@ -160,12 +144,7 @@ def test_every_authority_of_amds_holds_under_its_pinned_root(
 
 
 def test_a_real_genoa_guest_meets_a_fitting_policy(shared: Path) -> None:
-    found = verify_report(
-        real_report(shared, "genoa_azure_v3"),
-        real_chain(shared, "genoa_azure_v3", "genoa"),
-        simulator_root=None,
-        now=NOW,
-    )
+    found = checked(shared, "genoa_azure_v3", "genoa")
     report = found.report
     assert report.author_key_enabled is False
     fitting = policy(
@@ -190,12 +169,7 @@ def test_a_real_genoa_guest_meets_a_fitting_policy(shared: Path) -> None:
 def test_a_real_milan_report_is_refused_by_every_policy_that_does_not_say_insecure(
     shared: Path,
 ) -> None:
-    found = verify_report(
-        real_report(shared, "milan_vcek_v2"),
-        real_chain(shared, "milan_vcek_v2", "milan"),
-        simulator_root=None,
-        now=NOW,
-    )
+    found = checked(shared, "milan_vcek_v2", "milan")
     with pytest.raises(PlatformMismatch, match=r"2605\.12990"):
         claims_of(as_guest(found), policy(measurements="any"), NOW)
     claims_of(as_guest(found), policy(measurements="any", **MILAN), NOW)
@@ -203,12 +177,7 @@ def test_a_real_milan_report_is_refused_by_every_policy_that_does_not_say_insecu
 
 @pytest.mark.negative(37)
 def test_a_real_debug_guest_is_refused(shared: Path) -> None:
-    found = verify_report(
-        real_report(shared, "milan_debug_policy"),
-        real_chain(shared, "milan_debug_policy", "milan"),
-        simulator_root=None,
-        now=NOW,
-    )
+    found = checked(shared, "milan_debug_policy", "milan")
     with pytest.raises(DebugGuest):
         claims_of(as_guest(found), policy(measurements="any", **MILAN), NOW)
 
