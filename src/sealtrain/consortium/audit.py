@@ -122,8 +122,7 @@ class Auditor:
         self._tree = _Tree()
         self._findings: list[Finding] = []
         self._kinds: Counter[str] = Counter()
-        self._decisions: dict[int, str] = {}
-        self._named: dict[int, tuple[str, dict[str, Any]]] = {}
+        self._named: dict[int, tuple[str, Any]] = {}
         self._checkpoints: list[Checkpoint] = []
         self._cosignatures: set[tuple[int, str, str]] = set()
         self._witnessed: dict[str, int] = {}
@@ -159,11 +158,8 @@ class Auditor:
         self._kinds[kind] += 1
         for problem in self._rules.problems(kind, at, body):
             self.found(kind, problem, index)
-        if kind in ("approval", "revocation"):
-            self._decisions[index] = str(body.get("digest"))
         if kind in _REFERRED:
-            name = _REFERRED[kind]
-            self._named[index] = (kind, {name: body.get(name)})
+            self._named[index] = (kind, body.get(_REFERRED[kind]))
 
     def lost(self, leaf: bytes | None) -> None:
         """Take the place of an entry that is missing.
@@ -242,25 +238,28 @@ class Auditor:
                 good = one.size
 
     def _compare_references(self, references: References) -> None:
-        expected: list[tuple[tuple[str, ...], str, Mapping[int, str]]] = [
-            (("approval", "revocation"), "digest", references.decisions),
-            (("dataset",), "digest", references.datasets),
-            (("manifest",), "manifest_digest", references.manifests),
-            (("release",), "run_id", references.reservations),
+        expected: list[tuple[tuple[str, ...], Mapping[int, str]]] = [
+            (_DECISIONS, references.decisions),
+            (("dataset",), references.datasets),
+            (("manifest",), references.manifests),
+            (("release",), references.reservations),
         ]
-        for kinds, name, wanted in expected:
+        for kinds, wanted in expected:
             for index, value in sorted(wanted.items()):
-                kind, body = self._named.get(index, ("", {}))
-                if kind not in kinds or body.get(name) != value:
+                kind, named = self._named.get(index, ("", None))
+                if kind not in kinds or named != value:
                     self.found(
                         "database",
                         f"the broker's database has a {kinds[0]} {value} at this place",
                         index,
                     )
-        for index in sorted(self._decisions.keys() - references.decisions.keys()):
+        decided = {index for index, (kind, _) in self._named.items() if kind in _DECISIONS}
+        for index in sorted(decided - references.decisions.keys()):
             self.found("database", "the broker's database has lost this decision", index)
 
 
+_DECISIONS = ("approval", "revocation")
+# The field of an entry that the broker's database knows too.
 _REFERRED = {
     "approval": "digest",
     "revocation": "digest",

@@ -56,12 +56,6 @@ class _Granted(StrictModel):
     simulated: bool
     privacy: tuple[_Reserved, ...] = ()
 
-    @property
-    def target(self) -> Target:
-        return Target(
-            app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
-        )
-
 
 class _Recorded(StrictModel):
     run_id: Hex32
@@ -175,21 +169,15 @@ class EntryRules:
 
     def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         grant = load_model(_Granted, body, LedgerInconsistent, kind)
-        counted = self._tally(grant.target, at)
-        if counted.revoked:
-            yield f"keys were granted although {', '.join(counted.revoked_by)} had revoked"
-        elif counted.sealed:
-            yield (
-                f"keys were granted with {counted.progress} of {counted.threshold} approvals "
-                f"(missing: {', '.join(counted.missing)})"
-            )
-        elif counted.valid_until is not None and (
-            from_rfc3339(grant.not_after) > counted.valid_until + 1
-        ):
+        target = _target(grant)
+        counted = self._tally(target, at)
+        yield from _unapproved("keys were granted", counted)
+        until = counted.valid_until
+        if not counted.sealed and until is not None and from_rfc3339(grant.not_after) > until + 1:
             yield "its lease ends after the approvals it rests on"
         yield from self._repeated("receipt", grant.receipt_digest)
         run = self._runs.get(grant.run_id)
-        if run is not None and run[0] != grant.target:
+        if run is not None and run[0] != target:
             yield f"run {grant.run_id} began with another recipe"
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
@@ -198,7 +186,7 @@ class EntryRules:
                 yield "a renewal releases and reserves nothing"
             return
         yield from self._repeated("lease", grant.lease_id)
-        self._runs[grant.run_id] = (grant.target, grant.lease_id)
+        self._runs[grant.run_id] = (target, grant.lease_id)
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)
@@ -232,20 +220,11 @@ class EntryRules:
 
     def _booted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         boot = load_model(_Booted, body, LedgerInconsistent, kind)
-        target = Target(
-            app_id=boot.app_id, compose_hash=boot.compose_hash, recipe_hash=boot.recipe_hash
-        )
+        target = _target(boot)
         kms = kms_target(app_id=boot.app_id, compose_hash=boot.compose_hash)
         if (boot.action == "boot-kms") != (target == kms):
             yield "a guest was let boot in another role than it was approved for"
-        counted = self._tally(target, at)
-        if counted.revoked:
-            yield f"a guest was let boot although {', '.join(counted.revoked_by)} had revoked"
-        elif counted.sealed:
-            yield (
-                f"a guest was let boot with {counted.progress} of {counted.threshold} approvals "
-                f"(missing: {', '.join(counted.missing)})"
-            )
+        yield from _unapproved("a guest was let boot", self._tally(target, at))
 
     def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         if not all(isinstance(body.get(name), str) for name in ("action", "code")):
@@ -271,6 +250,22 @@ class EntryRules:
         if (what, digest) in self._once:
             yield f"the {what} {digest} was recorded before"
         self._once.add((what, digest))
+
+
+def _target(entry: _Granted | _Booted) -> Target:
+    return Target(
+        app_id=entry.app_id, compose_hash=entry.compose_hash, recipe_hash=entry.recipe_hash
+    )
+
+
+def _unapproved(what: str, counted: Tally) -> Iterator[str]:
+    if counted.revoked:
+        yield f"{what} although {', '.join(counted.revoked_by)} had revoked"
+    elif counted.sealed:
+        yield (
+            f"{what} with {counted.progress} of {counted.threshold} approvals "
+            f"(missing: {', '.join(counted.missing)})"
+        )
 
 
 def _differences(body: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
