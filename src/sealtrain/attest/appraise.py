@@ -111,14 +111,10 @@ def appraise(
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
     tee = import_module(f"sealtrain.attest.{policy.cpu.tee}.appraise")
-    # A TDX guest without dstack shows nothing but its quote.
-    subject: Any = (
-        getattr(verified.cpu, "signed", None) if policy.cpu.tee == "tdx" else verified.cpu
-    )
     source = f"{policy.cpu.tee} guest"
     claims = (
         _platform(verified, policy),
-        *tee.claims_of(subject, policy.cpu, verified.verified_at),
+        *tee.claims_of(verified.cpu, policy.cpu, verified.verified_at),
         equal(
             "compose hash",
             verified.compose_hash,
@@ -137,7 +133,7 @@ def appraise(
         ),
         _report_data(verified, binding),
     )
-    submods = {"cpu0": Submodule(eat=tee.eat(subject), claims=claims)}
+    submods = {"cpu0": Submodule(eat=tee.eat(verified.cpu), claims=claims)}
     return Verdict(
         submods=submods | _accelerators(verified),
         report_data=verified.report_data,

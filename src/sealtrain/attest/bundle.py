@@ -16,10 +16,10 @@ from sealtrain.attest.evidence import MAX_COMPOSE_CHARS, MAX_EVIDENCE_BYTES, Col
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.models import Base64, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.base.models import Base64, Hex64, StrictModel, Timestamp, load_canonical, load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed
 
 __all__ = ["KINDS", "MAX_BUNDLE_BYTES", "Beside", "Bundle", "Conversation", "Kind"]
@@ -152,15 +152,15 @@ class Bundle(StrictModel):
         Raises:
             EvidenceMalformed: Too long, too deep, not canonical, or not a bundle.
         """
-        try:
-            value = parse_canonical(data, max_bytes=MAX_BUNDLE_BYTES)
-        except DataInvalid as error:
-            raise EvidenceMalformed(
-                f"bundle cannot be parsed: {error.message}",
-                check="bundle",
-                hint="it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it",
-            ) from error
-        return cls.from_dict(value)
+        return load_canonical(
+            cls,
+            data,
+            EvidenceMalformed,
+            "bundle",
+            max_bytes=MAX_BUNDLE_BYTES,
+            check="bundle",
+            hint="it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it",
+        )
 
     @classmethod
     def from_dict(cls, data: JsonValue) -> Bundle:

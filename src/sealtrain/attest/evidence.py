@@ -14,12 +14,12 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuEvidence
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
-from sealtrain.base.models import Base64, StrictModel, load_model
+from sealtrain.base.models import Base64, StrictModel, load_canonical, load_model
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded
+from sealtrain.errors import DataInvalid, EvidenceMalformed
 
 __all__ = [
     "MAX_COMPOSE_CHARS",
@@ -245,15 +245,15 @@ class Evidence(StrictModel):
         Raises:
             EvidenceMalformed: Too long, too deep, not canonical, or not evidence.
         """
-        try:
-            value = parse_canonical(data, max_bytes=MAX_EVIDENCE_BYTES)
-        except (DataInvalid, LimitExceeded) as error:
-            raise EvidenceMalformed(
-                f"evidence cannot be parsed: {error.message}",
-                check="evidence form",
-                hint="evidence is canonical JSON (RFC 8785) as spec/evidence.md describes it",
-            ) from error
-        return cls.from_dict(value)
+        return load_canonical(
+            cls,
+            data,
+            EvidenceMalformed,
+            "evidence",
+            max_bytes=MAX_EVIDENCE_BYTES,
+            check="evidence form",
+            hint="evidence is canonical JSON (RFC 8785) as spec/evidence.md describes it",
+        )
 
     @classmethod
     def from_dict(cls, data: JsonValue) -> Evidence:

@@ -132,7 +132,7 @@ def open_guest(
     tee, separator, rest = address.partition(":")
     if not separator or tee not in _DEVICES:
         tee, attest, client = _agent(platform, address)
-        compose: Callable[[], bytes] = lambda: client.info().app_compose  # noqa: E731
+        compose = partial(_agents_document, client)
         accelerators = partial(_simulated_gpus, client) if platform == "simulator" else _local_gpus
         note: Callable[[str, bytes], bool] = client.emit_event
         sockets: tuple[Path, ...] = (Path(address),)
@@ -212,6 +212,10 @@ def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Sho
     tee = str(client.call("/simulator/Guest", {}).get("tee"))
     collect = {"nitro": _simulated_nitro, "snp": _simulated_driver, "tdx": _simulated_driver}
     return tee, partial(collect.get(tee, dstack.collect), client), client
+
+
+def _agents_document(client: DstackClient) -> bytes:
+    return client.info().app_compose
 
 
 def _simulated_nitro(client: DstackClient, report_data: bytes) -> Shown:

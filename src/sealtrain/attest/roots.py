@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import NameOID
 
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import Base64, StrictModel
-from sealtrain.errors import DataInvalid, EvidenceRefused, QuoteInvalid
+from sealtrain.errors import (
+    DataInvalid,
+    EvidenceRefused,
+    QuoteInvalid,
+    QuoteRootUntrusted,
+    SimulatedEvidence,
+)
 
 __all__ = [
     "INTEL_ROOT_SHA256",
     "SIMULATED_LABEL",
     "X509_ERRORS",
     "SimulatorRoot",
+    "VendorRoot",
     "certificates_of_pem",
     "is_simulated_certificate",
 ]
@@ -75,6 +85,74 @@ def is_simulated_certificate(der: bytes) -> bool:
     except X509_ERRORS as error:
         raise QuoteInvalid("certificate cannot be parsed", check="quote structure") from error
     return any(str(name.value).startswith("SIMULATED") for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorRoot:
+    """A vendor's root, and the words that refusals of another one use.
+
+    Attributes:
+        pins: SHA-256 of the certificates (DER) that are trusted, 64 hex digits.
+        subject: What carries the chain: ``quote``, ``document``…
+        name: What a simulated root stands in for.
+        foreign: What a foreign root is compared with.
+        is_simulated: Whether a root that is not trusted calls itself SIMULATED.
+        what: What is simulated then.
+        check: Name of the comparison.
+        simulator_hint: What to do where another simulator is trusted.
+        hardware_hint: What to do where hardware is asked for.
+    """
+
+    pins: Collection[str]
+    subject: str
+    name: str
+    foreign: str
+    is_simulated: Callable[[bytes], bool]
+    what: str = "evidence"
+    check: str = "root"
+    simulator_hint: str | None
+    hardware_hint: str = "run the guest on hardware; a simulator proves nothing"
+
+    def admit(self, root: bytes, simulator_root: bytes | None) -> bool:
+        """Whether a simulator is at the end of a chain; the chain itself is checked elsewhere.
+
+        The whole certificate is compared: nothing else of a root is signed by anything above.
+
+        Args:
+            root: The chain's last certificate, DER.
+            simulator_root: Trusted software root (DER), ``None`` for the vendor's.
+
+        Raises:
+            SimulatedEvidence: A simulator's root where the vendor's is trusted.
+            QuoteRootUntrusted: Any other root than the trusted one.
+        """
+        found = sha256_hex(root)
+        if simulator_root is not None:
+            if root != simulator_root:
+                raise QuoteRootUntrusted(
+                    f"{self.subject} does not come from the simulator that this policy trusts",
+                    check=self.check,
+                    got=f"root {found[:16]}…",
+                    expected=f"root {sha256_hex(simulator_root)[:16]}…",
+                    hint=self.simulator_hint,
+                )
+            return True
+        if found in self.pins:
+            return False
+        if self.is_simulated(root):
+            raise SimulatedEvidence(
+                f"{self.what} is simulated; this policy asks for hardware",
+                check=self.check,
+                got=SIMULATED_LABEL,
+                expected=self.name,
+                hint=self.hardware_hint,
+            )
+        raise QuoteRootUntrusted(
+            f"{self.subject} chains to a foreign root",
+            check=self.check,
+            got=f"root {found[:16]}…",
+            expected=self.foreign,
+        )
 
 
 def certificates_of_pem(text: bytes, *, limit: int = _MAX_CERTIFICATES) -> tuple[bytes, ...]:

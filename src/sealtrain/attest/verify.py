@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.evidence import (
     Collateral,
     DstackEvidence,
@@ -22,9 +23,12 @@ from sealtrain.attest.evidence import (
     SnpEvidence,
     TdxEvidence,
 )
+from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
+from sealtrain.attest.snp.policy import SnpPolicy
+from sealtrain.attest.tdx.policy import TdxPolicy
 from sealtrain.errors import (
     CollateralMismatch,
     GpuSetRefused,
@@ -141,13 +145,6 @@ def verify(
             got=SIMULATED_LABEL if evidence.platform == "simulator" else evidence.platform,
             expected=policy.platform,
         )
-    if evidence.cpu.tee != policy.cpu.tee:
-        raise PlatformMismatch(
-            "evidence is of another TEE than the policy asks for",
-            check="platform",
-            got=evidence.cpu.tee,
-            expected=policy.cpu.tee,
-        )
     cpu = _cpu(evidence, policy, now, evidence.collateral if collateral is None else collateral)
     if gpu_collateral is None and evidence.gpu_collateral is not None:
         # Nothing signs the keys beside a remote verdict: only a verifier's own archive vouches.
@@ -165,63 +162,69 @@ def _cpu(
     evidence: Evidence, policy: AppraisalPolicy, now: int, collateral: Collateral | None
 ) -> VerifiedCpu:
     # Each platform's verifier is loaded where it is needed: none is light.
-    shown, root = evidence.cpu, policy.simulator_root
-    if isinstance(shown, NitroEvidence):
-        from sealtrain.attest.nitro.verify import verify_nitro
+    root = policy.simulator_root
+    match evidence.cpu, policy.cpu:
+        case NitroEvidence() as enclave, NitroPolicy() as enclave_rules:
+            from sealtrain.attest.nitro.verify import verify_nitro
 
-        return verify_nitro(
-            shown.document_bytes,
-            shown.app_compose_bytes,
-            policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
-            simulator_root=root,
-            now=now,
-        )
-    if isinstance(shown, SnpEvidence):
-        from sealtrain.attest.snp.verify import verify_snp
+            return verify_nitro(
+                enclave.document_bytes,
+                enclave.app_compose_bytes,
+                enclave_rules,
+                simulator_root=root,
+                now=now,
+            )
+        case SnpEvidence() as snp, SnpPolicy() as snp_rules:
+            from sealtrain.attest.snp.verify import verify_snp
 
-        return verify_snp(
-            shown.report_bytes,
-            shown.certificates_der,
-            shown.app_compose_bytes,
-            policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
-            simulator_root=root,
-            now=now,
-            crl=shown.crl_der,
-        )
+            return verify_snp(
+                snp.report_bytes,
+                snp.certificates_der,
+                snp.app_compose_bytes,
+                snp_rules,
+                simulator_root=root,
+                now=now,
+                crl=snp.crl_der,
+            )
+        case TdxEvidence() as tdx, TdxPolicy() as tdx_rules:
+            from sealtrain.attest.tdx.verify import verify_tdx
+
+            return verify_tdx(
+                tdx.quote_bytes,
+                tdx.app_compose_bytes,
+                _needed(collateral),
+                tdx_rules,
+                simulator_root=root,
+                now=now,
+            )
+        case DstackEvidence() as dstack, DstackPolicy() as dstack_rules:
+            from sealtrain.attest.dstack.verify import verify_dstack
+
+            return verify_dstack(
+                dstack.quote_bytes,
+                dstack.event_log,
+                dstack.app_compose_bytes,
+                _needed(collateral),
+                dstack_rules,
+                simulator_root=root,
+                now=now,
+            )
+    raise PlatformMismatch(
+        "evidence is of another TEE than the policy asks for",
+        check="platform",
+        got=evidence.cpu.tee,
+        expected=policy.cpu.tee,
+    )
+
+
+def _needed(collateral: Collateral | None) -> Collateral:
     if collateral is None:
         raise CollateralMismatch(
             "no collateral to verify the quote with",
             check="collateral",
             hint="give the verifier collateral of the platform, or collect evidence with it",
         )
-    if isinstance(shown, TdxEvidence):
-        from sealtrain.attest.tdx.verify import verify_tdx
-
-        return verify_tdx(
-            shown.quote_bytes,
-            shown.app_compose_bytes,
-            collateral,
-            policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
-            simulator_root=root,
-            now=now,
-        )
-    return _dstack(shown, policy, now, collateral)
-
-
-def _dstack(
-    shown: DstackEvidence, policy: AppraisalPolicy, now: int, collateral: Collateral
-) -> VerifiedDstack:
-    from sealtrain.attest.dstack.verify import verify_dstack
-
-    return verify_dstack(
-        shown.quote_bytes,
-        shown.event_log,
-        shown.app_compose_bytes,
-        collateral,
-        policy.cpu,  # type: ignore[arg-type]  # the same TEE, compared above
-        simulator_root=policy.simulator_root,
-        now=now,
-    )
+    return collateral
 
 
 def _gpus(

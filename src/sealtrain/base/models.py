@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from sealtrain.base.canonical import JsonValue
-from sealtrain.errors import SealtrainError
+from sealtrain.base.canonical import JsonValue, parse_canonical
+from sealtrain.errors import DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -21,6 +21,7 @@ __all__ = [
     "OwnerName",
     "StrictModel",
     "Timestamp",
+    "load_canonical",
     "load_model",
 ]
 
@@ -84,6 +85,39 @@ def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], w
             reason = first["msg"].removeprefix("Value error, ")
             message = f"{what}: {where}: {reason}" if first["loc"] else f"{what}: {reason}"
         raise error(message, check=what, hint=hint) from None
+
+
+def load_canonical(
+    cls: type[Model],
+    data: bytes,
+    error: type[SealtrainError],
+    what: str,
+    *,
+    max_bytes: int,
+    check: str,
+    hint: str | None = None,
+) -> Model:
+    """Parse canonical JSON (RFC 8785) and validate it against ``cls``.
+
+    Args:
+        cls: The document's model.
+        data: The document's bytes.
+        error: Error class to raise.
+        what: Name of the document for messages.
+        max_bytes: Longest accepted document.
+        check: Name of the check that a document of another form fails.
+        hint: What to do about one.
+
+    Raises:
+        SealtrainError: An ``error``: too long, too deep, not canonical, or as ``load_model``.
+    """
+    try:
+        value = parse_canonical(data, max_bytes=max_bytes)
+    except DataInvalid as problem:
+        raise error(
+            f"{what} cannot be parsed: {problem.message}", check=check, hint=hint
+        ) from problem
+    return load_model(cls, value, error, what)
 
 
 def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDetails, str | None]:

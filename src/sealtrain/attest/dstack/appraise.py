@@ -27,7 +27,7 @@ def claims_of(verified: VerifiedDstack, policy: DstackPolicy, now: int) -> tuple
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
     return (
-        *tdx.claims_of(verified.signed, policy, now),
+        *tdx.claims_of(verified, policy, now),
         *held(checks_of(verified.measured, policy)),
     )
 
@@ -59,4 +59,4 @@ def checks_of(measured: MeasuredGuest, policy: DstackPolicy) -> tuple[Check, ...
 def eat(verified: VerifiedDstack) -> dict[str, str]:
     """Claims by their RFC 9711 names."""
     image = verified.measured.os_image_hash
-    return tdx.eat(verified.signed) | ({} if image is None else {"swversion": image})
+    return tdx.eat(verified) | ({} if image is None else {"swversion": image})

@@ -23,7 +23,7 @@ from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
 from sealtrain.attest.evidence import Collateral, LogEntry
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
+from sealtrain.attest.tdx.verify import QuotedGuest, verify_quote
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
@@ -54,27 +54,10 @@ class MeasuredGuest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedDstack:
+class VerifiedDstack(QuotedGuest):
     """A dstack guest: its quote, and what it measured."""
 
-    signed: VerifiedQuote
     measured: MeasuredGuest
-    app_compose: bytes
-
-    @property
-    def simulated(self) -> bool:
-        """A simulator signed it."""
-        return self.signed.simulated
-
-    @property
-    def quote_identity(self) -> str:
-        """As of the quote."""
-        return self.signed.quote_identity
-
-    @property
-    def report_data(self) -> bytes:
-        """As of the quote."""
-        return self.signed.report_data
 
     @property
     def app_id(self) -> str:

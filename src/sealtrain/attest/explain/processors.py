@@ -71,7 +71,7 @@ def quote_part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part
             groups.append(other_tee("tdx", rules.tee))
         groups += compose_groups(at, signed.quote.mr_config_id.hex(), _QUOTE, _config_id)
         groups.append(_data(at, signed.report_data, _QUOTE))
-        return _vouched_quote(signed, tdx.eat(signed), groups)
+        return _vouched_quote(signed, tdx.quote_eat(signed), groups)
 
     return Part(name="cpu0", verify=verify)
 
@@ -85,7 +85,7 @@ def dstack_part(
         rules = None if at.policy is None else at.policy.cpu
         own = rules if isinstance(rules, DstackPolicy) else None
         signed = _signed(raw, collateral, own, at)
-        names = tdx.eat(signed)
+        names = tdx.quote_eat(signed)
         groups: list[Group] = []
         if own is not None:
             groups += map(single, tdx.checks_of(signed, own, at.now))

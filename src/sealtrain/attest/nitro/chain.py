@@ -27,14 +27,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtensionOID
 
-from sealtrain.attest.roots import SIMULATED_LABEL, X509_ERRORS, is_simulated_certificate
+from sealtrain.attest.roots import X509_ERRORS, VendorRoot, is_simulated_certificate
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateChainInvalid,
     QuoteInvalid,
-    QuoteRootUntrusted,
-    SimulatedEvidence,
 )
 
 __all__ = ["AWS_NITRO_ROOT_SHA256", "VerifiedChain", "verify_chain"]
@@ -94,7 +91,7 @@ def verify_chain(
         QuoteRootUntrusted: Another foreign root.
         CertificateChainInvalid: One of the checks above fails.
     """
-    simulated = _check_root(cabundle[0], simulator_root)
+    simulated = _AWS.admit(cabundle[0], simulator_root)
     links = [_root(cabundle[0])]
     for issuer, der in zip(cabundle, (*cabundle[1:], leaf), strict=True):
         _check_issuer(links[-1], below=len(cabundle) - len(links))
@@ -121,41 +118,22 @@ def verify_chain(
     )
 
 
-def _check_root(root: bytes, simulator_root: bytes | None) -> bool:
-    found = sha256_hex(root)
-    if simulator_root is not None:
-        if root != simulator_root:
-            raise QuoteRootUntrusted(
-                "document does not come from the simulator that this policy trusts",
-                check="root",
-                got=f"root {found[:16]}…",
-                expected=f"root {sha256_hex(simulator_root)[:16]}…",
-                hint="use the root of the simulator's own state folder",
-            )
-        return True
-    if found == AWS_NITRO_ROOT_SHA256:
-        return False
-    if _is_simulated(root):
-        raise SimulatedEvidence(
-            "evidence is simulated; this policy asks for hardware",
-            check="root",
-            got=SIMULATED_LABEL,
-            expected="AWS Nitro Enclaves root",
-            hint="run the enclave on hardware; a simulator proves nothing",
-        )
-    raise QuoteRootUntrusted(
-        "document chains to a foreign root",
-        check="root",
-        got=f"root {found[:16]}…",
-        expected=f"AWS Nitro Enclaves root {AWS_NITRO_ROOT_SHA256[:16]}…",
-    )
-
-
 def _is_simulated(root: bytes) -> bool:
     try:
         return is_simulated_certificate(root)
     except (QuoteInvalid, UserWarning):
         return False  # no certificate at all: foreign, whatever it calls itself
+
+
+_AWS = VendorRoot(
+    pins=(AWS_NITRO_ROOT_SHA256,),
+    subject="document",
+    name="AWS Nitro Enclaves root",
+    foreign=f"AWS Nitro Enclaves root {AWS_NITRO_ROOT_SHA256[:16]}…",
+    is_simulated=_is_simulated,
+    simulator_hint="use the root of the simulator's own state folder",
+    hardware_hint="run the enclave on hardware; a simulator proves nothing",
+)
 
 
 def _check_issuer(link: _Link, *, below: int) -> None:

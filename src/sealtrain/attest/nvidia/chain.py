@@ -28,19 +28,16 @@ from cryptography.x509.oid import ExtensionOID, NameOID, SignatureAlgorithmOID
 from sealtrain.attest.nvidia.fwid import certified_fwid, is_dice
 from sealtrain.attest.nvidia.parse import Architecture
 from sealtrain.attest.roots import (
-    SIMULATED_LABEL,
     X509_ERRORS,
+    VendorRoot,
     certificates_of_pem,
     is_simulated_certificate,
 )
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateChainInvalid,
     DataInvalid,
     EvidenceRefused,
-    QuoteRootUntrusted,
-    SimulatedEvidence,
 )
 
 __all__ = [
@@ -106,7 +103,7 @@ def verify_chain(pem: str, *, simulator_root: bytes | None, now: int) -> DeviceC
         certificates = certificates_of_pem(pem.encode("ascii"), limit=CHAIN_LENGTH)
     except (DataInvalid, UnicodeEncodeError) as error:
         raise _refusal("certificate chain is not in its one PEM spelling") from error
-    _check_root(certificates[-1], simulator_root)
+    _NVIDIA.admit(certificates[-1], simulator_root)
     if len(certificates) != CHAIN_LENGTH:
         raise _refusal(
             "certificate chain has another length",
@@ -165,37 +162,23 @@ def _refusal(
     )
 
 
-def _check_root(der: bytes, simulator_root: bytes | None) -> None:
-    found = sha256_hex(der)
-    if simulator_root is not None:
-        if der != simulator_root:
-            raise QuoteRootUntrusted(
-                "device does not come from the simulator that this policy trusts",
-                check="GPU root",
-                got=f"root {found[:16]}…",
-                expected=f"root {sha256_hex(simulator_root)[:16]}…",
-            )
-        return
-    if found == NVIDIA_ROOT_SHA256:
-        return
+def _is_simulated(der: bytes) -> bool:
     try:
-        simulated = is_simulated_certificate(der)
+        return is_simulated_certificate(der)
     except EvidenceRefused as error:
         raise _refusal("root certificate cannot be parsed") from error
-    if simulated:
-        raise SimulatedEvidence(
-            "accelerator is simulated; this policy asks for hardware",
-            check="GPU root",
-            got=SIMULATED_LABEL,
-            expected="NVIDIA Device Identity CA",
-            hint="run the guest on hardware; a simulator proves nothing",
-        )
-    raise QuoteRootUntrusted(
-        "device chains to a foreign root",
-        check="GPU root",
-        got=f"root {found[:16]}…",
-        expected="NVIDIA Device Identity CA",
-    )
+
+
+_NVIDIA = VendorRoot(
+    pins=(NVIDIA_ROOT_SHA256,),
+    subject="device",
+    name="NVIDIA Device Identity CA",
+    foreign="NVIDIA Device Identity CA",
+    is_simulated=_is_simulated,
+    what="accelerator",
+    check="GPU root",
+    simulator_hint=None,
+)
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -12,10 +12,10 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.base.models import StrictModel, load_model
+from sealtrain.base.models import StrictModel, load_canonical, load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed
 
 __all__ = [
@@ -106,15 +106,15 @@ class GpuCollateral(StrictModel):
         Raises:
             EvidenceMalformed: Too long, not canonical, or not GPU collateral.
         """
-        try:
-            value = parse_canonical(data, max_bytes=MAX_COLLATERAL_BYTES)
-        except DataInvalid as error:
-            raise EvidenceMalformed(
-                f"GPU collateral cannot be parsed: {error.message}",
-                check="GPU collateral",
-                hint="it is canonical JSON (RFC 8785), as sealtrain attest fetch writes it",
-            ) from error
-        return cls.from_dict(value)
+        return load_canonical(
+            cls,
+            data,
+            EvidenceMalformed,
+            "GPU collateral",
+            max_bytes=MAX_COLLATERAL_BYTES,
+            check="GPU collateral",
+            hint="it is canonical JSON (RFC 8785), as sealtrain attest fetch writes it",
+        )
 
     @classmethod
     def from_file(cls, path: Path) -> GpuCollateral:

@@ -16,9 +16,9 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.nvidia.spdm import MAX_REPORT_BYTES, canonical_report
 from sealtrain.attest.roots import X509_ERRORS
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.models import Base64, StrictModel, load_model
+from sealtrain.base.models import Base64, StrictModel, load_canonical, load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded
 
 __all__ = [
@@ -130,13 +130,14 @@ class GpuEvidence(StrictModel):
         Raises:
             EvidenceMalformed: Too long, too deep, not canonical, or not GPU evidence.
         """
-        try:
-            value = parse_canonical(data, max_bytes=MAX_GPU_EVIDENCE_BYTES)
-        except (DataInvalid, LimitExceeded) as error:
-            raise EvidenceMalformed(
-                f"GPU evidence cannot be parsed: {error.message}", check="evidence form"
-            ) from error
-        return cls.from_dict(value)
+        return load_canonical(
+            cls,
+            data,
+            EvidenceMalformed,
+            "GPU evidence",
+            max_bytes=MAX_GPU_EVIDENCE_BYTES,
+            check="evidence form",
+        )
 
     @classmethod
     def from_dict(cls, data: JsonValue) -> GpuEvidence:

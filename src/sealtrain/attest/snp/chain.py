@@ -25,13 +25,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from sealtrain.attest.roots import SIMULATED_LABEL, X509_ERRORS
+from sealtrain.attest.roots import X509_ERRORS, VendorRoot
 from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateChainInvalid,
-    QuoteRootUntrusted,
-    SimulatedEvidence,
 )
 
 __all__ = [
@@ -111,7 +109,7 @@ def verify_chain(
         if len(der) > _MAX_CERTIFICATE_BYTES:
             raise _broken("certificate is too large", len(der), _MAX_CERTIFICATE_BYTES)
     leaf, issuer, root = (bytes(der) for der in certificates)
-    _check_root(root, simulator_root)
+    _AMD_ROOT.admit(root, simulator_root)
     found = _endorsement(leaf, issuer, root, simulator_root is not None)
     if not found.valid_from <= now <= found.valid_until:
         raise CertificateChainInvalid(
@@ -159,39 +157,21 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _check_root(root: bytes, simulator_root: bytes | None) -> None:
-    """Compare the whole certificate: nothing above it signs anything of it."""
-    found = sha256_hex(root)
-    if simulator_root is not None:
-        if root != simulator_root:
-            raise QuoteRootUntrusted(
-                "report does not come from the simulator that this policy trusts",
-                check="root",
-                got=f"root {found[:16]}…",
-                expected=f"root {sha256_hex(simulator_root)[:16]}…",
-                hint="use the root of the simulator's own state folder",
-            )
-        return
-    if found in AMD_ROOT_SHA256:
-        return
+def _is_simulated(root: bytes) -> bool:
     try:
-        simulated = common_name(load_certificate(root)).startswith(_SIMULATED)
+        return common_name(load_certificate(root)).startswith(_SIMULATED)
     except CertificateChainInvalid:
-        simulated = False
-    if simulated:
-        raise SimulatedEvidence(
-            "evidence is simulated; this policy asks for hardware",
-            check="root",
-            got=SIMULATED_LABEL,
-            expected="AMD root key (ARK)",
-            hint="run the guest on hardware; a simulator proves nothing",
-        )
-    raise QuoteRootUntrusted(
-        "report chains to a foreign root",
-        check="root",
-        got=f"root {found[:16]}…",
-        expected="AMD root key (ARK) of Milan, Genoa or Turin",
-    )
+        return False
+
+
+_AMD_ROOT = VendorRoot(
+    pins=AMD_ROOT_SHA256,
+    subject="report",
+    name="AMD root key (ARK)",
+    foreign="AMD root key (ARK) of Milan, Genoa or Turin",
+    is_simulated=_is_simulated,
+    simulator_hint="use the root of the simulator's own state folder",
+)
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from functools import partial
 
 from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
 from sealtrain.attest.tdx.policy import QuotePolicy
-from sealtrain.attest.tdx.verify import VerifiedQuote
+from sealtrain.attest.tdx.verify import QuotedGuest, VerifiedQuote
 from sealtrain.errors import (
     CollateralExpired,
     DebugGuest,
@@ -16,23 +16,24 @@ from sealtrain.errors import (
     TcbStatusRefused,
 )
 
-__all__ = ["checks_of", "claims_of", "eat"]
+__all__ = ["checks_of", "claims_of", "eat", "quote_eat"]
 
 _QUOTE, _COLLATERAL, _CERTIFICATE = "TDX quote", "DCAP collateral", "PCK certificate"
 
 
-def claims_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Claim, ...]:
-    """Compare a verified quote with reference values.
+def claims_of(verified: QuotedGuest, policy: QuotePolicy, now: int) -> tuple[Claim, ...]:
+    """Compare the quote of a verified guest with reference values.
 
     Args:
-        signed: Output of ``tdx.verify.verify_quote`` under the same policy.
+        verified: Output of ``tdx.verify.verify_tdx``, or of what builds on it, under the same
+            policy.
         policy: Reference values.
         now: Verification time, seconds since 1970.
 
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    return held(checks_of(signed, policy, now))
+    return held(checks_of(verified.signed, policy, now))
 
 
 def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Check, ...]:
@@ -81,8 +82,13 @@ def checks_of(signed: VerifiedQuote, policy: QuotePolicy, now: int) -> tuple[Che
     )
 
 
-def eat(signed: VerifiedQuote) -> dict[str, str]:
+def eat(verified: QuotedGuest) -> dict[str, str]:
     """Claims by their RFC 9711 names."""
+    return quote_eat(verified.signed)
+
+
+def quote_eat(signed: VerifiedQuote) -> dict[str, str]:
+    """The same of a quote alone."""
     return {
         "ueid": signed.ppid,
         "hwmodel": f"Intel TDX, FMSPC {signed.fmspc}",

@@ -31,7 +31,7 @@ from cryptography import x509
 from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import (
     INTEL_ROOT_SHA256,
-    SIMULATED_LABEL,
+    VendorRoot,
     certificates_of_pem,
     is_simulated_certificate,
 )
@@ -50,12 +50,26 @@ from sealtrain.errors import (
     MigratableGuest,
     QuoteInvalid,
     QuoteRootUntrusted,
-    SimulatedEvidence,
     TcbStatusRefused,
 )
 
-__all__ = ["VerifiedQuote", "VerifiedTdx", "check_root", "verify_quote", "verify_tdx"]
+__all__ = [
+    "QuotedGuest",
+    "VerifiedQuote",
+    "VerifiedTdx",
+    "check_root",
+    "verify_quote",
+    "verify_tdx",
+]
 
+_INTEL = VendorRoot(
+    pins=(INTEL_ROOT_SHA256,),
+    subject="quote",
+    name="Intel SGX Root CA",
+    foreign="Intel SGX Root CA",
+    is_simulated=is_simulated_certificate,
+    simulator_hint="use the root.der of the simulator's own state folder",
+)
 _UNLIMITED = 1 << 40  # seconds: how long an allowed old TCB may last is not the library's decision
 
 
@@ -84,12 +98,11 @@ class VerifiedQuote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedTdx:
-    """A TDX guest that measured its deployment document into MRCONFIGID."""
+class QuotedGuest:
+    """A guest on TDX: its quote, and the deployment document it measured."""
 
     signed: VerifiedQuote
     app_compose: bytes
-    compose_hash: str
 
     @property
     def simulated(self) -> bool:
@@ -105,6 +118,13 @@ class VerifiedTdx:
     def report_data(self) -> bytes:
         """As of the quote."""
         return self.signed.report_data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedTdx(QuotedGuest):
+    """A TDX guest that measured its deployment document into MRCONFIGID."""
+
+    compose_hash: str
 
     @property
     def app_id(self) -> str:
@@ -218,41 +238,14 @@ def verify_quote(
 def check_root(quote: TdxQuote, simulator_root: bytes | None) -> bool:
     """Whether a simulator made the quote, going by its root; the chain to it is checked later.
 
-    The whole certificate is compared: nothing else of a root is signed by anything above. The
-    library, too, only ever sees a trusted root that a quote carried byte for byte; it aborts the
-    program on a root it cannot parse.
+    The library, too, only ever sees a trusted root that a quote carried byte for byte; it aborts
+    the program on a root it cannot parse.
 
     Raises:
         SimulatedEvidence: A simulator's root where Intel's is trusted.
         QuoteRootUntrusted: Any other root than the trusted one.
     """
-    found = sha256_hex(quote.root_der)
-    if simulator_root is not None:
-        if quote.root_der != simulator_root:
-            raise QuoteRootUntrusted(
-                "quote does not come from the simulator that this policy trusts",
-                check="root",
-                got=f"root {found[:16]}…",
-                expected=f"root {sha256_hex(simulator_root)[:16]}…",
-                hint="use the root.der of the simulator's own state folder",
-            )
-        return True
-    if found == INTEL_ROOT_SHA256:
-        return False
-    if is_simulated_certificate(quote.root_der):
-        raise SimulatedEvidence(
-            "evidence is simulated; this policy asks for hardware",
-            check="root",
-            got=SIMULATED_LABEL,
-            expected="Intel SGX Root CA",
-            hint="run the guest on hardware; a simulator proves nothing",
-        )
-    raise QuoteRootUntrusted(
-        "quote chains to a foreign root",
-        check="root",
-        got=f"root {found[:16]}…",
-        expected="Intel SGX Root CA",
-    )
+    return _INTEL.admit(quote.root_der, simulator_root)
 
 
 def _check_chains(quote: TdxQuote, collateral: Collateral) -> tuple[bytes, ...]:
