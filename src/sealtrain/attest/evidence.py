@@ -22,6 +22,7 @@ from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, EvidenceMalformed
 
 __all__ = [
+    "DCAP_TEES",
     "MAX_COMPOSE_CHARS",
     "MAX_EVIDENCE_BYTES",
     "MAX_LOG_ENTRIES",
@@ -36,6 +37,9 @@ __all__ = [
     "TdxEvidence",
 ]
 
+
+DCAP_TEES = ("dstack", "tdx")
+"""TEEs whose quotes are verified with collateral that the vendor publishes apart."""
 
 MAX_EVIDENCE_BYTES = 16 << 20
 MAX_QUOTE_BYTES = 32 << 10
@@ -212,7 +216,7 @@ class Evidence(StrictModel):
     def _consistent(self) -> Self:
         if self.platform not in (self.cpu.tee, "simulator"):
             raise ValueError("platform is neither the TEE of the evidence nor a simulator")
-        if self.collateral is not None and self.cpu.tee not in ("dstack", "tdx"):
+        if self.collateral is not None and self.cpu.tee not in DCAP_TEES:
             raise ValueError("this TEE has no DCAP collateral")
         if self.gpu_collateral is not None and self.gpu is None:
             raise ValueError("collateral of accelerators without accelerators")

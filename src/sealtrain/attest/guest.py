@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 
 from sealtrain.attest.dstack import collect as dstack
 from sealtrain.attest.dstack.client import DstackClient
-from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.evidence import DCAP_TEES, Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue
@@ -147,7 +147,7 @@ def open_guest(
         attest, document = _device(tee, rest)
         compose = partial(_document, document)
         accelerators, note, sockets = _local_gpus, _unnoted, ()
-    if collateral is None and tee in ("dstack", "tdx"):
+    if collateral is None and tee in DCAP_TEES:
         raise UsageError(
             "quotes of TDX need collateral",
             check="collateral",
@@ -155,7 +155,7 @@ def open_guest(
             expected="file:PATH or https://HOST",
             hint="name it with --collateral",
         )
-    services, carried = _collateral(collateral if tee in ("dstack", "tdx") else None)
+    services, carried = _collateral(collateral if tee in DCAP_TEES else None)
     return Guest(
         platform=platform,
         sockets=sockets,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.evidence import DCAP_TEES, Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import ClaimContradicted
@@ -50,7 +50,7 @@ def build_manifest(
             got=evidence.platform,
             expected=predicate.deployment.platform,
         )
-    if evidence.collateral is None and evidence.cpu.tee in ("dstack", "tdx"):
+    if evidence.collateral is None and evidence.cpu.tee in DCAP_TEES:
         raise ClaimContradicted(
             "evidence carries no collateral; the manifest could not be verified offline",
             check="quote",

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sealtrain.attest.evidence import DCAP_TEES
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.simulator.gpu import SimulatedGpus
@@ -102,7 +103,7 @@ def ensure(
         KeyFileInvalid: The seed is malformed or readable by others.
         DataInvalid: Numbers of accelerators that do not go together.
     """
-    fault = machine.cpu_fault if machine.tee in ("dstack", "tdx") else None
+    fault = machine.cpu_fault if machine.tee in DCAP_TEES else None
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "seed"
