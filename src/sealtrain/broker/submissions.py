@@ -16,7 +16,7 @@ from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.store import StoredDocument
 from sealtrain.broker.witnessing import Witnessing
 from sealtrain.consortium.approvals import SignedDecision, Target, verify_decision
-from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.errors import (
     ApprovalExpired,
     DatasetMismatch,
@@ -127,16 +127,7 @@ class Registry:
             if known is not None:
                 return self._accepted(known[0], signed.digest)
             transaction.decisions(limit=self._parts.limits.decisions - 1)  # room for one more
-            index = self._parts.ledger.append(
-                "approval" if decision.decision == "approve" else "revocation",
-                {
-                    "owner": signed.owner.name,
-                    "decision": decision.decision,
-                    **decision.target.to_dict(),
-                    "digest": signed.digest,
-                    "envelope": envelope.to_dict(),
-                },
-            )
+            index = self._parts.ledger.append(signed.entry_kind, signed.entry)
             transaction.add_decision(
                 digest=signed.digest,
                 app_id=decision.app_id,
@@ -156,19 +147,7 @@ class Registry:
                 return self._accepted(before[0], digest)
             self._same_owner(manifest, known.values())
             self._succeeds(manifest, before)
-            index = self._parts.ledger.append(
-                "dataset",
-                {
-                    "owner": manifest.owner,
-                    "name": manifest.name,
-                    "dataset_id": manifest.dataset_id,
-                    "root": manifest.root,
-                    "app_id": manifest.app_id,
-                    "compose_hash": manifest.compose_hash,
-                    "digest": digest,
-                    "envelope": envelope.to_dict(),
-                },
-            )
+            index = self._parts.ledger.append("dataset", dataset_entry(manifest, envelope))
             transaction.put_dataset(
                 dataset_id=manifest.dataset_id,
                 app_id=manifest.app_id,

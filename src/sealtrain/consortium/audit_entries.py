@@ -16,7 +16,7 @@ from pydantic import Field
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
-from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import LedgerInconsistent, SealtrainError
@@ -126,21 +126,11 @@ class EntryRules:
     def _decision(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         envelope = Envelope.from_dict(body.get("envelope"))
         signed = verify_decision(envelope, self._consortium, now=at)
-        decision = signed.decision
         self._decisions.append(signed)
         yield from self._repeated("decision", signed.digest)
-        if kind != ("approval" if decision.decision == "approve" else "revocation"):
-            yield f"it is called {kind} and is signed as {decision.decision}"
-        yield from _differences(
-            body,
-            {
-                "owner": signed.owner.name,
-                "decision": decision.decision,
-                **decision.target.to_dict(),
-                "digest": signed.digest,
-                "envelope": envelope.to_dict(),
-            },
-        )
+        if kind != signed.entry_kind:
+            yield f"it is called {kind} and is signed as {signed.decision.decision}"
+        yield from _differences(body, signed.entry)
 
     def _dataset(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         envelope = Envelope.from_dict(body.get("envelope"))
@@ -153,19 +143,7 @@ class EntryRules:
         if before is not None and manifest.previous != before[0]:
             yield f"it does not continue the manifest {before[0]} before it"
         self._datasets[key] = (envelope.digest, manifest)
-        yield from _differences(
-            body,
-            {
-                "owner": manifest.owner,
-                "name": manifest.name,
-                "dataset_id": manifest.dataset_id,
-                "root": manifest.root,
-                "app_id": manifest.app_id,
-                "compose_hash": manifest.compose_hash,
-                "digest": envelope.digest,
-                "envelope": envelope.to_dict(),
-            },
-        )
+        yield from _differences(body, dataset_entry(manifest, envelope))
 
     def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         grant = load_model(_Granted, body, LedgerInconsistent, kind)

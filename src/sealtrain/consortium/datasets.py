@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.consortium.members import Consortium
@@ -34,6 +34,7 @@ __all__ = [
     "FILE_NAME",
     "PAYLOAD_TYPE",
     "DatasetManifest",
+    "dataset_entry",
     "load_dataset_manifest",
     "read_dataset_envelope",
     "reissue_dataset",
@@ -186,6 +187,25 @@ def verify_dataset(
             hint="each owner signs and registers only their own datasets",
         )
     return manifest
+
+
+def dataset_entry(manifest: DatasetManifest, envelope: dsse.Envelope) -> dict[str, JsonValue]:
+    """Body of the ledger's entry about a dataset.
+
+    Args:
+        manifest: As ``verify_dataset`` returned it.
+        envelope: What it was in.
+    """
+    return {
+        "owner": manifest.owner,
+        "name": manifest.name,
+        "dataset_id": manifest.dataset_id,
+        "root": manifest.root,
+        "app_id": manifest.app_id,
+        "compose_hash": manifest.compose_hash,
+        "digest": envelope.digest,
+        "envelope": envelope.to_dict(),
+    }
 
 
 def read_dataset_envelope(folder: Folder) -> dsse.Envelope:

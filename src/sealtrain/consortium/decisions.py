@@ -21,7 +21,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, StrictModel, Timestamp, load_model
@@ -216,6 +216,22 @@ class SignedDecision:
     envelope: dsse.Envelope
     digest: str
     """SHA-256 of the envelope's bytes, 64 hex digits."""
+
+    @property
+    def entry_kind(self) -> str:
+        """Kind of the ledger's entry about it."""
+        return "approval" if self.decision.decision == "approve" else "revocation"
+
+    @property
+    def entry(self) -> dict[str, JsonValue]:
+        """Body of the ledger's entry about it."""
+        return {
+            "owner": self.owner.name,
+            "decision": self.decision.decision,
+            **self.decision.target.to_dict(),
+            "digest": self.digest,
+            "envelope": self.envelope.to_dict(),
+        }
 
 
 def sign_decision(decision: Decision, signer: dsse.Ed25519Signer) -> dsse.Envelope:
