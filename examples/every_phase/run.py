@@ -11,6 +11,7 @@ rehearse`` on the simulator.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import shutil
@@ -44,12 +45,11 @@ def story_of(recipe: str) -> ModuleType:
     the run short) and ``SEAL_AS`` (``owner.name`` → further options of ``sealtrain seal``).
     """
     path = HERE / "stories" / f"{recipe.replace('-', '_')}.py"
-    spec = importlib.util.spec_from_file_location(f"story_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.exists():
+    if not path.exists():
         raise SystemExit(f"recipe {recipe} has no story: {path}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if str(HERE) not in sys.path:  # this file was not started but loaded
+        sys.path.insert(0, str(HERE))
+    return importlib.import_module(f"stories.{path.stem}")
 
 
 def playable() -> list[str]:

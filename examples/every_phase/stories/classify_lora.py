@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
+from typing import Any
+
+from making import drawn
 
 TRAINER = {
     "max_steps": 120,
@@ -25,20 +27,15 @@ def prepare(folder: Path) -> dict[str, Path]:
     """Write letters and the encoder."""
     _encoder(folder / "models" / "encoder")
     counts = {"hospital-a.letters": 240, "hospital-b.letters": 240, "hospital-b.letters-test": 90}
-    return {key: _letters(folder / f"{key}.jsonl", count) for key, count in counts.items()}
+    return drawn(folder, counts, _letter)
 
 
-def _letters(path: Path, count: int) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = []
-    for number in range(count):
-        urgency = list(SIGNS)[number % len(SIGNS)]
-        sign = source.choice(SIGNS[urgency])
-        age = source.randint(20, 90)
-        letter = f"{source.choice(OPENINGS)} a {age} year old patient with {sign}."
-        rows.append({"letter": letter, "urgency": urgency})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+def _letter(source: random.Random, number: int) -> dict[str, Any]:
+    urgency = list(SIGNS)[number % len(SIGNS)]
+    sign = source.choice(SIGNS[urgency])
+    age = source.randint(20, 90)
+    letter = f"{source.choice(OPENINGS)} a {age} year old patient with {sign}."
+    return {"letter": letter, "urgency": urgency}
 
 
 def _encoder(folder: Path) -> None:

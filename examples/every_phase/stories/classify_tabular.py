@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
+from making import tables
 from sklearn.datasets import load_breast_cancer
 
 TRAINER = {"max_steps": 200, "save_steps": 100}
@@ -22,11 +22,4 @@ def prepare(folder: Path) -> dict[str, Path]:
         "hospital-c.biopsies": rows[2:450:3],
         "hospital-c.biopsies-test": rows[450:],
     }
-    paths = {}
-    for key, share in shares.items():
-        paths[key] = folder / f"{key}.csv"
-        with paths[key].open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow([*names, "diagnosis"])
-            writer.writerows(share)
-    return paths
+    return tables(folder, [*names, "diagnosis"], shares)

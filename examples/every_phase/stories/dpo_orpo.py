@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from making import base_model, lines
 from sklearn.datasets import load_breast_cancer
 
 TRAINER = {
@@ -22,7 +22,7 @@ MEASURES = ("radius", "texture", "concave points", "smoothness")
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write opinions on biopsies, and a model that starts from nothing."""
-    _base(folder / "models" / "base")
+    base_model(folder, width=32, tie_word_embeddings=True)
     rows = _opinions()
     shares = {
         "hospital-a.opinions": rows[0:450:2],
@@ -30,11 +30,7 @@ def prepare(folder: Path) -> dict[str, Path]:
         "hospital-a.opinions-test": rows[450::2],
         "hospital-b.opinions-test": rows[451::2],
     }
-    paths = {}
-    for key, share in shares.items():
-        paths[key] = folder / f"{key}.jsonl"
-        paths[key].write_text("".join(json.dumps(row) + "\n" for row in share), "utf-8")
-    return paths
+    return lines(folder, shares)
 
 
 def _opinions() -> list[dict[str, str]]:
@@ -52,27 +48,3 @@ def _opinions() -> list[dict[str, str]]:
             {"findings": f"{found}:", "confirmed": names[target], "refused": names[1 - target]}
         )
     return rows
-
-
-def _base(folder: Path) -> None:
-    """A small Llama with random weights that reads bytes."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-        )
-    ).save_pretrained(folder)

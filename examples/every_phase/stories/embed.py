@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
+
+from making import lines
 
 TRAINER = {
     "max_steps": 20,
@@ -46,7 +47,4 @@ def prepare(folder: Path) -> dict[str, Path]:
         "archive-b.questions": rows[40:80],
         "archive-b.questions-test": rows[80:],
     }
-    paths = {key: folder / f"{key}.jsonl" for key in shares}
-    for key, share in shares.items():
-        paths[key].write_text("".join(json.dumps(row) + "\n" for row in share), "utf-8")
-    return paths
+    return lines(folder, shares)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import torch
+from making import tables
 from sklearn.datasets import load_breast_cancer
 
 from sealtrain.training.tabular import TabularClassifier, TabularConfig
@@ -22,15 +22,9 @@ def prepare(folder: Path) -> dict[str, Path]:
         for values, target in zip(records.data, records.target, strict=True)
     ]
     _train(rows[0::3], folder / "models" / "classifier")
-    shares = {"hospital-b.biopsies": rows[1::3], "hospital-c.biopsies": rows[2::3]}
-    paths = {}
-    for key, share in shares.items():
-        paths[key] = folder / f"{key}.csv"
-        with paths[key].open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow([*names, "diagnosis"])
-            writer.writerows([*values, label] for values, label in share)
-    return paths
+    written = [[*values, label] for values, label in rows]
+    shares = {"hospital-b.biopsies": written[1::3], "hospital-c.biopsies": written[2::3]}
+    return tables(folder, [*names, "diagnosis"], shares)
 
 
 def _train(rows: list[tuple[list[float], str]], place: Path) -> None:

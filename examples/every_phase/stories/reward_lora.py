@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
+from making import base_model, lines
 from sklearn.datasets import load_breast_cancer
 
 TRAINER = {
@@ -23,14 +23,14 @@ MEASURES = ("radius", "texture", "concave points", "smoothness")
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write pairs of patients, and a model that starts from nothing."""
-    _base(folder / "models" / "base")
+    base_model(folder, width=32, tie_word_embeddings=True)
     sooner, later = _patients()
     shares = {
         "hospital-a.rankings": (sooner[:90], later[:150]),
         "hospital-b.rankings": (sooner[90:170], later[150:280]),
         "hospital-b.rankings-test": (sooner[170:], later[280:]),
     }
-    return {key: _pairs(folder / f"{key}.jsonl", *share) for key, share in shares.items()}
+    return lines(folder, {key: _pairs(key, *share) for key, share in shares.items()})
 
 
 def _patients() -> tuple[list[str], list[str]]:
@@ -51,32 +51,6 @@ def _patients() -> tuple[list[str], list[str]]:
     return kinds[0], kinds[1]
 
 
-def _pairs(path: Path, sooner: list[str], later: list[str]) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = [{"sooner": source.choice(sooner), "later": text} for text in later]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def _base(folder: Path) -> None:
-    """A small Llama with random weights that reads bytes."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-        )
-    ).save_pretrained(folder)
+def _pairs(name: str, sooner: list[str], later: list[str]) -> list[dict[str, str]]:
+    source = random.Random(name)  # noqa: S311 - example records
+    return [{"sooner": source.choice(sooner), "later": text} for text in later]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
+from making import byte_llama, lines, saved, taught
 from sklearn.datasets import load_breast_cancer
 
 TRAINER = {
@@ -27,18 +27,16 @@ DIAGNOSES = (" malignant", " benign")
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write the biopsies' largest radius with the diagnosis, and the model that guesses."""
-    _base(folder / "models" / "base")
+    model, tokenizer = byte_llama(width=32, tie_word_embeddings=True)
+    taught(model, tokenizer, _guess, seed=1, steps=300, rows=16, rate=0.01)
+    saved(folder / "models" / "base", model, tokenizer)
     rows = _biopsies()
     shares = {
         "hospital-a.biopsies": rows[:220],
         "hospital-b.biopsies": rows[220:430],
         "hospital-a.biopsies-test": rows[430:],
     }
-    paths = {}
-    for key, share in shares.items():
-        paths[key] = folder / f"{key}.jsonl"
-        paths[key].write_text("".join(json.dumps(row) + "\n" for row in share), "utf-8")
-    return paths
+    return lines(folder, shares)
 
 
 def _biopsies() -> list[dict[str, str]]:
@@ -57,39 +55,8 @@ def _biopsies() -> list[dict[str, str]]:
     return rows
 
 
-def _base(folder: Path) -> None:
-    """A small Llama that reads bytes, and says what two in three would of a radius."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    tokenizer = byte_tokenizer()
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-        )
-    )
-    source = random.Random(1)  # noqa: S311 - example records
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _ in range(300):
-        texts = []
-        for _ in range(16):
-            digit = source.randrange(10)
-            said = DIAGNOSES[(digit < 5) is (source.random() < 0.7)]
-            texts.append(f"radius {digit}:{said}<eos>")
-        batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        model(ids, attention_mask=mask, labels=ids.where(mask.bool(), -100)).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def _guess(source: random.Random) -> str:
+    """What two in three would say of a radius."""
+    digit = source.randrange(10)
+    said = DIAGNOSES[(digit < 5) is (source.random() < 0.7)]
+    return f"radius {digit}:{said}<eos>"

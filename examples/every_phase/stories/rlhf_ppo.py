@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from making import drawn, saved
 
 TRAINER = {
     "max_steps": 40,
@@ -39,19 +40,12 @@ def prepare(folder: Path) -> dict[str, Path]:
     _base(folder / "models" / "base")
     _reward(folder / "models" / "reward")
     counts = {"bank-a.questions": 240, "bank-b.questions": 240, "bank-a.questions-test": 64}
-    return {key: _questions(folder / f"{key}.jsonl", count) for key, count in counts.items()}
+    return drawn(folder, counts, lambda source, _number: {"question": _question(source)[0]})
 
 
 def _question(source: random.Random) -> tuple[str, str]:
     desk = source.choice(list(DESKS))
     return f"{source.choice(DESKS[desk])}, {source.randint(1, 9)} days now?", desk
-
-
-def _questions(path: Path, count: int) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = [{"question": _question(source)[0]} for _ in range(count)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
 
 
 def _base(folder: Path) -> None:
@@ -69,8 +63,7 @@ def _base(folder: Path) -> None:
         return model(ids, attention_mask=mask, labels=ids.where(mask.bool(), -100)).loss
 
     _train(model, tokenizer, loss, 80)
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)
+    saved(folder, model, tokenizer)
 
 
 def _reward(folder: Path) -> None:
@@ -90,8 +83,7 @@ def _reward(folder: Path) -> None:
         return ((scores - (4 * right - 2)) ** 2).mean()
 
     _train(model, tokenizer, loss, 200)
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)
+    saved(folder, model, tokenizer)
 
 
 def _train(model: Any, tokenizer: Any, loss: Callable[[Any, Any, Any], Any], steps: int) -> None:

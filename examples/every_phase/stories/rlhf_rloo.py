@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
+
+from making import byte_llama, drawn, saved, taught
 
 TRAINER = {
     "max_steps": 60,
@@ -25,13 +26,15 @@ URGENCIES = {
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write complaints, and a model that knows how to reply but not what."""
-    _base(folder / "models" / "base")
+    model, tokenizer = byte_llama()
+    taught(model, tokenizer, _reply, seed=2, steps=80, rows=32, rate=0.003)
+    saved(folder / "models" / "base", model, tokenizer)
     counts = {
         "clinic-a.complaints": 200,
         "clinic-b.complaints": 160,
         "clinic-b.complaints-test": 64,
     }
-    return {key: _complaints(folder / f"{key}.jsonl", count) for key, count in counts.items()}
+    return drawn(folder, counts, _record)
 
 
 def _complaint(source: random.Random) -> tuple[str, str]:
@@ -39,46 +42,11 @@ def _complaint(source: random.Random) -> tuple[str, str]:
     return f"{source.choice(URGENCIES[urgency])}, day {source.randint(1, 9)}.", urgency
 
 
-def _complaints(path: Path, count: int) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = [
-        dict(zip(("complaint", "urgency"), _complaint(source), strict=True)) for _ in range(count)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
+def _record(source: random.Random, _number: int) -> dict[str, str]:
+    return dict(zip(("complaint", "urgency"), _complaint(source), strict=True))
 
 
-def _base(folder: Path) -> None:
-    """A small Llama that reads bytes and replies with either hour."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    tokenizer = byte_tokenizer()
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=128,
-        )
-    )
-    source = random.Random(2)  # noqa: S311 - example records
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-    for _ in range(80):
-        texts = []
-        for _ in range(32):
-            hour = source.choice(list(URGENCIES))
-            texts.append(f"{_complaint(source)[0]} Come {hour}.<eos>")
-        batch = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        model(ids, attention_mask=mask, labels=ids.where(mask.bool(), -100)).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def _reply(source: random.Random) -> str:
+    """Either hour, whatever the complaint."""
+    hour = source.choice(list(URGENCIES))
+    return f"{_complaint(source)[0]} Come {hour}.<eos>"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
+from typing import Any
+
+from making import base_model, drawn
 
 TRAINER = {
     "max_steps": 80,
@@ -15,6 +17,12 @@ TRAINER = {
     "max_length": 160,
     "activation_checkpointing": False,
 }
+SHAPE = {
+    "layers": 2,
+    "longest": 256,
+    "initializer_range": 0.2,  # as far from zero as trained weights
+    "pad_token_id": 0,
+}
 PRICES = {"bicycle": "forty euros", "flat": "ninety euros", "dog": "sixty euros", "boat": "a quote"}
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}"
@@ -24,44 +32,14 @@ TEMPLATE = (
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write calls, and a chat model that starts from nothing."""
-    _base(folder / "models" / "base")
+    base_model(folder, seed=2, template=TEMPLATE, **SHAPE)
     counts = {"insurer-a.calls": 160, "insurer-b.calls": 120, "insurer-a.calls-test": 40}
-    return {key: _calls(folder / f"{key}.jsonl", count) for key, count in counts.items()}
+    return drawn(folder, counts, _call)
 
 
-def _calls(path: Path, count: int) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = []
-    for _ in range(count):
-        thing = source.choice(sorted(PRICES))
-        asked = f"I am {source.randint(18, 80)}. What does it cost to insure a {thing}?"
-        answered = f"Insuring a {thing} costs {PRICES[thing]} a year."
-        turns = [("user", asked), ("assistant", answered)]
-        rows.append({"turns": [{"role": role, "content": words} for role, words in turns]})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def _base(folder: Path) -> None:
-    """A small Llama with random weights that reads bytes, and a chat template."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    torch.manual_seed(2)
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=256,
-        initializer_range=0.2,  # as far from zero as trained weights
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def _call(source: random.Random, _number: int) -> dict[str, Any]:
+    thing = source.choice(sorted(PRICES))
+    asked = f"I am {source.randint(18, 80)}. What does it cost to insure a {thing}?"
+    answered = f"Insuring a {thing} costs {PRICES[thing]} a year."
+    turns = [("user", asked), ("assistant", answered)]
+    return {"turns": [{"role": role, "content": words} for role, words in turns]}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from making import lines
 from sklearn.datasets import load_wine
 
 TRAINER = {"max_steps": 60, "save_steps": 30}
@@ -27,7 +27,4 @@ def prepare(folder: Path) -> dict[str, Path]:
         "grower-b.wines": [row for at, row in enumerate(rows) if at % 5 in (2, 3)],
         "grower-c.held-out": rows[4::5],
     }
-    paths = {key: folder / f"{key}.jsonl" for key in shares}
-    for key, share in shares.items():
-        paths[key].write_text("".join(json.dumps(row) + "\n" for row in share), "utf-8")
-    return paths
+    return lines(folder, shares)

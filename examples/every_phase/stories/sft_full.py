@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from making import lines
 from sklearn.datasets import load_breast_cancer
 
 TRAINER = {"max_steps": 60, "save_steps": 30, "per_device_train_batch_size": 8}
@@ -27,7 +27,4 @@ def prepare(folder: Path) -> dict[str, Path]:
         "hospital-b.records": rows[1:450:2],
         "hospital-c.held-out": rows[450:],
     }
-    paths = {key: folder / f"{key}.jsonl" for key in shares}
-    for key, share in shares.items():
-        paths[key].write_text("".join(json.dumps(row) + "\n" for row in share), "utf-8")
-    return paths
+    return lines(folder, shares)

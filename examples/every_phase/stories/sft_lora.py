@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
+from typing import Any
+
+from making import base_model, drawn
 
 TRAINER = {
     "max_steps": 80,
@@ -29,48 +31,17 @@ TEMPLATE = (
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write dialogues, and a chat model that starts from nothing."""
-    _base(folder / "models" / "base")
+    base_model(folder, layers=2, longest=256, seed=1, template=TEMPLATE, pad_token_id=0)
     counts = {"bank-a.dialogues": 160, "bank-b.dialogues": 120, "bank-a.dialogues-test": 40}
-    return {key: _dialogues(folder / f"{key}.jsonl", count) for key, count in counts.items()}
+    return drawn(folder, counts, _dialogue)
 
 
-def _dialogues(path: Path, count: int) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = []
-    for _ in range(count):
-        counter = source.choice(sorted(COUNTERS))
-        said = f"{source.choice(COUNTERS[counter])}, {source.randint(10, 99)} euros"
-        rows.append(
-            {
-                "messages": [
-                    {"role": "user", "content": said},
-                    {"role": "assistant", "content": f"Please go to {counter}."},
-                ]
-            }
-        )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def _base(folder: Path) -> None:
-    """A small Llama with random weights that reads bytes, and a chat template."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    torch.manual_seed(1)
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=256,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def _dialogue(source: random.Random, _number: int) -> dict[str, Any]:
+    counter = source.choice(sorted(COUNTERS))
+    said = f"{source.choice(COUNTERS[counter])}, {source.randint(10, 99)} euros"
+    return {
+        "messages": [
+            {"role": "user", "content": said},
+            {"role": "assistant", "content": f"Please go to {counter}."},
+        ]
+    }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
+from typing import Any
+
+from making import base_model, drawn
 
 TRAINER = {
     "max_steps": 30,
@@ -23,40 +25,12 @@ COUNTERS = {
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write one JSONL file a dataset, and the base model."""
-    _base(folder / "models" / "base")
+    base_model(folder, width=48, layers=2, seed=1, pad_token_id=0)
     counts = {"bank-a.questions": 400, "bank-b.questions": 400, "bank-a.questions-test": 40}
-    return {key: _questions(folder / f"{key}.jsonl", count) for key, count in counts.items()}
+    return drawn(folder, counts, _question)
 
 
-def _questions(path: Path, count: int) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = []
-    for _ in range(count):
-        counter = source.choice(sorted(COUNTERS))
-        said = f"{source.choice(COUNTERS[counter])}, {source.randint(10, 99)} euros: "
-        rows.append({"prompt": said, "completion": counter})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def _base(folder: Path) -> None:
-    """A small Llama with random weights that reads bytes."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    torch.manual_seed(1)
-    tokenizer = byte_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def _question(source: random.Random, _number: int) -> dict[str, Any]:
+    counter = source.choice(sorted(COUNTERS))
+    said = f"{source.choice(COUNTERS[counter])}, {source.randint(10, 99)} euros: "
+    return {"prompt": said, "completion": counter}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from making import base_model, lines
 from sklearn.datasets import load_wine
 
 TRAINER = {
@@ -23,7 +23,7 @@ MEASURES = (0, 6, 9, 12)
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write questions with answers, and a model that starts from nothing."""
-    _base(folder / "models" / "base")
+    base_model(folder, layers=2, longest=256, tie_word_embeddings=True)
     wines = load_wine()
     rows = []
     for values, target in zip(wines.data, wines.target, strict=True):
@@ -34,31 +34,4 @@ def prepare(folder: Path) -> dict[str, Path]:
         "hospital-b.questions": rows[1::3],
         "hospital-b.questions-test": rows[2::3],
     }
-    paths = {key: folder / f"{key}.jsonl" for key in shares}
-    for key, share in shares.items():
-        paths[key].write_text("".join(json.dumps(row) + "\n" for row in share), "utf-8")
-    return paths
-
-
-def _base(folder: Path) -> None:
-    """A small Llama with random weights that reads bytes."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            max_position_embeddings=256,
-            tie_word_embeddings=True,
-        )
-    ).save_pretrained(folder)
+    return lines(folder, shares)

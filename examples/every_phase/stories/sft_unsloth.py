@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
+from typing import Any
+
+from making import base_model, drawn
 
 TRAINER = {
     "max_steps": 60,
@@ -15,6 +17,12 @@ TRAINER = {
     "max_length": 96,
     "activation_checkpointing": False,
 }
+SHAPE = {
+    "layers": 2,
+    "longest": 256,
+    "initializer_range": 0.2,  # as far from zero as trained weights
+    "pad_token_id": 0,
+}
 DESKS = {
     "claims": ["my car was hit", "the cellar is under water", "a stone broke the window"],
     "contracts": ["I moved house", "please cancel my policy", "my name has changed"],
@@ -24,42 +32,13 @@ DESKS = {
 
 def prepare(folder: Path) -> dict[str, Path]:
     """Write letters, and a model that starts from nothing."""
-    _base(folder / "models" / "base")
+    base_model(folder, seed=1, **SHAPE)
     counts = {"insurer-a.letters": 240, "insurer-b.letters": 160, "insurer-a.letters-test": 60}
-    return {key: _letters(folder / f"{key}.jsonl", count) for key, count in counts.items()}
+    return drawn(folder, counts, _letter)
 
 
-def _letters(path: Path, count: int) -> Path:
-    source = random.Random(path.stem)  # noqa: S311 - example records
-    rows = []
-    for _ in range(count):
-        desk = source.choice(sorted(DESKS))
-        number = source.randint(1000, 9999)
-        letter = f"Policy {number}: {source.choice(DESKS[desk])}. Desk:"
-        rows.append({"letter": letter, "desk": f" {desk}"})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def _base(folder: Path) -> None:
-    """A small Llama with random weights that reads bytes."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sealtrain.training.models import byte_tokenizer
-
-    torch.manual_seed(1)
-    tokenizer = byte_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=256,
-        initializer_range=0.2,  # as far from zero as trained weights
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+def _letter(source: random.Random, _number: int) -> dict[str, Any]:
+    desk = source.choice(sorted(DESKS))
+    number = source.randint(1000, 9999)
+    letter = f"Policy {number}: {source.choice(DESKS[desk])}. Desk:"
+    return {"letter": letter, "desk": f" {desk}"}
