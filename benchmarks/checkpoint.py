@@ -44,6 +44,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
+from sealtrain.base.files import sync
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training import checkpoint
@@ -303,15 +304,6 @@ def resident(*, peak: bool) -> int:
         if line.startswith(wanted):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def sync(path: Path) -> None:
-    """Put a file on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

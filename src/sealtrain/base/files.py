@@ -12,7 +12,14 @@ from typing import BinaryIO
 
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
 
-__all__ = ["TEMPORARY_SUFFIX", "atomic_folder", "atomic_write", "atomic_writer", "read_bounded"]
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "atomic_folder",
+    "atomic_write",
+    "atomic_writer",
+    "read_bounded",
+    "sync",
+]
 
 TEMPORARY_SUFFIX = ".tmp"
 """Ends the hidden name of a file that is not complete."""
@@ -52,7 +59,7 @@ def atomic_writer(
             temporary.replace(path)
         else:
             _claim(temporary, path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -75,7 +82,7 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     temporary.mkdir(mode=0o755)
     try:
         yield temporary
-        _sync_folder(temporary)
+        sync(temporary)
         if overwrite and path.exists():
             discarded = path.with_name(f".{path.name}.{secrets.token_hex(8)}.old")
             path.rename(discarded)
@@ -83,7 +90,7 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             shutil.rmtree(discarded)
         else:
             temporary.rename(path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -107,6 +114,15 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
     return data
 
 
+def sync(path: Path) -> None:
+    """Have a file's bytes, or the names in a folder, on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _refuse_existing(path: Path, overwrite: bool) -> None:
     if path.exists() and not overwrite:
         raise AlreadyExists(
@@ -122,11 +138,3 @@ def _claim(temporary: Path, path: Path) -> None:
         raise AlreadyExists(
             f"{path} already exists", hint="choose another output or remove it first"
         ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -33,6 +33,7 @@ from pydantic import Field
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.files import sync
 from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
 from sealtrain.broker.tables import SCHEMA_VERSION
 from sealtrain.consortium.ledger_store import LedgerStore
@@ -136,12 +137,12 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
             for one in manifest.files:
                 with (folder / one.name).open("rb") as source:
                     _add(archive, one.name, source, one.size)
-        _sync(packed)
+        sync(packed)
         try:
             os.link(packed, out)  # unlike a rename, it never replaces anything
         except FileExistsError:
             raise AlreadyExists(f"{out} exists already", check="backup") from None
-        _sync(out.parent)
+        sync(out.parent)
     return manifest
 
 
@@ -177,10 +178,10 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
             )
         leases, challenges = _ended(folder, now)
         for name in _FILES:
-            _sync(folder / name)
-        _sync(folder)
+            sync(folder / name)
+        sync(folder)
         folder.replace(state)
-        _sync(state.parent)
+        sync(state.parent)
     return Restored(manifest=manifest, leases_ended=leases, challenges_ended=challenges)
 
 
@@ -324,14 +325,6 @@ def _private(path: Path) -> IO[bytes]:
 
 def _open(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

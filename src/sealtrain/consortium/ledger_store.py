@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sealtrain.base.files import sync
 from sealtrain.errors import LedgerInconsistent, Unreachable
 from sealtrain.records import merkle
 
@@ -230,11 +231,7 @@ def _create_private(path: Path) -> None:
     except FileExistsError:
         return
     os.close(descriptor)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
 
 
 def _switch_to_wal(db: sqlite3.Connection) -> None:

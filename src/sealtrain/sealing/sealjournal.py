@@ -14,7 +14,6 @@ every byte, and the source still yields the content of the entry's digest.
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ from typing import Any, Final
 from blake3 import blake3
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
-from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer
+from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer, sync
 from sealtrain.errors import (
     AlreadyExists,
     DataInvalid,
@@ -83,9 +82,9 @@ def resumable_folder(path: Path) -> Iterator[Path]:
         journal = [*folder.glob("journal-*.sealed"), *folder.glob(f".*{TEMPORARY_SUFFIX}")]
         for left in (*journal, folder / _LOCK, folder / _HEAD):
             left.unlink(missing_ok=True)
-        _sync(folder)
+        sync(folder)
         folder.rename(path)
-        _sync(path.parent)
+        sync(path.parent)
 
 
 class _Kept(Exception):
@@ -209,11 +208,3 @@ class SealJournal:
     def _read(self, path: Path, number: int) -> Any:
         with open_file(path, self.data_key, context=self._context(number)) as file:
             return parse_canonical(file.read(_MAX_ENTRY_BYTES), max_bytes=_MAX_ENTRY_BYTES)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
