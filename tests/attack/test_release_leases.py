@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from release_world import ReleaseWorld, release_world, target_of
+from manifest_world import target_of
+from release_world import ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (

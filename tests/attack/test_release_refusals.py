@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from manifest_world import identity
+from manifest_world import identity, target_of
 from release_world import (
     DAY,
     ReleaseWorld,
@@ -18,7 +18,6 @@ from release_world import (
     lock_changed,
     release_world,
     simulated_pki,
-    target_of,
 )
 
 from sealtrain.attest.report_data import Binding

@@ -14,15 +14,13 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from manifest_world import OWNERS, identity
-from release_world import BROKER_COMPOSE, lock_changed, target_of
+from broker_site import broker_site
+from manifest_world import OWNERS, identity, target_of
+from release_world import lock_changed
 
 from sealtrain.attest.guest import Guest, open_guest
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.simulator.server import running as simulated_guest
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock, to_rfc3339
-from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
@@ -168,39 +166,21 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
-    simulator = ensure(folder / "simulator", system_clock())
-    policy = insecure_simulator_policy(simulator.root_path.read_bytes())
-    (folder / "policy.yaml").write_text(json.dumps(policy.to_dict()))
-    consortium = Consortium.found(
-        name="breast-cancer", owners=[identity(name).public for name in OWNERS], approve=2
-    )
-    (folder / "consortium.json").write_bytes(consortium.to_bytes())
-    (folder / "broker-compose.json").write_bytes(BROKER_COMPOSE)
-    config = BrokerConfig(
-        consortium=folder / "consortium.json",
-        policy=folder / "policy.yaml",
-        root_secret=f"file:{folder / 'root-secret'}",
-        state=folder / "broker",
-        guest=str(folder / "broker.sock"),
-        collateral=f"file:{simulator.collateral_path}",
-        platform="simulator",
-        port=0,
-        limits=BrokerLimits(posts_per_minute=100_000),
-    )
     with ExitStack() as guests:
-        guests.enter_context(
-            simulated_guest(
-                folder / "broker.sock", folder / "broker-compose.json", folder / "simulator"
-            )
+        made = guests.enter_context(broker_site(folder))
+        config = replace(
+            made.config("broker"),
+            root_secret=f"file:{folder / 'root-secret'}",
+            limits=BrokerLimits(posts_per_minute=100_000),
         )
         url = guests.enter_context(running_broker(config))
         client = guests.enter_context(BrokerClient(url, timeout=20.0))
         yield Site(
             folder=folder,
-            consortium=consortium,
-            locked=lock_changed(consortium.consortium_id),
+            consortium=made.consortium,
+            locked=made.locked,
             url=url,
-            pin=BrokerPin(url=url, compose_hash=sha256_hex(BROKER_COMPOSE), appraisal=policy),
+            pin=made.pin.model_copy(update={"url": url}),
             client=client,
             guests=guests,
             config=config,

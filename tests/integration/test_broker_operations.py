@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from broker_process import ProcessSite, end, process_site
+from broker_process import ProcessSite, process_site
+from broker_program import end
 from broker_site import BrokerSite, broker_site
 from broker_world import served_world
 from manifest_world import OWNERS, identity

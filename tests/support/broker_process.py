@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import json
 import resource
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker_program import start
 from release_world import BROKER_COMPOSE, NOW, ROOT, ReleaseWorld, release_world
 
 from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock
 from sealtrain.release.attested import AttestedBroker
-
-PROGRAM = """
-import json, sys
-from pathlib import Path
-from sealtrain.broker.config import BrokerConfig, BrokerLimits
-from sealtrain.broker.serve import serve
-fields = json.loads(sys.argv[1])
-now = fields.pop("now")
-for name in ("consortium", "policy", "state"):
-    fields[name] = Path(fields[name])
-limits = BrokerLimits(posts_per_minute=1_000_000, outstanding_challenges=1_000_000)
-serve(
-    BrokerConfig(**fields, limits=limits),
-    ready=lambda url: print(url, flush=True),
-    clock=lambda: now,
-)
-"""
 
 
 @dataclass(kw_only=True)
@@ -62,29 +44,13 @@ class ProcessSite:
 
         # A log that grows would meet the limit too.
         log = Path("/dev/null") if max_file is not None else self.log
-        with log.open("a") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, json.dumps(self.fields)],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                preexec_fn=starve,  # one thread starts it
-            )
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
+        process, url = start(self.fields, log, before=starve)
         if not url:
+            assert process.stdout is not None
             process.stdout.close()
             process.wait(20)
             raise AssertionError(f"the broker did not start: {log.read_text()[-2000:]}")
         return process, url
-
-
-def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
-    process.send_signal(number)
-    code = process.wait(20)
-    assert process.stdout is not None
-    process.stdout.close()
-    return code
 
 
 @contextmanager
@@ -118,5 +84,6 @@ def process_site(folder: Path) -> Iterator[ProcessSite]:
                 "platform": "simulator",
                 "port": port,
                 "now": NOW,
+                "limits": {"posts_per_minute": 1_000_000, "outstanding_challenges": 1_000_000},
             },
         )

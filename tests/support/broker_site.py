@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from manifest_world import OWNERS, identity
+from broker_program import end, start
+from manifest_world import OWNERS, identity, target_of
 from release_world import BROKER_COMPOSE, lock_changed
 
 from sealtrain.attest.presets import insecure_simulator_policy
@@ -31,17 +28,6 @@ from sealtrain.release.client import BrokerClient
 from sealtrain.release.pin import BrokerPin
 from sealtrain.release.watch import attested_ledger_key
 
-PROGRAM = """
-import json, sys
-from pathlib import Path
-from sealtrain.broker.config import BrokerConfig
-from sealtrain.broker.serve import serve
-fields = json.loads(sys.argv[1])
-for name in ("consortium", "policy", "state"):
-    fields[name] = Path(fields[name])
-serve(BrokerConfig(**fields), ready=lambda url: print(url, flush=True))
-"""
-
 
 @dataclass(kw_only=True)
 class BrokerSite:
@@ -55,11 +41,7 @@ class BrokerSite:
 
     @property
     def target(self) -> Target:
-        return Target(
-            app_id=self.locked.app_id,
-            compose_hash=self.locked.compose_hash,
-            recipe_hash=self.locked.recipe_hash,
-        )
+        return target_of(self.locked)
 
     @property
     def deployment(self) -> Path:
@@ -72,35 +54,33 @@ class BrokerSite:
         shutil.rmtree(self.state(target), ignore_errors=True)
         shutil.copytree(self.state(source), self.state(target))
 
+    def settings(self, state: str, port: int = 0) -> dict[str, Any]:
+        """What a process is told to serve one state folder."""
+        return self.fields | {"state": str(self.state(state)), "port": port}
+
+    def config(self, state: str, port: int = 0) -> BrokerConfig:
+        """The same for a thread."""
+        fields = self.settings(state, port)
+        for name in ("consortium", "policy", "state"):
+            fields[name] = Path(fields[name])
+        return BrokerConfig(**fields)
+
     @contextmanager
     def broker(self, state: str, port: int = 0) -> Iterator[BrokerClient]:
         """A process that serves one state folder; stopped at the end."""
-        fields = self.fields | {"state": str(self.state(state)), "port": port}
-        with (self.folder / "log").open("a") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, json.dumps(fields)],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        assert process.stdout is not None
+        log = self.folder / "log"
+        process, url = start(self.settings(state, port), log)
         try:
-            url = process.stdout.readline().strip()
-            assert url, (self.folder / "log").read_text()
+            assert url, log.read_text()
             with BrokerClient(url) as client:
                 yield client
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(20)
-            process.stdout.close()
+            end(process)
 
     @contextmanager
     def serving(self, state: str, port: int = 0) -> Iterator[BrokerClient]:
         """The same in a thread of this process: starts sooner."""
-        fields = self.fields | {"state": self.state(state), "port": port}
-        for name in ("consortium", "policy"):
-            fields[name] = Path(fields[name])
-        with running(BrokerConfig(**fields)) as url, BrokerClient(url) as client:
+        with running(self.config(state, port)) as url, BrokerClient(url) as client:
             yield client
 
     def key(self, client: BrokerClient) -> Callable[[], bytes]:

@@ -113,6 +113,12 @@ def simulated_pki(seed: str = "vendor") -> SimulatedPki:
     return SimulatedPki(hashlib.sha256(b"test pki " + seed.encode()).digest())
 
 
+def target_of(locked: LockedRecipe) -> Target:
+    return Target(
+        app_id=locked.app_id, compose_hash=locked.compose_hash, recipe_hash=locked.recipe_hash
+    )
+
+
 @dataclass(kw_only=True)
 class World:
     """A run that is about to be written down."""
@@ -132,11 +138,7 @@ class World:
 
     @property
     def target(self) -> Target:
-        return Target(
-            app_id=self.locked.app_id,
-            compose_hash=self.locked.compose_hash,
-            recipe_hash=self.locked.recipe_hash,
-        )
+        return target_of(self.locked)
 
     def evidence(self, binding: Binding, *, at: int = FINISHED) -> Evidence:
         return self.guest.evidence(binding, collateral=simulated_pki().collateral(at))

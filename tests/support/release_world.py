@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from manifest_world import OWNERS, RECIPE, digest, identity, simulated_pki
+from manifest_world import OWNERS, RECIPE, digest, identity, simulated_pki, target_of
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import AppraisalPolicy
@@ -336,12 +336,6 @@ def booted(pki: SimulatedPki, compose: bytes, number: int) -> SimulatedGuest:
 
 def document_of(envelope: Envelope) -> EnvelopeDocument:
     return load_message(EnvelopeDocument, envelope.to_bytes())
-
-
-def target_of(locked: LockedRecipe) -> Target:
-    return Target(
-        app_id=locked.app_id, compose_hash=locked.compose_hash, recipe_hash=locked.recipe_hash
-    )
 
 
 def evidence_of(guest: SimulatedGuest, binding: Binding, pki: SimulatedPki, now: int) -> Evidence:

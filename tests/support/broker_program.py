@@ -1,0 +1,57 @@
+"""The broker as a program of its own: how tests start one and end it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from sealtrain.base.clock import system_clock
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.serve import serve
+fields = json.loads(sys.argv[1])
+for name in ("consortium", "policy", "state"):
+    fields[name] = Path(fields[name])
+limits = BrokerLimits(**fields.pop("limits", {}))
+now = fields.pop("now", None)
+serve(
+    BrokerConfig(**fields, limits=limits),
+    ready=lambda url: print(url, flush=True),
+    clock=system_clock if now is None else lambda: now,
+)
+"""
+
+
+def start(
+    fields: Mapping[str, Any], log: Path, *, before: Callable[[], None] | None = None
+) -> tuple[subprocess.Popen[str], str]:
+    """A process with these settings, and its URL: empty if it ended instead of serving.
+
+    ``before`` runs in the new process first; ``limits`` and a clock that stands at ``now`` may be
+    among the settings.
+    """
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, json.dumps(fields)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            preexec_fn=before,  # one thread starts it
+        )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
+    process.send_signal(number)
+    code = process.wait(20)
+    assert process.stdout is not None
+    process.stdout.close()
+    return code
