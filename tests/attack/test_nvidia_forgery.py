@@ -23,6 +23,7 @@ from gpu_world import (
     claims,
     expected,
     hardware_policy_fields,
+    judged_by,
     machine,
     put_together,
     resigned,
@@ -63,14 +64,7 @@ GPU_PLACES, SWITCH_PLACES = ALL[:4], ALL[4:]
 
 
 def judged(evidence: GpuEvidence, nonce: bytes = NONCE, **changes: Any) -> VerifiedGpus:
-    return verify_gpus(
-        evidence,
-        GPUS.policy(**changes),
-        COLLATERAL,
-        nonce=nonce,
-        simulator_root=GPUS.root_der,
-        now=NOW,
-    )
+    return judged_by(GPUS, evidence, COLLATERAL, nonce=nonce, **changes)
 
 
 def hardware(evidence: GpuEvidence, nonce: bytes, **changes: Any) -> VerifiedGpus:
@@ -221,14 +215,7 @@ def test_one_device_with_two_firmware_keys_is_one_device() -> None:
     assert verify_device(forged, simulator_root=mpt.root_der, now=NOW).ueid
     shown = GpuEvidence.build((evidence.devices[0], forged), evidence.claims)
     with pytest.raises(GpuSetRefused, match="same device"):
-        verify_gpus(
-            shown,
-            mpt.policy(reference_values="any"),
-            None,
-            nonce=NONCE,
-            simulator_root=mpt.root_der,
-            now=NOW,
-        )
+        judged_by(mpt, shown, None, reference_values="any")
 
 
 @pytest.mark.negative(46)
@@ -301,13 +288,8 @@ def test_driver_status_and_flag_must_agree(
     )
 
     def verdict() -> VerifiedGpus:
-        return verify_gpus(
-            evidence,
-            alone.policy(mode=["single", "mpt", "protected_pcie"], reference_values="any"),
-            None,
-            nonce=NONCE,
-            simulator_root=alone.root_der,
-            now=NOW,
+        return judged_by(
+            alone, evidence, None, mode=["single", "mpt", "protected_pcie"], reference_values="any"
         )
 
     if mode is None:
@@ -348,13 +330,8 @@ def test_several_gpus_that_do_not_say_how_they_talk_are_refused() -> None:
             lambda parts: parts.with_field(Field.FEATURE_FLAG, None),
         )
     with pytest.raises(GpuModeRefused, match="nothing says"):
-        verify_gpus(
-            evidence,
-            mpt.policy(mode=["single", "mpt", "protected_pcie"]),
-            simulated_collateral(mpt, NOW),
-            nonce=NONCE,
-            simulator_root=mpt.root_der,
-            now=NOW,
+        judged_by(
+            mpt, evidence, simulated_collateral(mpt, NOW), mode=["single", "mpt", "protected_pcie"]
         )
 
 
@@ -369,14 +346,7 @@ def test_gpus_that_are_passed_on_differently_are_no_set(at: int) -> None:
         lambda parts: parts.with_field(Field.FEATURE_FLAG, b"\x01\x00"),
     )
     with pytest.raises(GpuModeRefused, match="different modes"):
-        verify_gpus(
-            alone,
-            mpt.policy(mode=["single", "mpt"], reference_values="any"),
-            None,
-            nonce=NONCE,
-            simulator_root=mpt.root_der,
-            now=NOW,
-        )
+        judged_by(mpt, alone, None, mode=["single", "mpt"], reference_values="any")
 
 
 def test_what_the_policy_requires_and_nobody_brought_is_refused() -> None:
@@ -387,14 +357,7 @@ def test_what_the_policy_requires_and_nobody_brought_is_refused() -> None:
     ):
         fields: dict[str, Any] = {"reference_values": "any", **changes}
         with pytest.raises(error):
-            verify_gpus(
-                EVIDENCE,
-                GPUS.policy(**fields),
-                None,
-                nonce=NONCE,
-                simulator_root=GPUS.root_der,
-                now=NOW,
-            )
+            judged_by(GPUS, EVIDENCE, None, **fields)
 
 
 @pytest.mark.negative(47)

@@ -17,7 +17,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice, GpuEvidence, from_nvat
+from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
 from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.attest.simulator.gpu_pki import SimulatedDevice
 
@@ -129,6 +131,25 @@ def hardware_policy_fields(**changes: Any) -> dict[str, Any]:
 def machine(seed: bytes = b"a simulated machine with GPUs") -> SimulatedGpus:
     """Four GPUs and two switches in protected PCIe mode."""
     return SimulatedGpus(seed, count=4, switches=2, mode="protected_pcie")
+
+
+def judged_by(
+    gpus: SimulatedGpus,
+    evidence: GpuEvidence,
+    collateral: GpuCollateral | None,
+    *,
+    nonce: bytes = NONCE,
+    **changes: Any,
+) -> VerifiedGpus:
+    """``evidence`` under the simulated machine's own policy, with ``changes`` to its rules."""
+    return verify_gpus(
+        evidence,
+        gpus.policy(**changes),
+        collateral,
+        nonce=nonce,
+        simulator_root=gpus.root_der,
+        now=NOW,
+    )
 
 
 def captured(shared: Path, name: str) -> tuple[GpuDevice, ...]:

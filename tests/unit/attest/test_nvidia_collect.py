@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 import pytest
+from gpu_world import NONCE, NOW, judged_by
 
 from sealtrain.attest.nvidia.collect import Nvml, collect_gpus, confidential_mode, open_nvml
 from sealtrain.attest.nvidia.parse import GpuDevice
-from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.attest.simulator.gpu import DRIVER_VERSION, SimulatedGpus
 from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
 from sealtrain.errors import (
@@ -24,8 +24,6 @@ from sealtrain.errors import (
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py (the extra train)")
 
-NOW = 1_800_000_000
-NONCE = bytes(range(32))
 SEED = b"simulated GPUs behind a driver"
 
 
@@ -123,14 +121,7 @@ def test_codes_of_the_binding_are_those_that_are_read() -> None:
 def test_collected_evidence_verifies(driver: Driver) -> None:
     evidence = collect_gpus(driver, NONCE)
     gpus = driver.gpus
-    found = verify_gpus(
-        evidence,
-        gpus.policy(revocation="require"),
-        simulated_collateral(gpus, NOW),
-        nonce=NONCE,
-        simulator_root=gpus.root_der,
-        now=NOW,
-    )
+    found = judged_by(gpus, evidence, simulated_collateral(gpus, NOW), revocation="require")
     assert list(found.devices) == ["gpu0"]
     assert found.gpu_claims.driver_version == DRIVER_VERSION
     assert evidence == gpus.evidence(NONCE)
@@ -143,14 +134,7 @@ def test_a_machine_with_switches_takes_their_reports_along() -> None:
     switches = [one for one in gpus.evidence(NONCE).devices if one.kind == "switch"]
     evidence = collect_gpus(driver, NONCE, switches=switches)
     assert [one.kind for one in evidence.devices] == ["gpu", "gpu", "switch"]
-    found = verify_gpus(
-        evidence,
-        gpus.policy(),
-        simulated_collateral(gpus, NOW),
-        nonce=NONCE,
-        simulator_root=gpus.root_der,
-        now=NOW,
-    )
+    found = judged_by(gpus, evidence, simulated_collateral(gpus, NOW))
     assert found.mode == "protected_pcie"
 
 
@@ -178,14 +162,7 @@ def test_the_mode_is_told_as_it_is_and_a_bad_one_refused(
     assert getattr(evidence.claims, field) == value
     gpus = driver.gpus
     with pytest.raises(GpuModeRefused):
-        verify_gpus(
-            evidence,
-            gpus.policy(reference_values="any"),
-            None,
-            nonce=NONCE,
-            simulator_root=gpus.root_der,
-            now=NOW,
-        )
+        judged_by(gpus, evidence, None, reference_values="any")
 
 
 def test_a_machine_without_confidential_computing_says_so(driver: Driver) -> None:

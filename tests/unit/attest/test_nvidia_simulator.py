@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from gpu_world import NONCE, NOW, machine
+from gpu_world import NONCE, NOW, judged_by, machine
 
 from sealtrain.attest.nvidia.parse import GpuEvidence
-from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
+from sealtrain.attest.nvidia.verify import VerifiedGpus
 from sealtrain.attest.simulator.gpu import FAULT_MEANINGS, FAULTS, SimulatedGpus
 from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
 from sealtrain.errors import CertificateRevoked, DataInvalid, SealtrainError, TrustInvalid
@@ -21,14 +21,7 @@ COLLATERAL = simulated_collateral(GPUS, NOW)
 
 
 def judged(gpus: SimulatedGpus, evidence: GpuEvidence, **changes: Any) -> VerifiedGpus:
-    return verify_gpus(
-        evidence,
-        gpus.policy(**changes),
-        simulated_collateral(gpus, NOW),
-        nonce=NONCE,
-        simulator_root=gpus.root_der,
-        now=NOW,
-    )
+    return judged_by(gpus, evidence, simulated_collateral(gpus, NOW), **changes)
 
 
 def test_an_honest_machine_is_accepted_with_everything_required() -> None:
@@ -80,14 +73,7 @@ def test_serial_numbers_are_those_the_names_repeat() -> None:
 def test_a_revoked_device_is_refused() -> None:
     revoked = simulated_collateral(GPUS, NOW, revoked=x509.ReasonFlags.certificate_hold)
     with pytest.raises(CertificateRevoked):
-        verify_gpus(
-            GPUS.evidence(NONCE),
-            GPUS.policy(revocation="require"),
-            revoked,
-            nonce=NONCE,
-            simulator_root=GPUS.root_der,
-            now=NOW,
-        )
+        judged_by(GPUS, GPUS.evidence(NONCE), revoked, revocation="require")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_world import NONCE, NOW, captured, claims, expected, hardware_policy_fields, machine
+from gpu_world import (
+    NONCE,
+    NOW,
+    captured,
+    claims,
+    expected,
+    hardware_policy_fields,
+    judged_by,
+    machine,
+)
 
 from sealtrain.attest.nvidia.appraise import claims_of_device, eat
 from sealtrain.attest.nvidia.device import verify_device
@@ -366,13 +375,6 @@ def test_simulated_and_real_trust_do_not_mix() -> None:
 
 def test_one_gpu_alone_needs_no_switch() -> None:
     alone = SimulatedGpus(b"one simulated GPU by itself")
-    found = verify_gpus(
-        alone.evidence(NONCE),
-        alone.policy(),
-        simulated_collateral(alone, NOW),
-        nonce=NONCE,
-        simulator_root=alone.root_der,
-        now=NOW,
-    )
+    found = judged_by(alone, alone.evidence(NONCE), simulated_collateral(alone, NOW))
     assert found.mode == "single"
     assert list(found.devices) == ["gpu0"]
