@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_world import captured
 from nvidia_world import (
     DRIVER,
     DRIVER_RIM,
@@ -26,7 +27,6 @@ from nvidia_world import (
 
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
-from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.attest.nvidia.rim import (
     check_reference_values,
     compare_measurements,
@@ -212,17 +212,14 @@ def test_a_file_can_be_read_without_being_believed() -> None:
     assert (read.version, read.product, sorted(read.measurements)) == (DRIVER, "GH100", [7, 21])
 
 
+def real_device(shared: Path, name: str) -> VerifiedDevice:
+    (device,) = captured(shared, name)
+    return verify_device(device, simulator_root=None, now=VECTOR_TIME)
+
+
 def test_vbios_file_of_a_real_gpu_matches_on_every_index(shared: Path) -> None:
     vectors = shared / "vectors/nvidia"
-    device = verify_device(
-        GpuDevice.build(
-            "HOPPER",
-            (vectors / "hopper_535.report.bin").read_bytes(),
-            (vectors / "hopper_535.chain.pem").read_bytes(),
-        ),
-        simulator_root=None,
-        now=VECTOR_TIME,
-    )
+    device = real_device(shared, "hopper_535")
     xml = (vectors / "rim" / VBIOS_535).read_bytes()
     found = verify_rim(xml, simulator_root=None, now=VECTOR_TIME, pinned=False)
     assert rim_ids(device)[1] == f"NV_GPU_VBIOS_{VBIOS_535[6:-8]}"
@@ -238,15 +235,7 @@ def test_vbios_file_of_a_real_gpu_matches_on_every_index(shared: Path) -> None:
 @pytest.mark.negative(50)
 def test_an_older_issue_of_a_real_file_differs_at_one_index(shared: Path) -> None:
     vectors = shared / "vectors/nvidia"
-    device = verify_device(
-        GpuDevice.build(
-            "HOPPER",
-            (vectors / "hopper_580_mpt.report.bin").read_bytes(),
-            (vectors / "hopper_580_mpt.chain.pem").read_bytes(),
-        ),
-        simulator_root=None,
-        now=VECTOR_TIME,
-    )
+    device = real_device(shared, "hopper_580_mpt")
     xml = (vectors / "rim/vbios_1010_0205_862_9600740020.swidtag").read_bytes()
     found = verify_rim(xml, simulator_root=None, now=VECTOR_TIME, pinned=False)
     assert device.vbios_version == found.rim.version
