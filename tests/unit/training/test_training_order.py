@@ -36,6 +36,22 @@ def stream_over(shape: list[list[int]], seed: int = 3) -> tuple[RecordStream, in
     return RecordStream(sources, seed=seed), total
 
 
+class Counting(PlainDataset):
+    """Knows how many batches were read."""
+
+    reads = 0
+
+    def batch(self, number: int) -> object:
+        self.reads += 1
+        return super().batch(number)
+
+
+def counted_stream() -> tuple[RecordStream, Counting]:
+    plain = numbered([50] * 64)
+    counting = Counting([plain.batch(number) for number in range(64)])
+    return RecordStream([source_of(counting)], seed=1, ahead=0), counting
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_epoch_holds_every_row_once(shape: list[list[int]]) -> None:
     stream, total = stream_over(shape)
@@ -54,21 +70,12 @@ def test_any_position_is_reached_without_reading_what_lies_before(shape: list[li
 
 
 def test_a_far_position_costs_no_more_batches_than_a_near_one() -> None:
-    class Counting(type(numbered([1]))):  # type: ignore[misc]
-        reads = 0
-
-        def batch(self, number: int) -> object:
-            Counting.reads += 1
-            return super().batch(number)
-
-    plain = numbered([50] * 64)
-    counting = Counting([plain.batch(number) for number in range(64)])
-    stream = RecordStream([source_of(counting)], seed=1, ahead=0)
+    stream, counting = counted_stream()
     costs = []
     for start in (0, 1_000_003 * 3200 + 17):
-        Counting.reads = 0
+        counting.reads = 0
         next(stream.rows(start))
-        costs.append(Counting.reads)
+        costs.append(counting.reads)
     assert max(costs) <= MAX_LANES * 2
 
 
@@ -223,22 +230,13 @@ def test_an_owner_may_call_columns_otherwise() -> None:
 
 
 def test_a_reader_that_begins_opens_no_more_than_its_first_rows_need() -> None:
-    class Counting(type(numbered([1]))):  # type: ignore[misc]
-        reads = 0
-
-        def batch(self, number: int) -> object:
-            Counting.reads += 1
-            return super().batch(number)
-
-    plain = numbered([50] * 64)
-    counting = Counting([plain.batch(number) for number in range(64)])
-    stream = RecordStream([source_of(counting)], seed=1, ahead=0)
+    stream, counting = counted_stream()
     whole = ids(stream, 1000, 1000 + stream.order.round_rows)
     opened = []
     for rows in (8, 64, stream.order.round_rows):
-        Counting.reads = 0
+        counting.reads = 0
         batches = stream.batches(rows, 1000)
         assert next(batches).column("id").to_pylist() == whole[:rows]
-        opened.append(Counting.reads)
+        opened.append(counting.reads)
         batches.close()  # type: ignore[attr-defined]
     assert opened[0] <= FIRST_ROWS[0] < opened[1] < opened[2]
