@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_world import claims
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.doctor import accelerators
@@ -22,7 +23,6 @@ from sealtrain.attest.forms import Nitro, Quote, Snp
 from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.nitro.parse import parse_document
 from sealtrain.attest.nvidia.collect import open_nvml
-from sealtrain.attest.nvidia.parse import GpuClaims
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
 from sealtrain.attest.simulator.gpu import SimulatedGpus
@@ -33,7 +33,6 @@ from sealtrain.attest.simulator.server import running
 from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.tdx.parse import parse_quote
-from sealtrain.base.models import load_model
 from sealtrain.errors import (
     CollateralUnreachable,
     EvidenceMalformed,
@@ -231,21 +230,8 @@ def driver() -> Iterator[Any]:
     yield object()
 
 
-def claims(**changes: Any) -> GpuClaims:
-    told = {
-        "environment": "PROD",
-        "cc_feature": True,
-        "dev_tools": False,
-        "multi_gpu_mode": "none",
-        "driver_version": "580.95.05",
-        "gpu_count": 1,
-        **changes,
-    }
-    return load_model(GpuClaims, told, EvidenceMalformed, "claims")
-
-
 def with_gpus(monkeypatch: pytest.MonkeyPatch, gpus: SimulatedGpus, **changes: Any) -> None:
-    told = claims(**changes)
+    told = claims(**{"driver_version": "580.95.05", **changes})
     monkeypatch.setattr(accelerators, "confidential_mode", lambda nvml: told)
     monkeypatch.setattr(accelerators, "collect_gpus", lambda nvml, nonce: gpus.evidence(nonce))
 
