@@ -9,14 +9,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import socket as sockets
-import threading
 from asyncio import TimerHandle, Transport
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -24,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sealtrain.base.background import Quitters, in_background, stop_by
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.errors import UsageError
 
@@ -105,7 +103,7 @@ async def serve_app(
     app: FastAPI,
     config: BrokerConfig,
     ready: Callable[[str], None] | None,
-    quitters: list[Callable[[], None]] | None,
+    quitters: Quitters | None,
 ) -> None:
     """Serve ``app`` until told to stop.
 
@@ -161,12 +159,7 @@ async def serve_app(
     def quit_server() -> None:
         server.should_exit = True
 
-    loop = asyncio.get_running_loop()
-    if quitters is None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, quit_server)
-    else:
-        quitters.append(partial(_stop, loop, quit_server))
+    stop_by(quit_server, quitters)
     with listener:
         await server.serve(sockets=[listener])
 
@@ -182,40 +175,8 @@ def serving(app: FastAPI, config: BrokerConfig) -> Iterator[str]:
     Raises:
         UsageError: The address cannot be listened on.
     """
-    started = threading.Event()
-    urls: list[str] = []
-    quitters: list[Callable[[], None]] = []
-    failures: list[BaseException] = []
-
-    def ready(url: str) -> None:
-        urls.append(url)
-        started.set()
-
-    def run() -> None:
-        try:
-            asyncio.run(serve_app(app, config, ready, quitters))
-        except BaseException as error:  # handed to the caller below
-            failures.append(error)
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=run, name="broker", daemon=True)
-    thread.start()
-    started.wait()
-    try:
-        if not failures:
-            yield urls[0]
-    finally:
-        for quit_server in quitters:
-            with suppress(RuntimeError):  # the loop has already ended
-                quit_server()
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
-def _stop(loop: asyncio.AbstractEventLoop, quit_server: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(quit_server)
+    with in_background("broker", partial(serve_app, app, config)) as url:
+        yield url
 
 
 def _listen(config: BrokerConfig) -> sockets.socket:

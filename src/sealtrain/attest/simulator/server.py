@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import socket as sockets
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,6 +21,7 @@ from sealtrain.attest.simulator.devices import devices_of
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.machine import Machine
 from sealtrain.attest.simulator.state import HONEST, ensure
+from sealtrain.base.background import Quitters, in_background, stop_by
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import read_bounded
@@ -66,7 +65,7 @@ def serve(
         ExtraMissing: The ``simulator`` extra is not installed.
     """
     app = guest_app(_guest(compose, state, clock, machine))
-    asyncio.run(_serve(app, Path(socket), ready, None))
+    asyncio.run(_serve(app, Path(socket), lambda _path: ready() if ready else None, None))
 
 
 @contextmanager
@@ -84,31 +83,8 @@ def running(
         The socket's path, answering. Raises as ``serve``.
     """
     app = guest_app(_guest(compose, state, clock, machine))
-    started = threading.Event()
-    quitters: list[Callable[[], None]] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            asyncio.run(_serve(app, Path(socket), started.set, quitters))
-        except BaseException as error:  # handed to the caller below
-            failures.append(error)
-        finally:
-            started.set()
-
-    thread = threading.Thread(target=run, name="simulated-guest", daemon=True)
-    thread.start()
-    started.wait()
-    try:
-        if not failures:
-            yield Path(socket)
-    finally:
-        for quit_server in quitters:
-            with suppress(RuntimeError):  # the loop has already ended
-                quit_server()
-        thread.join()
-    if failures:
-        raise failures[0]
+    with in_background("simulated-guest", partial(_serve, app, Path(socket))) as answering:
+        yield answering
 
 
 def guest_app(guest: SimulatedGuest) -> Starlette:
@@ -275,8 +251,8 @@ def _guest(compose: Path, state: Path, clock: Clock, machine: Machine) -> Simula
 async def _serve(
     app: Starlette,
     path: Path,
-    ready: Callable[[], None] | None,
-    quitters: list[Callable[[], None]] | None,
+    ready: Callable[[Path], None],
+    quitters: Quitters | None,
 ) -> None:
     try:
         import uvicorn
@@ -292,8 +268,8 @@ async def _serve(
 
         async def startup(self, sockets: list[Any] | None = None) -> None:
             await super().startup(sockets)
-            if ready is not None and self.started:
-                ready()
+            if self.started:
+                ready(path)
 
     config = uvicorn.Config(
         app,
@@ -311,18 +287,9 @@ async def _serve(
     def quit_server() -> None:
         server.should_exit = True
 
-    loop = asyncio.get_running_loop()
-    if quitters is None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, quit_server)
-    else:
-        quitters.append(partial(_stop, loop, quit_server))
+    stop_by(quit_server, quitters)
     with _bound(path) as listener:
         await server.serve(sockets=[listener])
-
-
-def _stop(loop: asyncio.AbstractEventLoop, quit_server: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(quit_server)
 
 
 @contextmanager
