@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import RecordInvalid, SchemaMismatch
 from sealtrain.training import quiet
 from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.loaders.stream import RecordStream
 from sealtrain.training.turns import (
     EITHER,
     check_conversation,
@@ -75,9 +74,7 @@ def preference_rows(
     _check_columns(training.stream.schema, columns, tokenizer)
     test = None
     if work.test_sources:
-        stream = RecordStream(work.test_sources, list(names), seed=0, names=names)
-        count = sum(sum(source.dataset.batch_rows) for source in work.test_sources)
-        test = _checked(Positioned(stream, stop=count))
+        test = _checked(work.test_stream(names))
     return _checked(training), test
 
 

@@ -77,3 +77,9 @@ class Workplace:
         self._streams.append(positioned)
         self.context.streams.append(positioned)
         return positioned
+
+    def test_stream(self, names: Mapping[str, str]) -> Positioned:
+        """Every test record once. As ``training_stream``; neither shuffled anew nor resumed."""
+        stream = RecordStream(self.test_sources, list(names), seed=0, names=dict(names))
+        count = sum(sum(source.dataset.batch_rows) for source in self.test_sources)
+        return Positioned(stream, stop=count)

@@ -20,8 +20,7 @@ from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.axolotl_config import axolotl_config
 from sealtrain.training.backends.ready import muted
 from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.loaders.hugging import as_iterable_dataset
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
@@ -106,9 +105,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
             return {}
         if recipe.columns.kind == "prompt-completion":
             return completion_metrics(model, _batches(work, trainer, encode, names))
-        count = sum(sum(source.dataset.batch_rows) for source in work.test_sources)
-        stream = RecordStream(work.test_sources, list(names), seed=0, names=names)
-        tested = as_iterable_dataset(Positioned(stream, stop=count))
+        tested = as_iterable_dataset(work.test_stream(names))
         encoded = tested.map(encode, remove_columns=list(names.values()))
         return mean_loss(trainer, encoded.filter(_teaches), model)
 

@@ -19,8 +19,7 @@ from sealtrain.training.adapters import adapter_config, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.loaders.hugging import as_iterable_dataset
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
@@ -96,6 +95,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     model, peft_config = _model(work, tokenizer)
     if recipe.columns.kind == "messages":
         _check_template(tokenizer, assistant_only=recipe.trainer.assistant_only_loss)
+    names = _renamed(recipe.columns)
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
     callback = SealedRun(work.context)
     faster = recipe.backend.name == "unsloth"  # has a loss of its own
@@ -112,8 +112,8 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     trainer = work.machinery.trainer(kind)(
         model=model,
         args=as_written(config, arguments, recipe.trainer) if faster else config,
-        train_dataset=training_rows(work, _renamed(recipe.columns)),
-        eval_dataset=as_iterable_dataset(_test_rows(work)) if tested else None,
+        train_dataset=training_rows(work, names),
+        eval_dataset=as_iterable_dataset(work.test_stream(names)) if tested else None,
         processing_class=tokenizer,
         peft_config=peft_config,
         callbacks=[callback],
@@ -161,13 +161,6 @@ def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool)
             expected="{% generation %} … {% endgeneration %} around it",
             hint="add the marks, or leave assistant_only_loss out",
         ) from None
-
-
-def _test_rows(work: Workplace) -> Positioned:
-    """Every test record once."""
-    names = _renamed(work.recipe.columns)
-    count = sum(sum(source.dataset.batch_rows) for source in work.test_sources)
-    return Positioned(RecordStream(work.test_sources, list(names), seed=0, names=names), stop=count)
 
 
 def _renamed(columns: Any) -> dict[str, str]:
