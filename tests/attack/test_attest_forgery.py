@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from policies import changed, intel
+from tdx_world import real_collateral, real_quote
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.evidence import Collateral, Evidence, LogEntry
@@ -535,13 +536,8 @@ def test_a_simulators_policy_refuses_real_hardware(
     shared: Any, policy: AppraisalPolicy, evidence: Evidence
 ) -> None:
     """A demo's trust must not turn a real machine's quote into a simulated verdict."""
-    import json
-
-    from sealtrain.attest.tdx.parse import canonical_quote
-
-    folder = shared / "vectors/tdx"
-    quote = canonical_quote((folder / "tdx_quote").read_bytes())
-    real = Collateral.from_dict(json.loads((folder / "tdx_quote_collateral.json").read_text()))
+    quote = real_quote(shared, "tdx/tdx_quote")
+    real = real_collateral(shared, "tdx/tdx_quote_collateral.json")
     with pytest.raises(QuoteRootUntrusted):
         verify(with_quote(evidence, quote), policy, 1750332747, collateral=real)
     relabelled = with_quote(evidence, quote).model_copy(update={"platform": "dstack"})

@@ -6,14 +6,14 @@ can; the honest guest passes it, so each refusal below is for the one thing that
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from policies import changed, intel
+from tdx_world import REAL, real_collateral, real_quote
 
 from sealtrain.attest.appraise import Verdict, appraise
 from sealtrain.attest.evidence import Collateral, Evidence
@@ -285,7 +285,7 @@ def test_an_advisory_that_the_policy_does_not_accept_is_refused() -> None:
 @pytest.mark.negative(21)
 def test_the_real_sgx_quote_with_open_advisories_is_no_guest(shared: Path) -> None:
     folder = shared / "vectors/tdx"
-    collateral = of_file(folder / "sgx_quote_collateral.json")
+    collateral = real_collateral(shared, "tdx/sgx_quote_collateral.json")
     with pytest.raises(PlatformMismatch):
         verify_quote(
             (folder / "sgx_quote").read_bytes(),
@@ -298,13 +298,12 @@ def test_the_real_sgx_quote_with_open_advisories_is_no_guest(shared: Path) -> No
 
 @pytest.mark.negative(15)
 def test_a_real_platform_below_every_level_is_refused(shared: Path) -> None:
-    folder = shared / "vectors/tdx"
-    raw = canonical_quote((folder / "tdx_quote_outdated").read_bytes())
+    raw = real_quote(shared, "tdx/tdx_quote_outdated")
     everything = rules(tcb_status=["UpToDate", *STATUSES], advisories="any")
     with pytest.raises(TcbStatusRefused):
         verify_quote(
             raw,
-            of_file(folder / "tdx_quote_outdated_collateral.json"),
+            real_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
             everything,
             simulator_root=None,
             now=1772708331,
@@ -363,7 +362,7 @@ def test_each_document_from_the_future_is_enough(part: str) -> None:
 @pytest.mark.negative(17)
 @pytest.mark.parametrize("name", ["tdx", "gpu-guest", "near"])
 def test_real_collateral_is_refused_a_second_outside_its_window(shared: Path, name: str) -> None:
-    first, last = WINDOWS[name]
+    first, last = REAL[name].first, REAL[name].last
     raw, collateral, _ = real(shared, name)
     for now in (first, last):
         verify_quote(raw, collateral, rules(), simulator_root=None, now=now)
@@ -406,7 +405,7 @@ def test_simulated_collateral_of_another_family_is_refused() -> None:
 @pytest.mark.negative(20)
 def test_the_shared_mock_is_refused_under_intels_root(shared: Path) -> None:
     folder = shared / "vectors/tdx/own-mock"
-    mock = of_file(folder / "collateral.json")
+    mock = real_collateral(shared, "tdx/own-mock/collateral.json")
     raw, now = (folder / "quote.bin").read_bytes(), 1750000001
     root = (folder / "root.der").read_bytes()
     assert verify_quote(
@@ -578,45 +577,16 @@ def test_a_machine_that_is_not_listed_is_refused(strict: AppraisalPolicy) -> Non
 
 # --- Real quotes: nothing signed can be changed --------------------------------------------------
 
-WINDOWS = {
-    "tdx": (1750329147, 1752919234),
-    "gpu-guest": (1771412331, 1774003274),
-    "near": (1756798919, 1759388630),
-}
-
 
 def rules(**changes: Any) -> QuotePolicy:
     """Rules for real machines; ``changes`` replaces some."""
     return policy_from_dict(intel(**changes)).cpu  # type: ignore[return-value]  # dstack's
 
 
-def of_file(path: Path) -> Collateral:
-    return Collateral.from_dict(json.loads(path.read_text()))
-
-
 def real(shared: Path, name: str) -> tuple[bytes, Collateral, int]:
     """Quote, collateral and a moment at which they hold."""
-    folder = shared / "vectors"
-    read: dict[str, Callable[[], tuple[bytes, Path]]] = {
-        "tdx": lambda: (
-            (folder / "tdx/tdx_quote").read_bytes(),
-            folder / "tdx/tdx_quote_collateral.json",
-        ),
-        "gpu-guest": lambda: (
-            hex_of(folder / "dstack/verifier-fixtures/quote-report.json"),
-            folder / "tdx/tdx_quote_outdated_collateral.json",
-        ),
-        "near": lambda: (
-            bytes.fromhex((folder / "tdx/near-gas-test/quote_hex.txt").read_text().strip()),
-            folder / "tdx/near-gas-test/quote_collateral.json",
-        ),
-    }
-    raw, collateral = read[name]()
-    return canonical_quote(raw), of_file(collateral), WINDOWS[name][0] + 3600
-
-
-def hex_of(path: Path) -> bytes:
-    return bytes.fromhex(json.loads(path.read_text())["quote"])
+    one = REAL[name]
+    return real_quote(shared, one.quote), real_collateral(shared, one.collateral), one.first + 3600
 
 
 def checked(raw: bytes, collateral: Collateral, now: int) -> VerifiedQuote:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from policies import changed, intel
+from tdx_world import REAL, real_collateral, real_quote
 
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.dstack.verify import verify_log
-from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
@@ -35,46 +36,11 @@ INTEL = intel(min_tcb_evaluation_data_number=17)
 POLICY = policy_from_dict(INTEL)
 RULES = POLICY.cpu
 verify_quote = partial(verify_any_quote, simulator_root=None)
-# name, quote, collateral, first and last valid second, evaluation data number
-REAL = [
-    ("tdx", "tdx/tdx_quote", "tdx/tdx_quote_collateral.json", 1750329147, 1752919234, 17),
-    (
-        "gpu-guest",
-        "dstack/verifier-fixtures/quote-report.json",
-        "tdx/tdx_quote_outdated_collateral.json",
-        1771412331,
-        1774003274,
-        18,
-    ),
-    (
-        "near",
-        "tdx/near-gas-test/quote_hex.txt",
-        "tdx/near-gas-test/quote_collateral.json",
-        1756798919,
-        1759388630,
-        17,
-    ),
-]
 real = pytest.mark.parametrize(
     ("quote", "collateral", "first", "last", "number"),
-    [row[1:] for row in REAL],
-    ids=[row[0] for row in REAL],
+    [*REAL.values()],
+    ids=[*REAL],
 )
-
-
-def load_quote(shared: Path, name: str) -> bytes:
-    path = shared / "vectors" / name
-    if path.suffix == ".json":
-        raw = bytes.fromhex(json.loads(path.read_text())["quote"])
-    elif path.suffix in (".txt", ".hex"):
-        raw = bytes.fromhex(path.read_text().strip())
-    else:
-        raw = path.read_bytes()
-    return canonical_quote(raw)
-
-
-def load_collateral(shared: Path, name: str) -> Collateral:
-    return Collateral.from_dict(json.loads((shared / "vectors" / name).read_text()))
 
 
 @real
@@ -83,7 +49,7 @@ def test_a_real_quote_verifies_inside_its_window(
 ) -> None:
     for now in (first, last):
         verified = verify_quote(
-            load_quote(shared, quote), load_collateral(shared, collateral), RULES, now=now
+            real_quote(shared, quote), real_collateral(shared, collateral), RULES, now=now
         )
         assert verified.tcb_status == "UpToDate"
         assert not verified.simulated
@@ -97,7 +63,7 @@ def test_a_real_quote_is_refused_one_second_outside_its_window(
     for now in (0, first - 1, last + 1, last + 10**9):
         with pytest.raises(CollateralExpired):
             verify_quote(
-                load_quote(shared, quote), load_collateral(shared, collateral), RULES, now=now
+                real_quote(shared, quote), real_collateral(shared, collateral), RULES, now=now
             )
 
 
@@ -108,7 +74,7 @@ def test_a_floor_above_the_collaterals_number_refuses_it(
     policy = changed(POLICY, min_tcb_evaluation_data_number=number + 1)
     with pytest.raises(TcbStatusRefused, match="floor"):
         verify_quote(
-            load_quote(shared, quote), load_collateral(shared, collateral), policy.cpu, now=first
+            real_quote(shared, quote), real_collateral(shared, collateral), policy.cpu, now=first
         )
 
 
@@ -116,7 +82,7 @@ def test_the_same_verifier_accepts_the_shared_mock_only_under_its_own_root(share
     from sealtrain.attest.presets import insecure_simulator_policy
 
     folder = shared / "vectors/tdx/own-mock"
-    collateral = Collateral.from_dict(json.loads((folder / "collateral.json").read_text()))
+    collateral = real_collateral(shared, "tdx/own-mock/collateral.json")
     raw = (folder / "quote.bin").read_bytes()
     policy = insecure_simulator_policy((folder / "root.der").read_bytes())
     root = policy.simulator_root
@@ -129,8 +95,8 @@ def test_the_same_verifier_accepts_the_shared_mock_only_under_its_own_root(share
 def test_collateral_of_another_platform_family_is_refused(shared: Path) -> None:
     with pytest.raises(CollateralMismatch):
         verify_quote(
-            load_quote(shared, "tdx/tdx_quote"),
-            load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
+            real_quote(shared, "tdx/tdx_quote"),
+            real_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
             RULES,
             now=1772708331,
         )
@@ -139,8 +105,8 @@ def test_collateral_of_another_platform_family_is_refused(shared: Path) -> None:
 def test_a_platform_below_every_tcb_level_is_refused(shared: Path) -> None:
     with pytest.raises(TcbStatusRefused):
         verify_quote(
-            load_quote(shared, "tdx/tdx_quote_outdated"),
-            load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
+            real_quote(shared, "tdx/tdx_quote_outdated"),
+            real_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
             RULES,
             now=1772708331,
         )
@@ -150,7 +116,7 @@ def test_an_sgx_quote_is_another_platform(shared: Path) -> None:
     with pytest.raises(PlatformMismatch):
         verify_quote(
             (shared / "vectors/tdx/sgx_quote").read_bytes(),
-            load_collateral(shared, "tdx/sgx_quote_collateral.json"),
+            real_collateral(shared, "tdx/sgx_quote_collateral.json"),
             RULES,
             now=1750332747,
         )
@@ -212,7 +178,7 @@ def test_a_whole_real_gpu_guest_verifies_up_to_the_document_we_do_not_have(share
     evidence = Evidence.build(
         "dstack",
         app_compose=b"{}",
-        collateral=load_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
+        collateral=real_collateral(shared, "tdx/tdx_quote_outdated_collateral.json"),
         tee="dstack",
         quote=to_base64(canonical_quote(bytes.fromhex(report["quote"]))),
         event_log=[entry.to_dict() for entry in parse_event_log(report["event_log"])],

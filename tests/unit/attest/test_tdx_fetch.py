@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from pccs import Answer, Pccs, serving
+from tdx_world import real_collateral, real_quote
 
 from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.cache import DAY, cached_collateral
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import fetch_collateral, platform_of
-from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
+from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.errors import (
     CollateralMismatch,
     CollateralUnreachable,
@@ -68,15 +68,14 @@ def test_real_collateral_survives_the_journey_byte_for_byte(
     shared: Path, name: str, collateral: str
 ) -> None:
     """The signed texts are Intel's; one changed byte would break their signatures."""
-    folder = shared / "vectors"
-    real = Collateral.from_dict(json.loads((folder / collateral).read_text()))
-    asked = parse_quote(canonical_quote((folder / name).read_bytes()))
+    real = real_collateral(shared, collateral)
+    asked = parse_quote(real_quote(shared, name))
     with serving(Pccs(collateral=real, fmspc=platform_of(asked).fmspc)) as server:
         assert fetch_collateral(server.url, asked) == real
 
 
 def test_a_processor_platform_asks_for_its_own_revocation_list(shared: Path) -> None:
-    raw = canonical_quote((shared / "vectors/tdx/tdx_quote").read_bytes())
+    raw = real_quote(shared, "tdx/tdx_quote")
     assert platform_of(parse_quote(raw)).ca == "platform"
     assert platform_of(parse_quote(raw)).fmspc == "b0c06f000000"
 
