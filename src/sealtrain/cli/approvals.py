@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.decisions import Decision
     from sealtrain.consortium.members import Consortium
 
-__all__ = ["register"]
+__all__ = ["confirm", "register"]
 
 approvals_app = typer.Typer(help="Where the approval of a recipe stands.")
 
@@ -55,7 +55,7 @@ def approve(
     A broker whose ledger is older than the last one you saw, or another one, gets no approval.
     """
     from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import lock_of, target_of
+    from sealtrain.cli.connection import deployment_of, lock_of
     from sealtrain.cli.recipe import change_lines
     from sealtrain.consortium.datasets import load_dataset_manifest
     from sealtrain.consortium.decisions import DatasetPin, Decision
@@ -63,21 +63,21 @@ def approve(
     from sealtrain.keys.identity import Identity
     from sealtrain.recipe.diff import diff
 
-    lock = lock_of(deployment)
+    lock, target = deployment_of(deployment)
     before = lock_of(approved_before) if approved_before else None
     if not as_json:
         say("You are about to approve" + (" these changes:" if before else ":"))
         for line in change_lines(diff(before, lock)):
             say(f"  {line}")
         say(f"  recipe hash {lock.recipe_hash}")
-    _confirm("APPROVE", yes)
+    confirm("APPROVE", yes)
     members = Consortium.load(consortium)
     owner = Identity.load(identity).public
     manifests = [load_dataset_manifest(folder, owner) for folder in dataset or ()]
     now = system_clock()
     decision = Decision.approve(
         consortium_id=members.consortium_id,
-        target=target_of(deployment),
+        target=target,
         datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
         signed_at=now,
         not_after=now + days * 86400,
@@ -104,7 +104,7 @@ def revoke(
     from sealtrain.consortium.decisions import Decision
     from sealtrain.consortium.members import Consortium
 
-    _confirm("REVOKE", yes)
+    confirm("REVOKE", yes)
     members = Consortium.load(consortium)
     decision = Decision.revoke(
         consortium_id=members.consortium_id,
@@ -137,7 +137,12 @@ def status(
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
 
-def _confirm(word: str, yes: bool) -> None:
+def confirm(word: str, yes: bool) -> None:
+    """Have an owner type a word before anything is signed, unless ``yes``.
+
+    Raises:
+        UsageError: Another word was typed.
+    """
     from sealtrain.errors import UsageError
 
     if yes:

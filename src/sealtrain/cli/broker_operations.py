@@ -151,9 +151,9 @@ def approve_kms(
     from sealtrain.base.clock import system_clock
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.files import read_bounded
+    from sealtrain.cli.approvals import confirm
     from sealtrain.consortium.decisions import Decision, kms_target, sign_decision
     from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
@@ -164,8 +164,7 @@ def approve_kms(
     if not yes:
         say(f"compose hash  {compose_hash}")
         say(f"app id        {target.app_id}")
-        if typer.prompt(f"Type {word} to go on", err=True) != word:
-            raise UsageError("nothing was signed", got="another word", expected=word)
+    confirm(word, yes)
     members, now = Consortium.load(consortium), system_clock()
     made = (
         Decision.revoke(consortium_id=members.consortium_id, target=target, signed_at=now)

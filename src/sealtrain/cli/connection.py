@@ -16,33 +16,36 @@ if TYPE_CHECKING:
     from sealtrain.records.checkpoint import Checkpoint
     from sealtrain.release.client import AttestedBroker, BrokerClient
 
-__all__ = ["Watch", "attested_broker", "lock_of", "target_of", "watched_ledger"]
+__all__ = ["Watch", "attested_broker", "deployment_of", "lock_of", "target_of", "watched_ledger"]
 
 _MAX_COMPOSE = 4 << 20
 
 
 def lock_of(deployment: Path) -> Lock:
     """The lock inside a deployment document."""
-    from sealtrain.base.files import read_bounded
-    from sealtrain.recipe.compose import extract_lock
-    from sealtrain.recipe.lock import parse_lock
-
-    return parse_lock(extract_lock(read_bounded(deployment, _MAX_COMPOSE)))
+    return deployment_of(deployment)[0]
 
 
 def target_of(deployment: Path) -> Target:
     """What an approval of a deployment document is about."""
+    return deployment_of(deployment)[1]
+
+
+def deployment_of(deployment: Path) -> tuple[Lock, Target]:
+    """Both, of the same bytes: what is shown is what is approved."""
     from sealtrain.base.files import read_bounded
     from sealtrain.consortium.decisions import Target
-    from sealtrain.recipe.compose import app_id_of, compose_hash
+    from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
+    from sealtrain.recipe.lock import parse_lock
 
-    lock = lock_of(deployment)
     compose = read_bounded(deployment, _MAX_COMPOSE)
-    return Target(
+    lock = parse_lock(extract_lock(compose))
+    target = Target(
         app_id=app_id_of(compose, lock),
         compose_hash=compose_hash(compose),
         recipe_hash=lock.recipe_hash,
     )
+    return lock, target
 
 
 def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, AttestedBroker]:
@@ -53,11 +56,11 @@ def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, 
 
     pin = load_pin(broker_file)
     client = BrokerClient(pin.url)
-    target = target_of(deployment)
+    lock, target = deployment_of(deployment)
     attested = fetch_keys(
         client,
         pin,
-        client.consortium(lock_of(deployment).consortium_id),
+        client.consortium(lock.consortium_id),
         app_id=target.app_id,
         compose_hash=target.compose_hash,
         now=system_clock(),
