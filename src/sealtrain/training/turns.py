@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.columns import Columns
 
-__all__ = ["EITHER", "check_conversation", "check_tokenizer", "field_names", "kind_of"]
+__all__ = [
+    "EITHER",
+    "check_conversation",
+    "check_template",
+    "check_tokenizer",
+    "field_names",
+    "kind_of",
+]
 
 EITHER = "text, or a list of {role, content}"
 
@@ -51,18 +58,28 @@ def check_conversation(name: str, turns: list[Any]) -> None:
         raise RecordInvalid(f"a record's {name} is an empty conversation", check="columns")
 
 
+def check_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer that cannot write a conversation.
+
+    Raises:
+        ModelInvalid: It has no chat template.
+    """
+    if tokenizer.chat_template is None:
+        raise ModelInvalid(
+            "the tokenizer has no chat template, and the records are conversations",
+            check="tokenizer",
+            hint="set tokenizer.chat_template and save it, or seal records of plain text",
+        )
+
+
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, *, conversations: bool) -> None:
     """Refuse a tokenizer that cannot end an answer, or write a conversation where there are some.
 
     Raises:
         ModelInvalid: Which of the two.
     """
-    if conversations and tokenizer.chat_template is None:
-        raise ModelInvalid(
-            "the tokenizer has no chat template, and the records are conversations",
-            check="tokenizer",
-            hint="set tokenizer.chat_template and save it, or seal records of plain text",
-        )
+    if conversations:
+        check_template(tokenizer)
     if tokenizer.eos_token is None:
         raise ModelInvalid(
             "the tokenizer has no end token, so no answer would end",

@@ -28,6 +28,7 @@ from sealtrain.training.measuring import (
     train_and_measure,
 )
 from sealtrain.training.models import build_tokenizer, check_vocabulary
+from sealtrain.training.turns import check_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,12 +83,8 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)
-    if recipe.columns.kind == "messages" and tokenizer.chat_template is None:
-        raise ModelInvalid(
-            "the tokenizer has no chat template, and the records are conversations",
-            check="tokenizer",
-            hint="set tokenizer.chat_template and save it, or seal records of plain text",
-        )
+    if recipe.columns.kind == "messages":
+        check_template(tokenizer)
     names = {getattr(recipe.columns, one): one for one in _columns(recipe.columns.kind)}
     set_seed(recipe.trainer.seed)  # a fresh adapter is random, and Axolotl leaves that to chance
     with muted():

@@ -28,6 +28,7 @@ from sealtrain.training.measuring import (
 )
 from sealtrain.training.models import build_causal_model, build_tokenizer
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
+from sealtrain.training.turns import check_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -143,14 +144,8 @@ def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool)
     """See that conversations can be read, before a record is."""
     from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
-    template = tokenizer.chat_template
-    if template is None:
-        raise ModelInvalid(
-            "the tokenizer has no chat template, and the records are conversations",
-            check="tokenizer",
-            hint="set tokenizer.chat_template and save it, or seal records of plain text",
-        )
-    if not assistant_only or has_generation_markers(template):
+    check_template(tokenizer)
+    if not assistant_only or has_generation_markers(tokenizer.chat_template):
         return
     try:  # a template that is known has a twin with marks
         get_training_chat_template(tokenizer)
