@@ -75,15 +75,23 @@ def build_tokenizer(
     named = recipe.model.tokenizer
     if named is None:
         raise ModelInvalid("the recipe names no tokenizer", check="tokenizer")
+    path = getattr(named, "path", None)
     if getattr(named, "kind", None) == "sealed":
         if sealed is None:
             raise UsageError(
                 "the tokenizer lies in the sealed model", hint="only the guest can open it"
             )
-        return sealed_tokenizer(sealed)
-    path = getattr(named, "path", None)
-    if path is None:
-        return byte_tokenizer()
+        tokenizer = sealed_tokenizer(sealed)
+    elif path is None:
+        tokenizer = byte_tokenizer()
+    else:
+        tokenizer = _open_tokenizer(base_dir, path)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _open_tokenizer(base_dir: Path, path: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
@@ -97,8 +105,6 @@ def build_tokenizer(
             got=type(error).__name__,
             hint="save it with tokenizer.save_pretrained",
         ) from None
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 

@@ -102,8 +102,6 @@ def sealed_tokenizer(files: SealedFolder) -> PreTrainedTokenizerBase:
             got=type(error).__name__,
             hint="save it with tokenizer.save_pretrained",
         ) from None
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
