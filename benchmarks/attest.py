@@ -40,19 +40,18 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import dcap_qvl
 
 from attest_real import evidence_of_machines
+from measured_on import machine
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.nvidia.device import verify_device
@@ -305,22 +304,6 @@ def real(vectors: Path, rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def machine() -> dict[str, str | int | None]:
-    """What the numbers were measured on."""
-    cpu = Path("/proc/cpuinfo")
-    models = [
-        line.split(":", 1)[1].strip()
-        for line in (cpu.read_text() if cpu.exists() else "").splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "processors": os.cpu_count(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("cryptography", "dcap-qvl", "signxml", "lxml")},
-    }
-
-
 def missed(measured: dict[str, dict[str, float]]) -> list[str]:
     """Names of the figures that miss their target."""
     slow = [name for name, least in RATES.items() if measured[name]["per_second"] < least]
@@ -345,7 +328,7 @@ def main() -> None:
     if vectors.is_dir():
         measured |= real(vectors, given.rounds)
     results = {
-        "machine": machine(),
+        "machine": machine("cryptography", "dcap-qvl", "signxml", "lxml"),
         "rounds": given.rounds,
         "seconds": round(time.monotonic() - began, 1),
         "figures": measured,

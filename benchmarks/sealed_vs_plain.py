@@ -21,19 +21,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import loader
+from measured_on import machine
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
@@ -131,23 +129,6 @@ def aes_gigabytes() -> float:
     return round(count * len(out) / seconds / 1e9, 2)
 
 
-def machine() -> dict[str, str | int | float | None]:
-    """What the numbers were measured on."""
-    cpu = Path("/proc/cpuinfo")
-    models = [
-        line.split(":", 1)[1].strip()
-        for line in (cpu.read_text() if cpu.exists() else "").splitlines()
-        if line.startswith("model name")
-    ]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "processors": os.cpu_count(),
-        "aes_gcm_gb_s": aes_gigabytes(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "pyarrow", "cryptography", "datasets")},
-    }
-
-
 def main() -> None:
     """Measure everything and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -175,7 +156,9 @@ def main() -> None:
         "verify": verify,
     }
     results = {
-        "machine": machine(),
+        "machine": machine(
+            "torch", "pyarrow", "cryptography", "datasets", aes_gcm_gb_s=aes_gigabytes()
+        ),
         "rounds": given.rounds,
         "seconds": round(time.monotonic() - began, 1),
         "ratios": measured,

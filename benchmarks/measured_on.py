@@ -1,0 +1,30 @@
+"""What the figures of a benchmark hold for."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+
+def machine(*packages: str, **further: float) -> dict[str, str | int | float | None]:
+    """What the numbers were measured on.
+
+    Args:
+        packages: Whose versions matter.
+        further: What else was found out about it.
+    """
+    cpu = Path("/proc/cpuinfo")
+    models = [
+        line.split(":", 1)[1].strip()
+        for line in (cpu.read_text() if cpu.exists() else "").splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "processors": os.cpu_count(),
+        **further,
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
