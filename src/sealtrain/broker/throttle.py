@@ -11,14 +11,40 @@ from sealtrain.errors import LimitExceeded
 __all__ = ["Shares", "Throttle"]
 
 
+class _Minute:
+    """Calls of each account in the present calendar minute of the broker's clock. Thread-safe."""
+
+    def __init__(self, per_minute: int, *, accounts: int, problem: str) -> None:
+        self._per_minute = per_minute
+        self._accounts = accounts
+        self._problem = problem
+        self._lock = threading.Lock()
+        self._minute = -1
+        self._taken: Counter[str] = Counter()
+
+    def take(self, account: str, now: int) -> None:
+        with self._lock:
+            if now // 60 != self._minute:
+                self._minute, self._taken = now // 60, Counter()
+            if account not in self._taken and len(self._taken) >= self._accounts:
+                account = "others"
+            if self._taken[account] >= self._per_minute:
+                raise LimitExceeded(
+                    self._problem,
+                    check="rate",
+                    got=f"over {self._per_minute} a minute",
+                    expected=f"at most {self._per_minute} a minute",
+                    hint="try again in a minute",
+                )
+            self._taken[account] += 1
+
+
 class Throttle:
     """At most so many calls in any calendar minute of the broker's clock. Thread-safe."""
 
     def __init__(self, per_minute: int) -> None:
-        self._per_minute = per_minute
-        self._lock = threading.Lock()
-        self._minute = -1
-        self._taken = 0
+        problem = "the broker has answered all it answers in one minute"
+        self._calls = _Minute(per_minute, accounts=1, problem=problem)
 
     def take(self, now: int) -> None:
         """Count one call.
@@ -29,18 +55,7 @@ class Throttle:
         Raises:
             LimitExceeded: This minute is used up.
         """
-        with self._lock:
-            if now // 60 != self._minute:
-                self._minute, self._taken = now // 60, 0
-            if self._taken >= self._per_minute:
-                raise LimitExceeded(
-                    "the broker has answered all it answers in one minute",
-                    check="rate",
-                    got=f"over {self._per_minute} a minute",
-                    expected=f"at most {self._per_minute} a minute",
-                    hint="try again in a minute",
-                )
-            self._taken += 1
+        self._calls.take("all", now)
 
 
 class Shares:
@@ -57,12 +72,9 @@ class Shares:
     def __init__(
         self, per_minute: int, *, exempt: tuple[str, ...] = (), addresses: int = 65_536
     ) -> None:
-        self._per_minute = per_minute
+        problem = "this address has asked all it may ask in one minute"
+        self._calls = _Minute(per_minute, accounts=addresses, problem=problem)
         self._exempt = frozenset(exempt)
-        self._addresses = addresses
-        self._lock = threading.Lock()
-        self._minute = -1
-        self._taken: Counter[str] = Counter()
 
     def take(self, address: str, now: int) -> None:
         """Count one call.
@@ -74,23 +86,8 @@ class Shares:
         Raises:
             LimitExceeded: This address has used up this minute.
         """
-        if address in self._exempt:
-            return
-        account = _network(address)
-        with self._lock:
-            if now // 60 != self._minute:
-                self._minute, self._taken = now // 60, Counter()
-            if account not in self._taken and len(self._taken) >= self._addresses:
-                account = "others"
-            if self._taken[account] >= self._per_minute:
-                raise LimitExceeded(
-                    "this address has asked all it may ask in one minute",
-                    check="rate",
-                    got=f"over {self._per_minute} a minute",
-                    expected=f"at most {self._per_minute} a minute",
-                    hint="try again in a minute",
-                )
-            self._taken[account] += 1
+        if address not in self._exempt:
+            self._calls.take(_network(address), now)
 
 
 def _network(address: str) -> str:
