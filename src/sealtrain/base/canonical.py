@@ -20,6 +20,10 @@ __all__ = ["JsonValue", "canonical_json", "parse_canonical", "parse_json"]
 JsonValue = Any
 """A value JSON can hold: ``None``, bool, int, float, str, list, dict with string keys."""
 
+_PLAIN = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+)
+_MAX_INTEGER = 2**53 - 1
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_DEPTH = 64
 
@@ -35,7 +39,7 @@ def canonical_json(value: JsonValue) -> bytes:
             beyond 2**53, a non-string key).
     """
     try:
-        return rfc8785.dumps(value)
+        return _PLAIN.encode(value).encode() if _is_plain(value) else rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         raise DataInvalid(
             f"value has no canonical JSON form: {error}",
@@ -85,6 +89,26 @@ def parse_canonical(data: bytes, *, max_bytes: int = MAX_JSON_BYTES) -> JsonValu
     if canonical_json(value) != data:
         raise DataInvalid("document is not in canonical form (RFC 8785)")
     return value
+
+
+def _is_plain(value: JsonValue) -> bool:
+    """Whether the standard library, which is many times faster, writes ``value`` as RFC 8785 does.
+
+    It does unless a number is a float, an integer too large or a key beyond ASCII.
+    """
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or not key.isascii():
+                return False
+            if type(item) is not str and not _is_plain(item):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        return all(_is_plain(item) for item in value)
+    if kind is int:
+        return bool(-_MAX_INTEGER <= value <= _MAX_INTEGER)
+    return kind is str or kind is bool or value is None
 
 
 def _refuse_depth(data: bytes, max_depth: int) -> None:

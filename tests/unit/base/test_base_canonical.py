@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 JCS_NAMES = ["arrays", "french", "structures", "unicode", "values", "weird"]
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+ASCII = st.text(st.characters(max_codepoint=127), max_size=12)
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -43,6 +45,34 @@ def test_canonical_bytes_parse_back_to_an_equal_value_and_are_a_fixed_point(valu
     data = canonical_json(value)
     assert parse_canonical(data) == value
     assert canonical_json(parse_json(data)) == data
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | TEXT | ASCII,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ASCII, inner, max_size=4),
+        max_leaves=20,
+    )
+    | JSON_VALUES
+)
+def test_the_fast_way_writes_what_the_library_for_rfc_8785_writes(value: object) -> None:
+    assert canonical_json(value) == rfc8785.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param(
+            {"\U0001f600": 1, "\ufb33": 2}, '{"\U0001f600":1,"\ufb33":2}', id="utf-16-order"
+        ),
+        pytest.param({"a": [1.0, 1e21]}, '{"a":[1,1e+21]}', id="floats"),
+        pytest.param("\x00\x1f\x7f\u2028/", '"\\u0000\\u001f\x7f\u2028/"', id="escapes"),
+        pytest.param(((), {}), "[[],{}]", id="empty"),
+    ],
+)
+def test_what_the_standard_library_would_write_otherwise(value: object, expected: str) -> None:
+    assert canonical_json(value) == expected.encode()
 
 
 @settings(max_examples=50, deadline=None)
