@@ -71,6 +71,9 @@
     │   ├── KmsAnswerInvalid       kms-answer-invalid
     │   ├── LedgerInconsistent     ledger-inconsistent
     │   ├── ProofInvalid           proof-invalid
+    │   ├── RequestReplayed        request-replayed
+    │   ├── RequestStale           request-stale
+    │   ├── TokenRefused           token-refused
     │   ├── RunLogBroken           run-log-broken
     │   ├── CheckpointRefused      checkpoint-refused
     │   ├── EgressRefused          egress-refused
@@ -183,6 +186,8 @@ __all__ = [
     "ReleaseRefused",
     "RemoteVerdictRefused",
     "ReportDataMismatch",
+    "RequestReplayed",
+    "RequestStale",
     "RevocationUnknown",
     "RootMismatch",
     "RunLogBroken",
@@ -197,6 +202,7 @@ __all__ = [
     "StorageUnreachable",
     "SubjectMismatch",
     "TcbStatusRefused",
+    "TokenRefused",
     "TrainingFailed",
     "TrustInvalid",
     "TrustMismatch",
@@ -670,6 +676,24 @@ class ProofInvalid(Refused):
     """A Merkle proof does not lead to the signed root."""
 
     code = "proof-invalid"
+
+
+class RequestReplayed(Refused):
+    """A signed request came a second time."""
+
+    code = "request-replayed"
+
+
+class RequestStale(Refused):
+    """A request was signed too long ago, or ahead of the broker's clock."""
+
+    code = "request-stale"
+
+
+class TokenRefused(Refused):
+    """An operator's token is missing, unknown, or not for this."""
+
+    code = "token-refused"
 
 
 class RunLogBroken(Refused):
