@@ -35,7 +35,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.files import sync
 from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
-from sealtrain.broker.tables import SCHEMA_VERSION
+from sealtrain.broker.schema import HEAD
 from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.errors import (
     AlreadyExists,
@@ -218,13 +218,13 @@ def _audited(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, 
 def _ended(folder: Path, now: int) -> tuple[int, int]:
     """Check the database against its ledger, then end what must not go on."""
     with closing(_open(folder / DATABASE)) as db, closing(_open(folder / LEDGER)) as ledger:
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version != SCHEMA_VERSION:
+        version = db.execute("SELECT version_num FROM alembic_version").fetchone()[0]
+        if version != HEAD:
             raise ConfigError(
                 "the backup was made by another version of the broker",
                 check="schema version",
                 got=version,
-                expected=SCHEMA_VERSION,
+                expected=HEAD,
                 hint="restore it with the version of sealtrain that made it",
             )
         if db.execute("PRAGMA integrity_check").fetchone()[0] != "ok":

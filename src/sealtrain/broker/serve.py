@@ -210,6 +210,7 @@ def require_extra() -> None:
         ExtraMissing: It is not.
     """
     try:
+        import alembic
         import fastapi
         import prometheus_client
         import sqlalchemy
@@ -219,4 +220,4 @@ def require_extra() -> None:
             "the broker needs packages that are not installed",
             hint="pip install 'sealtrain[broker]'",
         ) from error
-    _ = (fastapi, prometheus_client, sqlalchemy, uvicorn)
+    _ = (alembic, fastapi, prometheus_client, sqlalchemy, uvicorn)

@@ -14,32 +14,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from sealtrain.broker.cosignatures import Cosignatures
+from sealtrain.broker.database import engine_of
+from sealtrain.broker.schema import check
 from sealtrain.broker.tables import (
-    SCHEMA_VERSION,
     challenges,
     datasets,
     decisions,
     leases,
     manifests,
-    metadata,
     reservations,
     runs,
 )
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import ConfigError, LimitExceeded, Unreachable
+from sealtrain.errors import LimitExceeded, Unreachable
 from sealtrain.release.facts import ChallengeState, LeaseState, RunState
 from sealtrain.release.messages import ChallengePurpose
 
 __all__ = ["Store", "StoredDocument", "Transaction"]
 
 _FORGET_CHALLENGE_AFTER = 24 * 3600
-_BUSY_MILLISECONDS = 20_000
 
 StoredDocument = tuple[int, str, bytes]
 """Index of its ledger entry, digest, envelope bytes."""
@@ -55,23 +54,15 @@ class Store:
             path: Database file; its folder must exist.
 
         Raises:
-            ConfigError: The file was written by another version of the schema.
+            ConfigError: It was written by another version, or is not a broker's.
         """
-        self._engine = sa.create_engine(f"sqlite+pysqlite:///{path}", pool_size=8, max_overflow=64)
-        sa.event.listen(self._engine, "connect", _configure)
-        sa.event.listen(self._engine, "begin", _begin_immediate)
-        with self._engine.begin() as connection:
-            version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-            if version not in (0, SCHEMA_VERSION):
-                raise ConfigError(
-                    "the broker's database was written by another version",
-                    check="schema version",
-                    got=version,
-                    expected=SCHEMA_VERSION,
-                    hint="run the version of sealtrain that wrote it, or start with a new folder",
-                )
-            metadata.create_all(connection)
-            connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        self._engine = engine_of(path)
+        try:
+            with self._engine.begin() as connection:
+                check(connection)
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -380,19 +371,3 @@ class Transaction:
         if row is None:
             return None
         return cast("int", row.ledger_index), cast("str", row.digest), bytes(row.envelope)
-
-
-def _configure(connection: Any, _record: Any) -> None:
-    # The driver's own BEGIN comes too late and without the lock; ``_begin_immediate`` sends ours.
-    connection.isolation_level = None
-    for pragma in (
-        f"busy_timeout = {_BUSY_MILLISECONDS}",
-        "journal_mode = WAL",
-        "synchronous = FULL",
-        "foreign_keys = ON",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,11 +1,21 @@
-"""Tables of the broker's database. Times are whole seconds since the epoch; no column is secret."""
+"""Tables of the broker's database. Times are whole seconds since the epoch; no column is secret.
+
+The same tables serve SQLite and PostgreSQL. To change them:
+
+1. Change this file. Times, sizes and ledger indices are ``BigInteger``, digests and ids ``Text``,
+   bytes ``LargeBinary``. Every constraint gets its name from the convention below; give a check
+   constraint a ``name`` of its own. A table may not name one of the ledger, which lives elsewhere.
+2. ``python tools/migration.py "add withdrawals"`` writes the next file of ``migrations/versions``.
+   Read it and shorten it. Each continues the newest one (``down_revision``); tests refuse two
+   heads, and tables that the migrations do not lead to.
+3. Never change a migration that was released.
+"""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
 __all__ = [
-    "SCHEMA_VERSION",
     "challenges",
     "cosignatures",
     "cosigned",
@@ -18,31 +28,37 @@ __all__ = [
     "runs",
 ]
 
-SCHEMA_VERSION = 1
-
-metadata = sa.MetaData()
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
 
 challenges = sa.Table(
     "challenges",
     metadata,
     sa.Column("challenge", sa.Text, primary_key=True),
     sa.Column("purpose", sa.Text, nullable=False),
-    sa.Column("issued_at", sa.Integer, nullable=False),
-    sa.Column("expires_at", sa.Integer, nullable=False, index=True),
-    sa.Column("used_at", sa.Integer),
+    sa.Column("issued_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False, index=True),
+    sa.Column("used_at", sa.BigInteger),
 )
 
 cosigned = sa.Table(
     "cosigned",
     metadata,
-    sa.Column("size", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("size", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("note", sa.Text, nullable=False),
 )
 
 cosignatures = sa.Table(
     "cosignatures",
     metadata,
-    sa.Column("size", sa.Integer, sa.ForeignKey("cosigned.size"), primary_key=True),
+    sa.Column("size", sa.BigInteger, sa.ForeignKey("cosigned.size"), primary_key=True),
     sa.Column("owner", sa.Text, primary_key=True),
     sa.Column("line", sa.Text, nullable=False),
 )
@@ -56,7 +72,7 @@ decisions = sa.Table(
     sa.Column("compose_hash", sa.Text, nullable=False),
     sa.Column("recipe_hash", sa.Text, nullable=False),
     sa.Column("envelope", sa.LargeBinary, nullable=False),
-    sa.Column("ledger_index", sa.Integer, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )
 
 datasets = sa.Table(
@@ -67,7 +83,7 @@ datasets = sa.Table(
     sa.Column("compose_hash", sa.Text, primary_key=True),
     sa.Column("digest", sa.Text, nullable=False),
     sa.Column("envelope", sa.LargeBinary, nullable=False),
-    sa.Column("ledger_index", sa.Integer, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )
 
 runs = sa.Table(
@@ -77,8 +93,8 @@ runs = sa.Table(
     sa.Column("app_id", sa.Text, nullable=False),
     sa.Column("compose_hash", sa.Text, nullable=False),
     sa.Column("recipe_hash", sa.Text, nullable=False),
-    sa.Column("started_at", sa.Integer, nullable=False),
-    sa.Column("checkpoint_counter", sa.Integer),
+    sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("checkpoint_counter", sa.BigInteger),
     sa.Column("checkpoint_digest", sa.Text),
 )
 
@@ -86,7 +102,7 @@ reservations = sa.Table(
     "reservations",
     metadata,
     sa.Column("run_id", sa.Text, primary_key=True),
-    sa.Column("ledger_index", sa.Integer, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )
 
 leases = sa.Table(
@@ -94,8 +110,8 @@ leases = sa.Table(
     metadata,
     sa.Column("lease_id", sa.Text, primary_key=True),
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.run_id"), nullable=False, index=True),
-    sa.Column("not_after", sa.Integer, nullable=False),
-    sa.Column("superseded_at", sa.Integer),
+    sa.Column("not_after", sa.BigInteger, nullable=False),
+    sa.Column("superseded_at", sa.BigInteger),
     sa.Column("instance_id", sa.Text, nullable=False),
 )
 
@@ -104,5 +120,5 @@ manifests = sa.Table(
     metadata,
     sa.Column("digest", sa.Text, primary_key=True),
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.run_id"), nullable=False, index=True),
-    sa.Column("ledger_index", sa.Integer, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )

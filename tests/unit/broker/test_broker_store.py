@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from sealtrain.broker.store import Store
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import ConfigError, LimitExceeded
+from sealtrain.errors import LimitExceeded
 
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
@@ -168,16 +167,6 @@ def test_a_dataset_has_one_manifest_for_each_deployment(store: Store) -> None:
         ids = ["f" * 32, "0" * 32]
         assert transaction.datasets(ids, **one) == {"f" * 32: b"1"}
         assert transaction.datasets(ids, app_id="c", compose_hash="c") == {"f" * 32: b"2"}
-
-
-def test_a_database_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "broker.sqlite"
-    Store(path).close()
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 99")
-    database.close()
-    with pytest.raises(ConfigError):
-        Store(path)
 
 
 def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> None:

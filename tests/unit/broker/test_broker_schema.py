@@ -1,0 +1,116 @@
+"""Versions of the database: the steps lead to the tables, an unknown version is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Engine
+
+from sealtrain.broker.database import engine_of
+from sealtrain.broker.schema import HEAD, check, migrate, migrations
+from sealtrain.broker.store import Store
+from sealtrain.broker.tables import metadata
+from sealtrain.errors import ConfigError
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = engine_of(tmp_path / "broker.sqlite", migrating=True)
+    yield made
+    made.dispose()
+
+
+def say_version(engine: Engine, version: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :v"), {"v": version})
+
+
+def test_migrations_are_one_line_from_the_first_to_the_newest() -> None:
+    scripts = ScriptDirectory.from_config(migrations())
+    assert scripts.get_heads() == [HEAD]
+    numbers = [script.revision for script in scripts.walk_revisions()]
+    assert numbers == [f"{number:04d}" for number in range(len(numbers), 0, -1)]
+
+
+def test_migrations_lead_to_the_tables_of_the_code(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert migrate(connection) == (None, HEAD)
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, metadata) == []
+        command.check(migrations(connection))  # what a developer runs, with env.py's settings
+        names = set(sa.inspect(connection).get_table_names())
+    assert names == {*metadata.tables, "alembic_version"}
+
+
+def test_a_forgotten_migration_would_be_seen(engine: Engine) -> None:
+    with engine.begin() as connection:
+        migrate(connection)
+        connection.execute(sa.text("ALTER TABLE runs DROP COLUMN checkpoint_digest"))
+        connection.execute(sa.text("DROP INDEX ix_leases_run_id"))
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    assert sorted(one[0] for one in differences) == ["add_column", "add_index"]
+
+
+def test_migrating_again_changes_nothing(engine: Engine) -> None:
+    for before in (None, HEAD):
+        with engine.begin() as connection:
+            assert migrate(connection) == (before, HEAD)
+
+
+def test_a_newer_version_is_refused_and_left_alone(engine: Engine, tmp_path: Path) -> None:
+    with engine.begin() as connection:
+        check(connection)
+    say_version(engine, "9999")
+    with pytest.raises(ConfigError, match="another version") as refused:
+        Store(tmp_path / "broker.sqlite")
+    assert (refused.value.got, refused.value.expected) == ("9999", HEAD)
+    with pytest.raises(ConfigError, match="newer version"), engine.begin() as connection:
+        migrate(connection)
+    with engine.begin() as connection:
+        version = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    assert version == "9999"
+
+
+def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.sqlite"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE customers (name TEXT)")
+    with pytest.raises(ConfigError, match="not a broker's"):
+        Store(path)
+
+
+def test_a_failed_start_makes_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps are one transaction: after a failure in the last, none is done."""
+    path = tmp_path / "broker.sqlite"
+
+    def broken(*_args: object, **_named: object) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("alembic.op.create_index", broken)
+        with pytest.raises(RuntimeError, match="power cut"):
+            Store(path)
+    with closing(sqlite3.connect(path)) as left:
+        assert left.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+    Store(path).close()
+
+
+def test_brokers_that_start_together_make_the_tables_once(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from sealtrain.broker.store import Store\n"
+        "Store(Path(sys.argv[1])).close()\n"
+    )
+    path = str(tmp_path / "broker.sqlite")
+    started = [subprocess.Popen([sys.executable, "-c", script, path]) for _ in range(3)]
+    assert [process.wait(60) for process in started] == [0, 0, 0]
