@@ -1,0 +1,201 @@
+"""Owners' requests signed by RFC 9421, with Ed25519. See ``spec/requests.md`` §1.
+
+``verify_request`` demands, in this order,
+
+1. one signature with the tag ``sealtrain-owner``, by a trusted key, for this method and this URL,
+2. that the signed Content-Digest is that of the body,
+3. that it covers exactly ``COMPONENTS``, with exactly the parameters ``created``, ``keyid``,
+   ``alg``, ``nonce`` and ``tag``, and a nonce of 32 hexadecimal digits, and
+4. a time of signing that is neither too old nor ahead.
+
+That a nonce serves once is for whoever keeps them to see to. The signed bytes begin with a
+quotation mark, so they are never taken for anything else that the same key signs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from http_message_signatures import (
+    HTTPMessageSigner,
+    HTTPMessageVerifier,
+    HTTPSignatureAlgorithm,
+    HTTPSignatureKeyResolver,
+)
+from http_message_signatures.exceptions import HTTPMessageSignaturesException
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.errors import RequestStale, SignatureInvalid
+from sealtrain.records.ed25519 import Ed25519Signer, verify_signature
+
+__all__ = ["COMPONENTS", "TAG", "SignedRequest", "sign_request", "verify_request"]
+
+TAG: Final = "sealtrain-owner"
+COMPONENTS: Final = ("@method", "@authority", "@target-uri", "content-digest")
+_LABEL: Final = "owner"
+_PARAMETERS: Final = frozenset({"created", "keyid", "alg", "nonce", "tag"})
+_NONCE: Final = re.compile(r"[0-9a-f]{32}")
+_COVERED: Final = [*(f'"{name}"' for name in COMPONENTS), '"@signature-params"']
+_MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRequest:
+    """Who signed a request, when, and the nonce that serves once."""
+
+    key_id: str
+    nonce: str
+    created: int
+
+
+@dataclass(slots=True)
+class _Message:
+    """A request as the library reads it."""
+
+    method: str
+    url: str
+    headers: Any
+
+
+class _Lines:
+    """Header lines, repeated ones too, in the order they came."""
+
+    def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
+        self._lines = tuple(lines)
+
+    def items(self) -> tuple[tuple[str, str], ...]:
+        return self._lines
+
+
+class _Ed25519(HTTPSignatureAlgorithm):
+    """The library's algorithm over the project's one signer and one verifier."""
+
+    algorithm_id = "ed25519"
+
+    def __init__(self, public_key: Any = None, private_key: Any = None) -> None:
+        self._public, self._private = public_key, private_key
+
+    def sign(self, message: bytes) -> bytes:
+        signed: bytes = self._private.sign(message)
+        return signed
+
+    def verify(self, signature: bytes, message: bytes) -> None:
+        verify_signature(self._public, signature, message)
+
+
+class _Keys(HTTPSignatureKeyResolver):
+    def __init__(self, *, public: Mapping[str, bytes], private: Ed25519Signer | None) -> None:
+        self._public, self._private = public, private
+
+    def resolve_public_key(self, key_id: str) -> bytes | None:
+        return self._public.get(key_id)
+
+    def resolve_private_key(self, key_id: str) -> Ed25519Signer | None:
+        return self._private
+
+
+class _Verifier(HTTPMessageVerifier):
+    """The library's verifier without its clock: time is an argument of ``verify_request``."""
+
+    def validate_created_and_expires(self, sig_input: Any, max_age: Any = None) -> None:
+        """Leave the parameters to ``verify_request``."""
+
+
+def sign_request(
+    method: str, url: str, body: bytes, signer: Ed25519Signer, *, created: int, nonce: str
+) -> dict[str, str]:
+    """The headers that sign a request.
+
+    Args:
+        method: HTTP method, upper case.
+        url: Absolute URL that is asked, encoded as it is sent.
+        body: What is sent.
+        signer: The owner's signing key.
+        created: Now, seconds since the epoch.
+        nonce: 32 fresh hexadecimal digits.
+    """
+    message = _Message(method, url, {})
+    HTTPMessageSigner(
+        signature_algorithm=_Ed25519, key_resolver=_Keys(public={}, private=signer)
+    ).sign(
+        message,
+        key_id=signer.key_id,
+        created=datetime.fromtimestamp(created, tz=UTC),
+        nonce=nonce,
+        label=_LABEL,
+        tag=TAG,
+        covered_component_ids=COMPONENTS,
+        body=body,
+    )
+    return dict(message.headers)
+
+
+def verify_request(
+    method: str,
+    url: str,
+    headers: Iterable[tuple[str, str]],
+    body: bytes,
+    keys: Mapping[str, bytes],
+    *,
+    now: int,
+    max_age: int,
+    max_ahead: int,
+) -> SignedRequest:
+    """Return who signed a request that passes the module's checks.
+
+    Args:
+        method: HTTP method, upper case.
+        url: Absolute URL as whoever is asked knows itself, not as the request says.
+        headers: Every header line.
+        body: What came.
+        keys: Key id → raw Ed25519 key of everybody who may ask.
+        now: Seconds since the epoch.
+        max_age: Seconds a signature is good for.
+        max_ahead: Seconds it may be dated ahead.
+
+    Raises:
+        SignatureInvalid: One of the first three checks fails.
+        RequestStale: The last one does.
+    """
+    verifier = _Verifier(
+        signature_algorithm=_Ed25519, key_resolver=_Keys(public=keys, private=None)
+    )
+    try:
+        found = verifier.verify(
+            _Message(method, url, _Lines(headers)), max_age=None, expect_tag=TAG, body=body
+        )
+    except (HTTPMessageSignaturesException, ValueError, TypeError) as error:
+        raise _invalid(str(error)) from error
+    if len(found) != 1:
+        raise _invalid(f"{len(found)} signatures")
+    (signed,) = found
+    if list(signed.covered_components) != _COVERED or signed.parameters.keys() != _PARAMETERS:
+        raise _invalid("a signature over other parts or with other parameters")
+    key_id, nonce, created = (signed.parameters[name] for name in ("keyid", "nonce", "created"))
+    if not isinstance(key_id, str) or not isinstance(nonce, str) or not isinstance(created, int):
+        raise _invalid("parameters of other types")
+    if not _NONCE.fullmatch(nonce):
+        raise _invalid("a nonce of another form")
+    if not now - max_age <= created <= now + max_ahead:
+        raise RequestStale(
+            "the request was not signed just now",
+            check="request time",
+            got=to_rfc3339(created) if 0 <= created <= _MAX_TIME else created,
+            expected=f"{to_rfc3339(now - max_age)} to {to_rfc3339(now + max_ahead)}",
+            hint="set your clock, or the broker's",
+        )
+    return SignedRequest(key_id=key_id, nonce=nonce, created=created)
+
+
+def _invalid(got: str) -> SignatureInvalid:
+    return SignatureInvalid(
+        "the request is not signed by an owner for this broker",
+        check="request signature",
+        got=got[:200],
+        expected=f"one Ed25519 signature (RFC 9421) over {', '.join(COMPONENTS)}, tag {TAG}",
+        hint="sign with your identity, for the URL that the broker knows itself by",
+    )
