@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,8 @@ class GuestRun:
         self.journal = Journal(log=RunLog(run_id), started_at=to_rfc3339(clock()))
         self._counter = 0
         self._measures = True
+        self._renewing = threading.Lock()
+        self._recording = threading.RLock()
         self.tally = Tally()
 
     @classmethod
@@ -250,9 +253,10 @@ class GuestRun:
 
     def record(self, event: str, fields: dict[str, Any]) -> None:
         """Append an event to the run log, and measure its head where the guest can."""
-        head = self.journal.log.append(event, fields, self._clock())
-        if self._measures:
-            self._measures = self.admitted.guest.note(RUN_LOG_EVENT, bytes.fromhex(head))
+        with self._recording:
+            head = self.journal.log.append(event, fields, self._clock())
+            if self._measures:
+                self._measures = self.admitted.guest.note(RUN_LOG_EVENT, bytes.fromhex(head))
 
     def note_release(self) -> None:
         """Keep the latest receipt for the manifest and its lease in the log."""
@@ -284,8 +288,6 @@ class GuestRun:
         Raises:
             Refused: The broker does not renew: approvals revoked, lease stale, counter too low.
         """
-        from sealtrain.release.client import renew
-
         if ref.counter <= self._counter:
             raise CheckpointRefused(
                 "checkpoint counter does not grow",
@@ -294,22 +296,37 @@ class GuestRun:
                 expected=f"above {self._counter}",
             )
         self._counter = ref.counter
-        self.record(
-            "checkpoint.sealed", {"counter": ref.counter, "step": ref.step, "digest": ref.digest}
-        )
-        self._journals.save(self.journal, ref.counter, ref.step, self.wall())
-        self.grant = renew(
-            self.broker,
-            self.attested,
-            self.collect,
-            self.grant,
-            checkpoint=(ref.counter, ref.digest),
-        )
+        with self._recording:
+            self.record(
+                "checkpoint.sealed",
+                {"counter": ref.counter, "step": ref.step, "digest": ref.digest},
+            )
+            self._journals.save(self.journal, ref.counter, ref.step, self.wall())
+        self.renew((ref.counter, ref.digest))
         receipt = self.grant.receipts[-1].to_dict()
-        self.journal.releases.append(receipt)
         # For people who look into the folder; what counts lies with the broker.
         with contextlib.suppress(OSError):
             atomic_write(self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True)
+
+    def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
+        """Ask for a later end of the lease; may be called by several threads, one asks at a time.
+
+        Args:
+            checkpoint: (counter, digest) of a sealed checkpoint to anchor on the way.
+
+        Raises:
+            Refused: Not renewed: approvals revoked, lease stale, counter too low.
+            Unreachable: The broker or the guest API did not answer; the lease is as it was.
+        """
+        from sealtrain.release.client import renew
+
+        with self._renewing:
+            renewed = renew(
+                self.broker, self.attested, self.collect, self.grant, checkpoint=checkpoint
+            )
+            with self._recording:
+                self.grant = renewed
+                self.journal.releases.append(renewed.receipts[-1].to_dict())
 
     def collect(self, binding: Binding) -> Evidence:
         """Evidence of this guest for one conversation."""
