@@ -13,6 +13,7 @@ from sealtrain.attest.verify import verify
 from sealtrain.errors import ConfigError, DataInvalid, RecipeChanged
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
+from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.privacy import spendings
 from sealtrain.release.facts import Measured
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
@@ -89,6 +90,7 @@ def appraise_guest(
             instance_id=verified.instance_id,
             platform=verified.platform,
             platforms=frozenset(lock.recipe.hardware.platforms),
+            needs=needs_of(lock.recipe),
             privacy=spendings(lock.recipe),
         ),
         evidence_digest=request.evidence.digest,

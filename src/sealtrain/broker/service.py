@@ -225,7 +225,9 @@ class Broker:
                 request,
                 challenge=challenge,
                 measured=guest.measured,
-                tally=self._counting.tally(transaction, _target(request), now),
+                tally=self._counting.tally(
+                    transaction, _target(request), now, needs=guest.measured.needs
+                ),
                 run=run,
                 registered=registered,
                 now=now,
@@ -273,7 +275,9 @@ class Broker:
                 request,
                 challenge=challenge,
                 measured=guest.measured,
-                tally=self._counting.tally(transaction, _target(request), now),
+                tally=self._counting.tally(
+                    transaction, _target(request), now, needs=guest.measured.needs
+                ),
                 run=transaction.run(request.run_id),
                 lease=transaction.lease(request.lease_id),
                 now=now,
@@ -363,6 +367,7 @@ def _granted(
         "evidence_digest": guest.evidence_digest,
         "receipt_digest": receipt_digest(receipt),
         "simulated": guest.verdict.simulated,
+        "needs": guest.measured.needs.to_dict(),
     }
 
 
