@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker.cosignatures import Cosignatures
 from sealtrain.broker.database import engine_of
+from sealtrain.broker.nonces import Nonces
 from sealtrain.broker.schema import check
 from sealtrain.broker.tables import (
     challenges,
@@ -94,6 +95,8 @@ class Transaction:
         self._connection = connection
         self.cosignatures = Cosignatures(connection)
         """Owners' cosignatures of the ledger."""
+        self.nonces = Nonces(connection)
+        """Nonces of signed requests."""
 
     # Challenges
 

@@ -24,8 +24,10 @@ __all__ = [
     "leases",
     "manifests",
     "metadata",
+    "nonces",
     "reservations",
     "runs",
+    "tokens",
 ]
 
 metadata = sa.MetaData(
@@ -121,4 +123,22 @@ manifests = sa.Table(
     sa.Column("digest", sa.Text, primary_key=True),
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.run_id"), nullable=False, index=True),
     sa.Column("ledger_index", sa.BigInteger, nullable=False),
+)
+
+nonces = sa.Table(
+    "nonces",
+    metadata,
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("nonce", sa.Text, primary_key=True),
+    sa.Column("forget_after", sa.BigInteger, nullable=False, index=True),
+)
+
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("made_at", sa.BigInteger, nullable=False),
+    sa.Column("not_after", sa.BigInteger, nullable=False),
 )
