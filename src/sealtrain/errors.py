@@ -66,6 +66,7 @@
     │   │   ├── LeaseStale         lease-stale
     │   │   ├── LeaseUnknown       lease-unknown
     │   │   ├── RunMismatch        run-mismatch
+    │   │   ├── ChainRefused       chain-refused
     │   │   ├── ConsortiumMismatch consortium-mismatch
     │   │   └── AnswerInvalid      answer-invalid
     │   ├── KmsAnswerInvalid       kms-answer-invalid
@@ -86,6 +87,7 @@
     │       └── ClaimContradicted  claim-contradicted
     ├── Unreachable                exit 4   another side did not answer in time
     │   ├── BrokerUnreachable      broker-unreachable
+    │   ├── ChainUnreachable       chain-unreachable
     │   ├── CollateralUnreachable  collateral-unreachable
     │   ├── DecryptionLost         decryption-lost
     │   ├── GuestApiUnreachable    guest-api-unreachable
@@ -122,6 +124,8 @@ __all__ = [
     "BudgetSpent",
     "CertificateChainInvalid",
     "CertificateRevoked",
+    "ChainRefused",
+    "ChainUnreachable",
     "ChallengeExpired",
     "ChallengeReplayed",
     "ChallengeUnknown",
@@ -654,6 +658,12 @@ class ConsortiumMismatch(ReleaseRefused):
     code = "consortium-mismatch"
 
 
+class ChainRefused(ReleaseRefused):
+    """The owners' contract on the chain does not allow this, or is not the one that was pinned."""
+
+    code = "chain-refused"
+
+
 class AnswerInvalid(ReleaseRefused):
     """A broker's answer belongs to another conversation or breaks the protocol."""
 
@@ -767,6 +777,12 @@ class BrokerUnreachable(Unreachable):
     """The broker did not answer."""
 
     code = "broker-unreachable"
+
+
+class ChainUnreachable(Unreachable):
+    """The chain's nodes do not answer, disagree, or show an old block."""
+
+    code = "chain-unreachable"
 
 
 class CollateralUnreachable(Unreachable):
