@@ -75,6 +75,8 @@
     │   ├── RequestReplayed        request-replayed
     │   ├── RequestStale           request-stale
     │   ├── TokenRefused           token-refused
+    │   ├── ChannelBroken          channel-broken
+    │   ├── ChannelRefused         channel-refused
     │   ├── RunLogBroken           run-log-broken
     │   ├── CheckpointRefused      checkpoint-refused
     │   ├── EgressRefused          egress-refused
@@ -92,6 +94,7 @@
     │   ├── DecryptionLost         decryption-lost
     │   ├── GuestApiUnreachable    guest-api-unreachable
     │   ├── KmsUnreachable         kms-unreachable
+    │   ├── PeerUnreachable        peer-unreachable
     │   ├── RankLost               rank-lost
     │   ├── StorageFailed          storage-failed
     │   └── StorageUnreachable     storage-unreachable
@@ -129,6 +132,8 @@ __all__ = [
     "ChallengeExpired",
     "ChallengeReplayed",
     "ChallengeUnknown",
+    "ChannelBroken",
+    "ChannelRefused",
     "CheckpointRefused",
     "ChunkDamaged",
     "ClaimContradicted",
@@ -175,6 +180,7 @@ __all__ = [
     "ModelInvalid",
     "NoStanza",
     "NotSealed",
+    "PeerUnreachable",
     "PlatformMismatch",
     "PrivacyBroken",
     "ProofInvalid",
@@ -718,6 +724,18 @@ class CheckpointRefused(Refused):
     code = "checkpoint-refused"
 
 
+class ChannelBroken(Refused):
+    """A channel between proven parties carried something else than what was sent next."""
+
+    code = "channel-broken"
+
+
+class ChannelRefused(Refused):
+    """The other side of a channel is not the one to talk to, or speaks another protocol."""
+
+    code = "channel-refused"
+
+
 class EgressRefused(Refused):
     """Something wanted to leave the guest that the release policy does not name."""
 
@@ -807,6 +825,12 @@ class KmsUnreachable(Unreachable):
     """The key service does not answer."""
 
     code = "kms-unreachable"
+
+
+class PeerUnreachable(Unreachable):
+    """The other side of a channel does not answer in time."""
+
+    code = "peer-unreachable"
 
 
 class RankLost(Unreachable):

@@ -1,0 +1,1 @@
+"""Conversations between parties that proved themselves to each other (spec/attested-channel.md)."""

@@ -1,0 +1,153 @@
+"""A channel between two parties that proved themselves: messages in, messages out, or nothing.
+
+    channel = connect(address, conversation, timeout=10.0)
+    channel.send(b"...")
+    answer = channel.receive(max_bytes=1 << 20)
+
+Made by ``connect`` and ``accept`` only, so an object of this class is proof that both proofs held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from sealtrain.collab.channel.handshake import Conversation, Keys, initiate, respond
+from sealtrain.collab.channel.proofs import Peer
+from sealtrain.collab.channel.records import (
+    END,
+    RATCHET,
+    READY,
+    Buffer,
+    RecordReader,
+    RecordWriter,
+)
+from sealtrain.errors import PeerUnreachable
+
+__all__ = ["AttestedChannel", "accept", "connect"]
+
+Address = tuple[str, int]
+
+
+class AttestedChannel:
+    """One conversation. Sending is thread-safe; one thread receives."""
+
+    def __init__(self, sock: socket.socket, *, sends: RecordWriter, receives: RecordReader,
+                 peer: Peer) -> None:  # fmt: skip
+        self._socket = sock
+        self._sends = sends
+        self._receives = receives
+        self.peer = peer
+        """Who is at the other end."""
+
+    def send(self, message: Buffer) -> None:
+        """Send one message of any length.
+
+        Raises:
+            ChannelBroken: The channel is closed.
+            PeerUnreachable: The other side does not take it in time.
+        """
+        self._sends.send(message)
+
+    def receive(self, *, max_bytes: int) -> bytes | None:
+        """The next message, ``None`` when the other side said that it ends here.
+
+        Raises:
+            ChannelBroken: Something was altered, dropped, repeated or cut off.
+            LimitExceeded: The message is longer than ``max_bytes``.
+            PeerUnreachable: Nothing arrives in time.
+        """
+        return self._receives.receive(max_bytes=max_bytes)
+
+    def receive_into(self, target: memoryview) -> int:
+        """As ``receive``, into ``target``; returns the length. An end is ``ChannelBroken``."""
+        return self._receives.receive_into(target)
+
+    def ratchet(self) -> None:
+        """Move this direction's key on: what was sent before opens for nobody any more."""
+        self._sends.control(RATCHET)
+
+    def close(self) -> None:
+        """Say that nothing follows, forget the keys and close the connection."""
+        if self._sends.open:
+            with contextlib.suppress(PeerUnreachable):
+                self._sends.control(END)
+        self._sends.forget()
+        self._receives.forget()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            # Whoever fails in the middle must not tell the other side that all was said.
+            self._sends.forget()
+        self.close()
+
+
+def connect(address: Address, conversation: Conversation, *, timeout: float) -> AttestedChannel:
+    """Open a channel to a listening party.
+
+    Args:
+        address: Host and port.
+        conversation: What both sides agree on, and how they prove themselves.
+        timeout: Seconds to connect and between bytes.
+
+    Raises:
+        PeerUnreachable: Nobody answers there.
+        Refused: The other side's proof does not hold, or it refused ours (``ChannelBroken``).
+    """
+    try:
+        sock = socket.create_connection(address, timeout=timeout)
+    except OSError as error:
+        raise PeerUnreachable(
+            "nobody answers at the address of the other side",
+            check="channel",
+            got=f"{address[0]}:{address[1]}, {type(error).__name__}",
+            hint="see whether it runs and listens there",
+        ) from error
+    with _closed_on_error(sock):
+        keys = initiate(_prepared(sock, timeout), conversation)
+        reader = RecordReader(sock, keys.responder)
+        reader.expect(READY)  # (6)
+        return _channel(sock, keys, RecordWriter(sock, keys.initiator), reader)
+
+
+def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:
+    """Answer a party that connected. Arguments and errors as ``connect``."""
+    with _closed_on_error(sock):
+        keys = respond(_prepared(sock, timeout), conversation)
+        writer = RecordWriter(sock, keys.responder)
+        writer.control(READY)
+        return _channel(sock, keys, writer, RecordReader(sock, keys.initiator))
+
+
+def _channel(
+    sock: socket.socket, keys: Keys, sends: RecordWriter, receives: RecordReader
+) -> AttestedChannel:
+    return AttestedChannel(sock, sends=sends, receives=receives, peer=keys.peer)
+
+
+def _prepared(sock: socket.socket, timeout: float) -> socket.socket:
+    sock.settimeout(timeout)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+@contextlib.contextmanager
+def _closed_on_error(sock: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,153 @@
+"""How a side of a channel proves who it is, and what it accepts from the other (spec §1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.errors import ChannelRefused
+from sealtrain.records.ed25519 import verify_signature
+
+if TYPE_CHECKING:
+    from sealtrain.attest.appraise import Verdict
+    from sealtrain.attest.policy import AppraisalPolicy
+    from sealtrain.records.ed25519 import Ed25519Signer
+
+__all__ = ["AcceptGuest", "AcceptKey", "Acceptance", "Peer", "Proof", "ProveGuest", "ProveKey"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is at the other end.
+
+    Attributes:
+        kind: How it proved itself.
+        verdict: What its evidence was worth; ``None`` for a key.
+        public_key: The Ed25519 key it signed with; ``None`` for a guest.
+    """
+
+    kind: Literal["evidence", "signature"]
+    verdict: Verdict | None = None
+    public_key: bytes | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Its evidence proves nothing about hardware."""
+        return self.verdict is not None and self.verdict.simulated
+
+
+class Proof(Protocol):
+    """Makes this side's proof for one conversation."""
+
+    def __call__(self, binding: Binding) -> dict[str, JsonValue]:
+        """The proof document."""
+
+
+class Acceptance(Protocol):
+    """Verifies the other side's proof."""
+
+    def __call__(self, proof: JsonValue, binding: Binding) -> Peer:
+        """The peer, once its proof holds; raises otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProveGuest:
+    """Prove what this guest runs.
+
+    Attributes:
+        collect: Makes evidence for a binding (``attest.guest.Guest.evidence``).
+    """
+
+    collect: Callable[[Binding], Evidence]
+
+    def __call__(self, binding: Binding) -> dict[str, JsonValue]:
+        """As ``Proof``."""
+        return {"kind": "evidence", "evidence": self.collect(binding).to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class ProveKey:
+    """Prove possession of a signing key."""
+
+    signer: Ed25519Signer
+
+    def __call__(self, binding: Binding) -> dict[str, JsonValue]:
+        """As ``Proof``."""
+        return {
+            "kind": "signature",
+            "public_key": to_base64(self.signer.public),
+            "signature": to_base64(self.signer.sign(_signed(binding))),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptGuest:
+    """Accept guests whose evidence meets a policy.
+
+    Attributes:
+        policy: What it must be.
+        compose_hash: The deployment document it must have measured; ``None`` only for any.
+        clock: Verification time, seconds since the epoch.
+    """
+
+    policy: AppraisalPolicy
+    compose_hash: str | None
+    clock: Callable[[], int]
+
+    def __call__(self, proof: JsonValue, binding: Binding) -> Peer:
+        """As ``Acceptance``. Raises the class of the first check that fails."""
+        from sealtrain.attest.appraise import appraise
+        from sealtrain.attest.verify import verify
+
+        fields = _fields(proof, "evidence", {"evidence"})
+        evidence = Evidence.from_dict(fields["evidence"])
+        verified = verify(evidence, self.policy, self.clock(), binding=binding)
+        verdict = appraise(
+            verified, self.policy, binding=binding, compose_hash=self.compose_hash, app_id=None
+        )
+        return Peer(kind="evidence", verdict=verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptKey:
+    """Accept who holds one of these Ed25519 keys."""
+
+    public_keys: frozenset[bytes]
+
+    def __call__(self, proof: JsonValue, binding: Binding) -> Peer:
+        """As ``Acceptance``. Raises ``ChannelRefused``, ``SignatureInvalid``, ``DataInvalid``."""
+        fields = _fields(proof, "signature", {"public_key", "signature"})
+        public, signature = (
+            from_base64(_text(fields[name]), length=length)
+            for name, length in (("public_key", 32), ("signature", 64))
+        )
+        if public not in self.public_keys:
+            raise ChannelRefused("the other side signs with a key of nobody here", check="proof")
+        verify_signature(public, signature, _signed(binding))
+        return Peer(kind="signature", public_key=public)
+
+
+def _signed(binding: Binding) -> bytes:
+    return f"sealtrain/{binding.purpose}/v1:".encode() + canonical_json(binding.transcript)
+
+
+def _fields(proof: JsonValue, kind: str, names: set[str]) -> dict[str, JsonValue]:
+    if not isinstance(proof, dict) or proof.get("kind") != kind or set(proof) != {"kind", *names}:
+        raise ChannelRefused(
+            "the other side proves itself in another way than this side accepts",
+            check="proof",
+            got=proof.get("kind") if isinstance(proof, dict) else None,
+            expected=kind,
+        )
+    return proof
+
+
+def _text(value: JsonValue) -> str:
+    if not isinstance(value, str):
+        raise ChannelRefused("a proof holds something else than text", check="proof")
+    return value
