@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sealtrain.attest.appraise import Verdict, appraise
 from sealtrain.attest.evidence import Collateral, Evidence
@@ -77,14 +78,14 @@ def appraise_guest(
         compose_hash=request.compose_hash,
         app_id=request.app_id,
     )
-    lock = _measured_lock(verified.app_compose)
+    lock, recipe_hash = _measured_lock(verified.app_compose)
     lock.recipe.hardware.require_key_provider(verified.key_provider)
     return Appraised(
         verdict=verdict,
         measured=Measured(
             app_id=verified.app_id,
             compose_hash=verified.compose_hash,
-            recipe_hash=lock.recipe_hash,
+            recipe_hash=recipe_hash,
             consortium_id=lock.consortium_id,
             datasets=frozenset((dataset.owner, dataset.name) for dataset in lock.recipe.datasets),
             instance_id=verified.instance_id,
@@ -97,12 +98,15 @@ def appraise_guest(
     )
 
 
-def _measured_lock(compose: bytes) -> Lock:
+@lru_cache(maxsize=16)  # the same bytes hold the same lock, and few recipes run at a time
+def _measured_lock(compose: bytes) -> tuple[Lock, str]:
+    """The lock inside a deployment document, and its hash."""
     try:
-        return parse_lock(extract_lock(compose))
+        lock = parse_lock(extract_lock(compose))
     except (ConfigError, DataInvalid) as error:
         raise RecipeChanged(
             f"the measured deployment document holds no recipe lock: {error.message}",
             check="recipe lock",
             hint="deploy the app-compose.json that sealtrain lock wrote, unchanged",
         ) from error
+    return lock, lock.recipe_hash

@@ -13,6 +13,7 @@ Contract of a release (spec/key-release.md §4):
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 from sealtrain.attest.report_data import Binding
@@ -51,6 +52,9 @@ from sealtrain.release.transcript import KEYS_PURPOSE, transcript_digest
 
 __all__ = ["Broker"]
 
+_MANIFESTS = 256
+"""How many verified dataset manifests are remembered."""
+
 Asked = TypeVar("Asked", ReleaseRequest, RenewalRequest)
 Answered = TypeVar("Answered", ReleaseAnswer, RenewalAnswer)
 
@@ -75,6 +79,10 @@ class Broker:
         """Answers dstack's KMS, where that is switched on."""
         self._limits = Limits(
             consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
+        )
+        # Of bytes: what the database holds is verified again as soon as it is anything else.
+        self._manifest = lru_cache(maxsize=_MANIFESTS)(
+            lambda data: verify_dataset(Envelope.from_bytes(data), parts.consortium)
         )
 
     @property
@@ -305,10 +313,7 @@ class Broker:
             app_id=request.app_id,
             compose_hash=request.compose_hash,
         )
-        return {
-            dataset_id: verify_dataset(Envelope.from_bytes(envelope), self.consortium)
-            for dataset_id, envelope in found.items()
-        }
+        return {dataset_id: self._manifest(envelope) for dataset_id, envelope in found.items()}
 
     def _receipt(
         self,
