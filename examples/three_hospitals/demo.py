@@ -101,8 +101,8 @@ def _story(demo: Demo) -> None:
     owners = [("--owner", out / name / f"{name}.public.json") for name in HOSPITALS]
     consortium = out / "consortium.json"
     demo.run(
-        "init", "three-hospitals", *(word for pair in owners for word in pair),
-        "--approve", "2", "--out", consortium,
+        "consortium", "create", "three-hospitals", *(word for pair in owners for word in pair),
+        "--approve", "2", "--no-own-data-consent", "--out", consortium,
     )  # fmt: skip
 
     demo.title("The engineer locks the recipe; its deployment document fixes every byte")

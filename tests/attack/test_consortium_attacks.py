@@ -37,6 +37,7 @@ from sealtrain.errors import (
 from sealtrain.records import dsse, statement
 from sealtrain.records.dsse import Ed25519Signer, Envelope
 from sealtrain.records.identity import PublicIdentity
+from sealtrain.records.needs import Needs
 from sealtrain.sealing.hpke import HpkePrivateKey
 
 pytestmark = [pytest.mark.claim("C10"), pytest.mark.claim("C11"), pytest.mark.claim("C12")]
@@ -57,11 +58,12 @@ def owner(name: str, number: int) -> tuple[PublicIdentity, Ed25519Signer]:
     owner(name, number) for number, name in enumerate(("ada", "ben", "cyd"), 1)
 )
 EVE, EVE_KEY = owner("eve", 9)
-LABS = Consortium.found(name="labs", owners=[ADA, BEN, CYD], approve=2)
+NEEDS = Needs(actions=("approve", "export_model"), owners=("ada",))
+LABS = Consortium.found(name="labs", owners=[ADA, BEN, CYD], approve=2, own_data_consent=False)
 
 
 def approval(key: Ed25519Signer, target: Target = TARGET, **changes: Any) -> Envelope:
-    fields = {"signed_at": NOW, "not_after": NOW + DAY, **changes}
+    fields = {"signed_at": NOW, "not_after": NOW + DAY, "needs": NEEDS, **changes}
     of = fields.pop("of", LABS)
     decision = Decision.approve(consortium_id=of.consortium_id, target=target, **fields)
     return sign_decision(decision, key)
@@ -85,7 +87,7 @@ class Board:
         return self
 
     def status(self, target: Target = TARGET, now: int = NOW) -> Tally:
-        return tally(self.kept, LABS, target, now)
+        return tally(self.kept, LABS, target, now, needs=NEEDS)
 
 
 def test_two_of_three_honest_owners_unseal() -> None:

@@ -163,6 +163,7 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
             Decision.approve(
                 consortium_id=site.consortium.consortium_id,
                 target=site.target,
+                needs=site.needs,
                 signed_at=system_clock(),
                 not_after=system_clock() + 86400,
             ),

@@ -37,10 +37,13 @@ from sealtrain.errors import (
     LimitExceeded,
     ManifestMalformed,
     RecipeChanged,
+    SealtrainError,
     Unreachable,
     UsageError,
 )
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.records.http_signature import sign_request
+from sealtrain.recipe.needs import needs_of
 from sealtrain.release.client import AttestedBroker, BrokerClient, Grant, fetch_keys, obtain, renew
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.release.pin import BrokerPin
@@ -118,8 +121,13 @@ class Site:
                 described, me.signer, sealed_at=to_rfc3339(system_clock())
             ).to_bytes(),
         )
-        self.client.register_dataset((out / "dataset.json").read_bytes())
+        with self.of(owner) as client:
+            client.register_dataset((out / "dataset.json").read_bytes())
         return out
+
+    def of(self, owner: str) -> BrokerClient:
+        """A client of one owner."""
+        return BrokerClient(self.url, timeout=20.0, signer=identity(owner).signer)
 
     def decide(self, owner: str, *, revoke: bool = False, folder: Path | None = None) -> int:
         now, who = system_clock(), identity(owner)
@@ -129,11 +137,15 @@ class Site:
             "signed_at": now,
         }
         if revoke:
-            return self.client.submit_decision(sign_decision(Decision.revoke(**common), who.signer))
+            with self.of(owner) as client:
+                return client.submit_decision(sign_decision(Decision.revoke(**common), who.signer))
         manifest = load_dataset_manifest(folder or self.folder / f"{owner}.sealed", self.consortium)
         pins = [DatasetPin(dataset_id=manifest.dataset_id, root=manifest.root)]
-        decision = Decision.approve(**common, datasets=pins, not_after=now + 3600)
-        return self.client.submit_decision(sign_decision(decision, who.signer))
+        decision = Decision.approve(
+            **common, needs=needs_of(self.locked.lock.recipe), datasets=pins, not_after=now + 3600
+        )
+        with self.of(owner) as client:
+            return client.submit_decision(sign_decision(decision, who.signer))
 
     def obtain(self, folders: list[Path], locked: LockedRecipe | None = None, **more: Any) -> Grant:
         locked = locked or self.locked
@@ -268,14 +280,16 @@ def test_the_same_decision_twice_is_one(site: Site, folders: list[Path]) -> None
     decision = Decision.approve(
         consortium_id=site.consortium.consortium_id,
         target=target_of(site.locked),
+        needs=needs_of(site.locked.lock.recipe),
         signed_at=now,
         not_after=now + 3600,
     )
     envelope = sign_decision(decision, identity("hospital-c").signer)
-    assert site.client.submit_decision(envelope) == site.client.submit_decision(envelope)
-    manifest = (folders[0] / "dataset.json").read_bytes()
-    size = site.client.health().ledger_size
-    site.client.register_dataset(manifest)
+    with site.of("hospital-c") as client:
+        assert client.submit_decision(envelope) == client.submit_decision(envelope)
+        manifest = (folders[0] / "dataset.json").read_bytes()
+        size = site.client.health().ledger_size
+        client.register_dataset(manifest)
     assert site.client.health().ledger_size == size
 
 
@@ -289,7 +303,11 @@ def test_the_consortium_is_served(site: Site) -> None:
 
 
 def post(site: Site, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-    answer = httpx.post(site.url + path, content=body, trust_env=False)
+    url, nonce = site.url + path, os.urandom(16).hex()
+    signed = sign_request(
+        "POST", url, body, identity("hospital-a").signer, created=system_clock(), nonce=nonce
+    )
+    answer = httpx.post(url, content=body, headers=signed, trust_env=False)
     assert "traceback" not in answer.text.lower()
     document = answer.json()
     assert set(document) == {"error"}
@@ -483,20 +501,22 @@ def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
         client.challenge(site.consortium.consortium_id, "release")
         with pytest.raises(LimitExceeded):
             client.challenge(site.consortium.consortium_id, "release")
-        for _ in range(3):  # at least two of them fall into one minute
-            answer = httpx.post(
-                url + "/v1/approvals",
-                content=sign_decision(
-                    Decision.revoke(
-                        consortium_id="ab" * 32,
-                        target=target_of(site.locked),
-                        signed_at=system_clock(),
-                    ),
-                    identity("hospital-a").signer,
-                ).to_bytes(),
-                trust_env=False,
-            )
-        assert answer.status_code == 429
+        me = identity("hospital-a").signer
+        foreign = sign_decision(
+            Decision.revoke(
+                consortium_id="ab" * 32,
+                target=target_of(site.locked),
+                signed_at=system_clock(),
+            ),
+            me,
+        )
+        with BrokerClient(url, signer=me) as owner:
+            codes = []
+            for _ in range(3):  # at least two of them fall into one minute
+                with pytest.raises(SealtrainError) as caught:
+                    owner.submit_decision(foreign)
+                codes.append(caught.value.code)
+        assert codes[-1] == "limit-exceeded"
 
 
 def test_a_revocation_reaches_a_running_guest(site: Site, folders: list[Path]) -> None:

@@ -243,6 +243,7 @@ def load(site: ProcessSite, url: str, told: Acknowledged, stop: threading.Event)
         made = Decision.approve(
             consortium_id=site.world.consortium.consortium_id,
             target=site.world.target,
+            needs=site.world.needs,
             signed_at=NOW,
             not_after=NOW + DAY,
         )

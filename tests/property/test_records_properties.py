@@ -25,6 +25,7 @@ from sealtrain.records import dsse, merkle, runlog
 from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
 from sealtrain.records.dsse import Ed25519Signer, Envelope
 from sealtrain.records.identity import PublicIdentity
+from sealtrain.records.needs import Needs
 from sealtrain.records.note import SignedNote
 from sealtrain.records.runlog import RunLog
 from sealtrain.sealing.hpke import HpkePrivateKey
@@ -252,7 +253,8 @@ OWNERS = [
     )
     for number, signer in enumerate(SIGNERS)
 ]
-FOUR = Consortium.found(name="four", owners=OWNERS, approve=3, revoke=2)
+NEEDS = Needs(actions=("approve", "export_model"), owners=("owner-0",))
+FOUR = Consortium.found(name="four", owners=OWNERS, approve=3, revoke=2, own_data_consent=False)
 
 
 def signed(owner: int, target: int, word: str, ends: int) -> SignedDecision:
@@ -262,7 +264,7 @@ def signed(owner: int, target: int, word: str, ends: int) -> SignedDecision:
         "signed_at": NOW - 10,
     }
     decision = (
-        Decision.approve(**fields, not_after=NOW + ends)
+        Decision.approve(**fields, needs=NEEDS, not_after=NOW + ends)
         if word == "approve"
         else Decision.revoke(**fields)
     )
@@ -303,7 +305,7 @@ def test_a_tally_counts_as_a_plain_reading_of_the_rules_does(
         for one in given_decisions
         if one.decision.decision == "revoke" and one.decision.target == TARGETS[0]
     }
-    counted = tally(given_decisions, FOUR, TARGETS[0], now)
+    counted = tally(given_decisions, FOUR, TARGETS[0], now, needs=NEEDS)
     assert set(counted.approved_by) == approving
     assert set(counted.revoked_by) == stopped
     assert counted.sealed == (len(approving) < 3 or len(stopped) >= 2)
@@ -312,10 +314,12 @@ def test_a_tally_counts_as_a_plain_reading_of_the_rules_does(
 @FEW
 @given(given_decisions=decisions, owner=st.integers(0, 3))
 def test_a_revocation_never_unseals(given_decisions: list[SignedDecision], owner: int) -> None:
-    before = tally(given_decisions, FOUR, TARGETS[0], NOW)
+    before = tally(given_decisions, FOUR, TARGETS[0], NOW, needs=NEEDS)
     stop = signed(owner, 0, "revoke", 0)
     for at in range(len(given_decisions) + 1):
-        after = tally([*given_decisions[:at], stop, *given_decisions[at:]], FOUR, TARGETS[0], NOW)
+        after = tally(
+            [*given_decisions[:at], stop, *given_decisions[at:]], FOUR, TARGETS[0], NOW, needs=NEEDS
+        )
         assert after.progress <= before.progress
         assert after.sealed or not before.sealed
 
@@ -327,15 +331,15 @@ def test_replaying_any_decision_changes_nothing(
 ) -> None:
     assume(given_decisions)
     again = data.draw(st.sampled_from(given_decisions))
-    before = tally(given_decisions, FOUR, TARGETS[0], NOW)
-    assert tally([*given_decisions, again], FOUR, TARGETS[0], NOW) == before
+    before = tally(given_decisions, FOUR, TARGETS[0], NOW, needs=NEEDS)
+    assert tally([*given_decisions, again], FOUR, TARGETS[0], NOW, needs=NEEDS) == before
 
 
 @BOUNDED
 @given(given_decisions=decisions)
 def test_valid_until_is_the_last_unsealed_second(given_decisions: list[SignedDecision]) -> None:
-    counted = tally(given_decisions, FOUR, TARGETS[0], NOW)
+    counted = tally(given_decisions, FOUR, TARGETS[0], NOW, needs=NEEDS)
     assert (counted.valid_until is None) == counted.sealed
     if counted.valid_until is not None:
-        assert not tally(given_decisions, FOUR, TARGETS[0], counted.valid_until).sealed
-        assert tally(given_decisions, FOUR, TARGETS[0], counted.valid_until + 1).sealed
+        assert not tally(given_decisions, FOUR, TARGETS[0], counted.valid_until, needs=NEEDS).sealed
+        assert tally(given_decisions, FOUR, TARGETS[0], counted.valid_until + 1, needs=NEEDS).sealed

@@ -24,6 +24,8 @@ from sealtrain.broker.serve import running
 from sealtrain.consortium.approvals import Decision, Target, sign_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.recipe.needs import needs_of
+from sealtrain.records.needs import Needs
 from sealtrain.release.client import BrokerClient
 from sealtrain.release.pin import BrokerPin
 from sealtrain.release.watch import attested_ledger_key
@@ -42,6 +44,10 @@ class BrokerSite:
     @property
     def target(self) -> Target:
         return target_of(self.locked)
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.locked.lock.recipe)
 
     @property
     def deployment(self) -> Path:
@@ -93,6 +99,10 @@ class BrokerSite:
         path.write_text(pin.to_yaml())
         return path
 
+    def owner(self, client: BrokerClient, name: str) -> BrokerClient:
+        """A client of the same broker, of one owner."""
+        return BrokerClient(client.url, signer=identity(name).signer)
+
     def decide(self, client: BrokerClient, owner: str, decision: str = "approve") -> int:
         """Hand a decision in, without looking at the ledger."""
         now = system_clock()
@@ -102,11 +112,12 @@ class BrokerSite:
             "signed_at": now,
         }
         made = (
-            Decision.approve(**fields, not_after=now + 86400)
+            Decision.approve(**fields, needs=self.needs, not_after=now + 86400)
             if decision == "approve"
             else Decision.revoke(**fields)
         )
-        return client.submit_decision(sign_decision(made, identity(owner).signer))
+        with self.owner(client, owner) as mine:
+            return mine.submit_decision(sign_decision(made, identity(owner).signer))
 
 
 @contextmanager
@@ -115,7 +126,10 @@ def broker_site(folder: Path) -> Iterator[BrokerSite]:
     policy = insecure_simulator_policy(simulator.root_path.read_bytes())
     (folder / "policy.yaml").write_text(yaml.safe_dump(policy.to_dict()))
     consortium = Consortium.found(
-        name="three", owners=[identity(name).public for name in OWNERS], approve=2
+        name="three",
+        owners=[identity(name).public for name in OWNERS],
+        approve=2,
+        own_data_consent=False,
     )
     (folder / "consortium.json").write_bytes(consortium.to_bytes())
     (folder / "compose.json").write_bytes(BROKER_COMPOSE)

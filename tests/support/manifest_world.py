@@ -45,6 +45,7 @@ from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
+from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.privacy import spendings
 from sealtrain.records.dsse import Ed25519Signer, Envelope
 from sealtrain.records.runlog import RunLog
@@ -187,6 +188,7 @@ class World:
         arguments: dict[str, Any] = {
             "consortium_id": self.consortium.consortium_id,
             "target": target or self.target,
+            "needs": needs_of(self.locked.lock.recipe),
             "datasets": pins,
             "signed_at": START - 3600,
             "not_after": START + 30 * 24 * 3600,
@@ -282,7 +284,10 @@ class World:
 def make_world(folder: Path, recipe: Mapping[str, Any] = RECIPE) -> World:
     """Build a world whose output files lie in ``folder / "out"``."""
     consortium = Consortium.found(
-        name="breast-cancer", owners=[identity(name).public for name in OWNERS], approve=2
+        name="breast-cancer",
+        owners=[identity(name).public for name in OWNERS],
+        approve=2,
+        own_data_consent=False,
     )
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -43,7 +43,9 @@ from sealtrain.errors import SealtrainError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
+from sealtrain.recipe.needs import needs_of
 from sealtrain.records.dsse import Envelope
+from sealtrain.records.needs import Needs
 from sealtrain.release.attested import AttestedBroker, fetch_keys
 from sealtrain.release.grant import Grant, obtain
 from sealtrain.release.messages import (
@@ -175,6 +177,10 @@ class ReleaseWorld:
         return target_of(self.locked)
 
     @property
+    def needs(self) -> Needs:
+        return needs_of(self.locked.lock.recipe)
+
+    @property
     def pin(self) -> BrokerPin:
         return BrokerPin(
             url="http://127.0.0.1:1",
@@ -264,6 +270,7 @@ class ReleaseWorld:
         arguments: dict[str, Any] = {
             "consortium_id": self.consortium.consortium_id,
             "target": target or self.target,
+            "needs": self.needs,
             "datasets": pins,
             "signed_at": self.clock(),
             "not_after": self.clock() + 30 * DAY,
@@ -377,13 +384,19 @@ def release_world(
     root: bytes = ROOT,
     owners: tuple[str, ...] = OWNERS,
     gateway_app_id: str | None = None,
+    rules: Mapping[str, Any] | None = None,
 ) -> Iterator[ReleaseWorld]:
-    """A broker whose owners sealed, registered and, but for those left out, approved."""
+    """A broker whose owners sealed, registered and, but for those left out, approved.
+
+    ``rules`` are thresholds of the consortium, and whether it asks for consent on own data.
+    """
     clock = TestClock()
     pki = guest_pki or simulated_pki()
     policy = insecure_simulator_policy(pki.root_der)
     consortium = Consortium.found(
-        name="breast-cancer", owners=[identity(name).public for name in owners], approve=2
+        name="breast-cancer",
+        owners=[identity(name).public for name in owners],
+        **{"approve": 2, "own_data_consent": False, **(rules or {})},
     )
     keyring = Keyring(Secret(root))
     state = folder / f"state-{os.urandom(4).hex()}"

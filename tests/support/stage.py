@@ -180,8 +180,9 @@ class Stage:
             self.run("keygen", owner, "--out", self.folder / owner)
         publics = [self.folder / owner / f"{owner}.public.json" for owner in OWNERS]
         self.run(
-            "init", "stage", *(word for path in publics for word in ("--owner", path)),
-            "--approve", "2", "--out", self.folder / "consortium.json",
+            "consortium", "create", "stage",
+            *(word for path in publics for word in ("--owner", path)),
+            "--approve", "2", "--no-own-data-consent", "--out", self.folder / "consortium.json",
         )  # fmt: skip
         self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml", *MACHINE)
         self.run(

@@ -18,14 +18,16 @@ import pytest
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.models import load_model
 from sealtrain.consortium.approvals import Target, require, tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records import merkle, runlog
 from sealtrain.records.checkpoint import verify_checkpoint
 from sealtrain.records.dsse import Envelope
+from sealtrain.records.needs import Needs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Case = dict[str, Any]
@@ -85,7 +87,13 @@ def test_decisions_count_to_what_the_specification_says(case: Case) -> None:
         verify_decision(Envelope.from_bytes(text.encode()), consortium)
         for text in case["decisions"]
     ]
-    counted = tally(decisions, consortium, Target(**case["target"]), from_rfc3339(case["now"]))
+    counted = tally(
+        decisions,
+        consortium,
+        Target(**case["target"]),
+        from_rfc3339(case["now"]),
+        needs=load_model(Needs, case["needs"], DataInvalid, "needs"),
+    )
     code, result = outcome(lambda: require(counted))
     assert code == case["outcome"], result
     got = counted.to_dict()

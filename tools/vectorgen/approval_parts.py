@@ -72,19 +72,38 @@ class Owner:
 A, B, C, OUTSIDER = (Owner(name) for name in ("bank-a", "bank-b", "bank-c", "outsider"))
 
 
-def consortium(owners: list[Owner], approve: int, revoke: int, name: str = "banks") -> Json:
+def consortium(
+    owners: list[Owner],
+    approve: int,
+    revoke: int,
+    name: str = "banks",
+    *,
+    own: bool = False,
+    **more: int,
+) -> Json:
     """A consortium document."""
     return {
-        "version": 1,
+        "version": 2,
         "name": name,
         "owners": [owner.identity() for owner in owners],
-        "approve": approve,
-        "revoke": revoke,
+        "thresholds": {
+            "approve": approve,
+            "revoke": revoke,
+            "amend_members": len(owners) or 1,
+            "amend_thresholds": len(owners) or 1,
+            "raise_logging": approve,
+            "export_model": approve,
+            **more,
+        },
+        "own_data_consent": own,
     }
 
 
 TWO_OF_THREE = consortium([A, B, C], 2, 1)
 TWO_REVOKE = consortium([A, B, C], 2, 2)
+OWN_DATA = consortium([A, B, C], 2, 2, own=True)
+GRADED = consortium([A, B, C], 1, 1, export_model=2, raise_logging=3)
+NEEDS = {"actions": ["approve", "export_model"], "owners": ["bank-a", "bank-b"]}
 TARGET = {"app_id": "0a" * 20, "compose_hash": "0b" * 32, "recipe_hash": "0c" * 32}
 CHANGED = {"app_id": "1a" * 20, "compose_hash": "1b" * 32, "recipe_hash": "1c" * 32}
 PIN = {"dataset_id": "d1" * 16, "root": "e1" * 32}
@@ -105,6 +124,7 @@ def decision(
         "consortium_id": sha(canonical(of)),
         **target,
         "datasets": [PIN] if word == "approve" else [],
+        "needs": NEEDS if word == "approve" else None,
         "decision": word,
         "nonce": seed(f"nonce {label}", 16).hex(),
         "signed_at": SIGNED,

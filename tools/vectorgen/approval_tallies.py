@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from approval_actions import CONSORTIA, action_cases
 from approval_parts import (
     CHANGED,
     ENDS,
+    NEEDS,
     NOW,
     TARGET,
     TWO_OF_THREE,
@@ -32,15 +34,17 @@ def tally_vectors() -> Json:
         outcome: str,
         of: Json = TWO_OF_THREE,
         now: str = NOW,
+        needs: Json = NEEDS,
         **more: Json,
     ) -> None:
         expect = {"approved_by": by, "progress": len(by), "sealed": outcome != "ok", **more}
         cases.append(
             {
                 "name": name,
-                "consortium": "two_revoke" if of is TWO_REVOKE else "two_of_three",
+                "consortium": next(name for name, one in CONSORTIA.items() if one is of),
                 "decisions": [text(one) for one in signed],
                 "target": TARGET,
+                "needs": needs,
                 "now": now,
                 "expect": expect,
                 "outcome": outcome,
@@ -248,5 +252,4 @@ def tally_vectors() -> Json:
         by=[a, b],
         outcome="ok",
     )
-    consortia = {"two_of_three": TWO_OF_THREE, "two_revoke": TWO_REVOKE}
-    return {"consortia": consortia, "cases": cases}
+    return {"consortia": CONSORTIA, "cases": [*cases, *action_cases()]}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from approval_parts import (
     ENDS,
+    NEEDS,
     NOW,
     OUTSIDER,
     PIN,
@@ -37,6 +38,14 @@ from approval_tallies import tally_vectors
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "approvals"
 
 
+def with_threshold(action: str, value: Json) -> Json:
+    """``TWO_OF_THREE`` with another threshold, or without one."""
+    thresholds = {**TWO_OF_THREE["thresholds"], action: value}
+    if value is None:
+        del thresholds[action]
+    return {**TWO_OF_THREE, "thresholds": thresholds}
+
+
 def consortium_vectors() -> Json:
     """Documents that are accepted, and one for each rule."""
     cases: list[Json] = []
@@ -51,11 +60,21 @@ def consortium_vectors() -> Json:
     case("k exceeds n", consortium([A, B], 3, 1), "consortium-invalid")
     case("r is zero", consortium([A, B], 2, 0), "consortium-invalid")
     case("r exceeds n", consortium([A, B], 2, 3), "consortium-invalid")
-    case("k is a text", {**TWO_OF_THREE, "approve": "2"}, "consortium-invalid")
-    case("k is true", {**TWO_OF_THREE, "approve": True}, "consortium-invalid")
+    for action in TWO_OF_THREE["thresholds"]:
+        for name, value in (("zero", 0), ("more than n", 4), ("left out", None)):
+            case(f"{action} is {name}", with_threshold(action, value), "consortium-invalid")
+    for name, value in (("a text", "2"), ("true", True), ("an object", {}), ("a fraction", 2.5)):
+        case(f"k is {name}", with_threshold("approve", value), "consortium-invalid")
+    case("an unknown threshold", with_threshold("seal", 2), "consortium-invalid")
+    case("consent on own data", {**TWO_OF_THREE, "own_data_consent": True}, "ok")
+    case("consent that is a number", {**TWO_OF_THREE, "own_data_consent": 1}, "consortium-invalid")
+    silent = {name: value for name, value in TWO_OF_THREE.items() if name != "own_data_consent"}
+    case("nothing said of own data", silent, "consortium-invalid")
     case("an owner twice", consortium([A, A], 1, 1), "consortium-invalid")
     case("owners out of order", consortium([B, A], 1, 1), "consortium-invalid")
-    case("another version", {**TWO_OF_THREE, "version": 2}, "consortium-invalid")
+    case("another version", {**TWO_OF_THREE, "version": 1}, "consortium-invalid")
+    old = {"version": 1, "name": "banks", "owners": TWO_OF_THREE["owners"], "approve": 2}
+    case("the form of version 1", {**old, "revoke": 1}, "consortium-invalid")
     case("an unknown field", {**TWO_OF_THREE, "quorum": 2}, "consortium-invalid")
     case("a name with capitals", {**TWO_OF_THREE, "name": "Banks"}, "consortium-invalid")
     twin = {**B.identity(), "name": "bank-z"}
@@ -136,6 +155,7 @@ def decision_vectors() -> Json:
         ("not_after", "2027-03-31T11:00:00Z"),
         ("nonce", "ff" * 16),
         ("datasets", [PIN2]),
+        ("needs", {**NEEDS, "owners": []}),
     ):
         altered = {**genuine, "payload": b64(canonical({**good, field: value}))}
         case(f"{field} changed after signing", text(altered), "signature-invalid")
@@ -156,6 +176,11 @@ def decision_vectors() -> Json:
         ("capitals in a hash", {"recipe_hash": "0C" * 32}),
         ("datasets out of order", {"datasets": [PIN2, PIN]}),
         ("a dataset twice", {"datasets": [PIN, PIN]}),
+        ("approval without needs", {"needs": None}),
+        ("needs without approve", {"needs": {**NEEDS, "actions": ["export_model"]}}),
+        ("needs with an unknown action", {"needs": {**NEEDS, "actions": ["approve", "open"]}}),
+        ("actions out of order", {"needs": {**NEEDS, "actions": NEEDS["actions"][::-1]}}),
+        ("an owner named twice", {"needs": {**NEEDS, "owners": ["bank-a", "bank-a"]}}),
     ):
         case(name, text(envelope(decision(name, **changes), A)), "statement-invalid")
     missing = decision("missing")
@@ -164,6 +189,7 @@ def decision_vectors() -> Json:
     for name, changes in (
         ("revocation with an end", {"not_after": ENDS}),
         ("revocation that pins a dataset", {"datasets": [PIN]}),
+        ("revocation with needs", {"needs": NEEDS}),
     ):
         case(name, text(envelope(decision(name, word="revoke", **changes), A)), "statement-invalid")
     loose = json.dumps(good, sort_keys=True).encode()

@@ -130,6 +130,7 @@ class BootAuthority:
                     "os_image_hash": info.os_image_hash,
                     "mr_aggregated": info.mr_aggregated,
                     "tcb_status": info.tcb_status,
+                    "needs": counted.needs.to_dict(),
                     "approved_by": list(counted.approved_by),
                 },
             )

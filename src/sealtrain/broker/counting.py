@@ -8,6 +8,7 @@ from sealtrain.broker.store import Transaction
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.records.dsse import Envelope
+from sealtrain.records.needs import Needs
 
 __all__ = ["Counting"]
 
@@ -20,19 +21,20 @@ class Counting:
         self._limit = limits.decisions
         self._verified: dict[str, SignedDecision] = {}
 
-    def tally(self, transaction: Transaction, target: Target, now: int) -> Tally:
+    def tally(self, transaction: Transaction, target: Target, now: int, *, needs: Needs) -> Tally:
         """Where the approval of ``target`` stands.
 
         Args:
             transaction: What is counted is what it sees.
             target: The recipe in question.
             now: The broker's time, seconds since the epoch.
+            needs: Of the recipe, as the guest measured it.
 
         Raises:
             Refused: The database holds a decision that does not verify: somebody wrote into it.
             LimitExceeded: It holds more decisions than the broker's cap.
         """
-        return tally(self.decisions(transaction), self._consortium, target, now)
+        return tally(self.decisions(transaction), self._consortium, target, now, needs=needs)
 
     def decisions(self, transaction: Transaction) -> list[SignedDecision]:
         """Every decision of the consortium, verified, in the order of the ledger.

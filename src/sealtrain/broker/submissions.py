@@ -15,7 +15,12 @@ from sealtrain.broker.counting import Counting
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.store import StoredDocument
 from sealtrain.broker.witnessing import Witnessing
-from sealtrain.consortium.approvals import SignedDecision, Target, verify_decision
+from sealtrain.consortium.approvals import (
+    SignedDecision,
+    Target,
+    tally_as_stated,
+    verify_decision,
+)
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.errors import (
     ApprovalExpired,
@@ -96,15 +101,15 @@ class Registry:
             raise
 
     def tally(self, target: Target) -> TallyAnswer:
-        """Where a target's approval stands now, with the signed decisions on it, oldest first."""
+        """Where a target's approval stands now, with the signed decisions on it, oldest first.
+
+        Counted by the needs that approvals state; a release is decided by the measured recipe's.
+        """
         now = self._parts.clock()
         with self._parts.store.transaction() as transaction:
-            counted = self._counting.tally(transaction, target, now)
-            envelopes = [
-                one.envelope
-                for one in self._counting.decisions(transaction)
-                if one.decision.target == target
-            ]
+            decisions = self._counting.decisions(transaction)
+        counted = tally_as_stated(decisions, self._parts.consortium, target, now)
+        envelopes = [one.envelope for one in decisions if one.decision.target == target]
         return TallyAnswer(
             version=1,
             tally=counted.to_dict(),

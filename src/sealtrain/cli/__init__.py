@@ -51,7 +51,6 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 _nouns = typer.Typer()
 for noun in (
     keys,
-    consortium,
     recipe,
     data,
     approvals,
@@ -67,6 +66,7 @@ for noun in (
     doctor,
 ):
     noun.register(_nouns)
+_nouns.add_typer(consortium.app, name="consortium")
 _nouns.add_typer(attest.app, name="attest")
 _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")

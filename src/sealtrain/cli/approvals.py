@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.approvals import Tally
     from sealtrain.consortium.decisions import Decision
     from sealtrain.consortium.members import Consortium
+    from sealtrain.records.needs import Needs
 
 __all__ = ["confirm", "register"]
 
@@ -52,7 +53,9 @@ def approve(
 ) -> None:
     """Read what a recipe will do, then approve exactly that.
 
-    A broker whose ledger is older than the last one you saw, or another one, gets no approval.
+    The approval states what the recipe needs, such as to let a model out, and the threshold
+    follows from that. A broker whose ledger is older than the last one you saw, or another one,
+    gets no approval.
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.cli.connection import deployment_of, lock_of
@@ -62,14 +65,17 @@ def approve(
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
     from sealtrain.recipe.diff import diff
+    from sealtrain.recipe.needs import needs_of
 
     lock, target = deployment_of(deployment)
+    needs = needs_of(lock.recipe)
     before = lock_of(approved_before) if approved_before else None
     if not as_json:
         say("You are about to approve" + (" these changes:" if before else ":"))
         for line in change_lines(diff(before, lock)):
             say(f"  {line}")
         say(f"  recipe hash {lock.recipe_hash}")
+        say(f"  it needs: {needs.to_text()}")
     confirm("APPROVE", yes)
     members = Consortium.load(consortium)
     owner = Identity.load(identity).public
@@ -78,11 +84,12 @@ def approve(
     decision = Decision.approve(
         consortium_id=members.consortium_id,
         target=target,
+        needs=needs,
         datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
         signed_at=now,
         not_after=now + days * 86400,
     )
-    tally = _submit(decision, identity, broker, members, state)
+    tally = _submit(decision, needs, identity, broker, members, state)
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
 
@@ -100,18 +107,18 @@ def revoke(
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
     from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import target_of
+    from sealtrain.cli.connection import deployment_of
     from sealtrain.consortium.decisions import Decision
     from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.needs import needs_of
 
     confirm("REVOKE", yes)
     members = Consortium.load(consortium)
+    lock, target = deployment_of(deployment)
     decision = Decision.revoke(
-        consortium_id=members.consortium_id,
-        target=target_of(deployment),
-        signed_at=system_clock(),
+        consortium_id=members.consortium_id, target=target, signed_at=system_clock()
     )
-    tally = _submit(decision, identity, broker, members, state)
+    tally = _submit(decision, needs_of(lock.recipe), identity, broker, members, state)
     say("keys already released stay released; running guests stop when their lease ends")
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
@@ -125,14 +132,16 @@ def status(
 ) -> None:
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
     from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import target_of
+    from sealtrain.cli.connection import deployment_of
     from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.needs import needs_of
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
 
     client = BrokerClient(load_pin(broker).url)
+    lock, target = deployment_of(deployment)
     tally = client.approvals_status(
-        target_of(deployment), Consortium.load(consortium), system_clock()
+        target, Consortium.load(consortium), system_clock(), needs=needs_of(lock.recipe)
     )
     emit(as_json, tally.to_dict(), _tally_lines(tally))
 
@@ -153,7 +162,12 @@ def confirm(word: str, yes: bool) -> None:
 
 
 def _submit(
-    decision: Decision, identity: Path, broker: Path, consortium: Consortium, state: Path | None
+    decision: Decision,
+    needs: Needs,
+    identity: Path,
+    broker: Path,
+    consortium: Consortium,
+    state: Path | None,
 ) -> Tally:
     """Sign a decision, hand it to the broker and count again from the signed decisions."""
     from sealtrain.base.clock import system_clock
@@ -163,29 +177,35 @@ def _submit(
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
 
-    envelope = sign_decision(decision, Identity.load(identity).signer)
+    signer = Identity.load(identity).signer
+    envelope = sign_decision(decision, signer)
     index = None
     if decision.decision == "revoke":
         # Nothing keeps an owner from stopping, whatever became of the ledger.
-        with BrokerClient(load_pin(broker).url) as client:
+        with BrokerClient(load_pin(broker).url, signer=signer) as client:
             index = client.submit_decision(envelope)
     with watched_ledger(broker, consortium, identity, state) as watch:
         if index is None:
             index = watch.client.submit_decision(envelope)
         watch.recorded(index, envelope.to_bytes())
-        return watch.client.approvals_status(decision.target, consortium, system_clock())
+        return watch.client.approvals_status(
+            decision.target, consortium, system_clock(), needs=needs
+        )
 
 
 def _tally_lines(tally: Tally) -> list[str]:
     state = "sealed" if tally.sealed else "unsealed"
     lines = [
         f"status     {state}",
-        f"threshold  {tally.threshold}",
+        f"needs      {tally.needs.to_text()}",
+        f"threshold  {tally.threshold} of {tally.owners}, for {', '.join(tally.demanded_by)}",
         f"progress   {tally.progress}/{tally.threshold}",
         f"approved   {', '.join(tally.approved_by) or '-'}",
     ]
-    if tally.expired:
-        lines.append(f"expired    {', '.join(tally.expired)}")
-    if tally.revoked_by:
-        lines.append(f"revoked    {', '.join(tally.revoked_by)}")
-    return lines
+    named = {
+        "awaited": tally.awaited,
+        "expired": tally.expired,
+        "mistaken": tally.mistaken,
+        "revoked": tally.revoked_by,
+    }
+    return lines + [f"{word:<10} {', '.join(who)}" for word, who in named.items() if who]

@@ -51,7 +51,7 @@ def status(
             "name": consortium.name,
             "id": health.consortium_id,
             "owners": len(consortium.owners),
-            "approve": consortium.approve,
+            "approve": consortium.thresholds.approve,
         },
         "ledger": {"origin": head[0], "size": head[1], "root": head[2]},
     }
@@ -62,7 +62,8 @@ def status(
             f"broker      {client.url}",
             f"version     {health.version}",
             f"ready       {'yes' if ready else 'no'}",
-            f"consortium  {consortium.name} ({consortium.approve} of {len(consortium.owners)})",
+            f"consortium  {consortium.name} "
+            f"({consortium.thresholds.approve} of {len(consortium.owners)})",
             f"ledger      {head[1]} entries, root {head[2]}",
         ],
     )
@@ -152,7 +153,7 @@ def approve_kms(
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.files import read_bounded
     from sealtrain.cli.approvals import confirm
-    from sealtrain.consortium.decisions import Decision, kms_target, sign_decision
+    from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
     from sealtrain.release.client import BrokerClient
@@ -172,13 +173,15 @@ def approve_kms(
         else Decision.approve(
             consortium_id=members.consortium_id,
             target=target,
+            needs=KMS_NEEDS,
             signed_at=now,
             not_after=now + days * 86400,
         )
     )
-    with BrokerClient(load_pin(broker).url) as client:
-        client.submit_decision(sign_decision(made, Identity.load(identity).signer))
-        tally = client.approvals_status(target, members, now)
+    signer = Identity.load(identity).signer
+    with BrokerClient(load_pin(broker).url, signer=signer) as client:
+        client.submit_decision(sign_decision(made, signer))
+        tally = client.approvals_status(target, members, now, needs=KMS_NEEDS)
     emit(
         as_json,
         tally.to_dict(),

@@ -1,52 +1,93 @@
-"""``init``: write down who the owners are and how many must agree."""
+"""``consortium``: write down who the owners are and how many must agree."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sealtrain.cli.output import Json, emit
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from sealtrain.consortium.members import Consortium
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Who the owners are, and how many must agree to what.")
+
+OwnData = Annotated[
+    bool,
+    typer.Option(help="Use an owner's data only while that owner approves; each may stop it."),
+]
 
 
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(init)
-
-
-def init(
+@app.command()
+def create(
     name: Annotated[str, typer.Argument(help="Name of the consortium.")],
     owner: Annotated[list[Path], typer.Option(help="Public identity of an owner; repeat.")],
-    approve: Annotated[int, typer.Option(help="Owners that must approve a recipe (k of n).")],
+    approve: Annotated[
+        int | None, typer.Option(help="Owners that must approve a recipe; a majority.")
+    ] = None,
     revoke: Annotated[int, typer.Option(help="Owners that suffice to revoke it.")] = 1,
+    amend_members: Annotated[
+        int | None, typer.Option(help="Owners that may change owners and keys; all.")
+    ] = None,
+    amend_thresholds: Annotated[
+        int | None, typer.Option(help="Owners that may change thresholds; all.")
+    ] = None,
+    raise_logging: Annotated[
+        int | None, typer.Option(help="Owners that may let out logs; as --approve.")
+    ] = None,
+    export_model: Annotated[
+        int | None, typer.Option(help="Owners that may let out a model; as --approve.")
+    ] = None,
+    own_data_consent: OwnData = True,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("consortium.json"),
     as_json: Json = False,
 ) -> None:
-    """Found a consortium: owners, their public keys and the thresholds."""
+    """Found a consortium: owners, their public keys and the thresholds, every one written."""
     from sealtrain.base.files import atomic_write
     from sealtrain.consortium.members import Consortium
     from sealtrain.records.identity import PublicIdentity
 
-    owners = [PublicIdentity.load(path) for path in owner]
-    consortium = Consortium.found(name=name, owners=owners, approve=approve, revoke=revoke)
-    atomic_write(out, consortium.to_bytes())
-    emit(
-        as_json,
-        {
-            "name": name,
-            "consortium_id": consortium.consortium_id,
-            "owners": [member.name for member in owners],
-            "approve": approve,
-            "revoke": revoke,
-            "file": str(out),
-        },
-        [
-            f"consortium    {name}",
-            f"consortium id {consortium.consortium_id}",
-            f"owners        {', '.join(member.name for member in owners)}",
-            f"thresholds    approve {approve} of {len(owners)}, revoke {revoke} of {len(owners)}",
-        ],
+    consortium = Consortium.found(
+        name=name,
+        owners=[PublicIdentity.load(path) for path in owner],
+        approve=approve,
+        revoke=revoke,
+        amend_members=amend_members,
+        amend_thresholds=amend_thresholds,
+        raise_logging=raise_logging,
+        export_model=export_model,
+        own_data_consent=own_data_consent,
     )
+    atomic_write(out, consortium.to_bytes())
+    emit(as_json, {**shown(consortium), "file": str(out)}, lines(consortium))
+
+
+def shown(consortium: Consortium) -> dict[str, object]:
+    """A consortium as commands answer it."""
+    return {
+        "name": consortium.name,
+        "consortium_id": consortium.consortium_id,
+        "owners": [member.name for member in consortium.owners],
+        "thresholds": consortium.thresholds.to_dict(),
+        "own_data_consent": consortium.own_data_consent,
+    }
+
+
+def lines(consortium: Consortium) -> list[str]:
+    """The same for people."""
+    number = len(consortium.owners)
+    told = ", ".join(
+        f"{action} {count} of {number}" for action, count in consortium.thresholds.to_dict().items()
+    )
+    own = "only while its owner approves" if consortium.own_data_consent else "by the thresholds"
+    return [
+        f"consortium    {consortium.name}",
+        f"consortium id {consortium.consortium_id}",
+        f"owners        {', '.join(member.name for member in consortium.owners)}",
+        f"thresholds    {told}",
+        f"own data      {own}",
+    ]

@@ -114,8 +114,9 @@ class Rehearsal:
             self._run("keygen", name, "--out", self.out / name)
             publics += ["--owner", self.out / name / f"{name}.public.json"]
         self._run(
-            "init", "rehearsal", *publics, "--approve", str(len(people)), "--out", self._consortium
-        )
+            "consortium", "create", "rehearsal", *publics, "--approve", str(len(people)),
+            "--out", self._consortium,
+        )  # fmt: skip
 
     def _lock(self, path: Path, name: str) -> None:
         self._say(f"locking recipe {name}")

@@ -7,17 +7,20 @@
    approval of the same owner, earlier or later, counts again.
 3. An approval with a nonce its owner used before is a replay and ignored.
 4. An approval dated more than ``skew`` seconds in the future is not valid yet and ignored.
-5. Of the rest, an owner's latest approval stands and replaces the ones before it.
-6. It counts until its ``not_after`` second, that second included.
+5. An approval that states other needs than the recipe has was given to something else: ignored.
+6. Of the rest, an owner's latest approval stands and replaces the ones before it.
+7. It counts until its ``not_after`` second, that second included.
 
-The recipe is *unsealed* when at least ``approve`` owners count and fewer than ``revoke`` revoked;
-otherwise it is *sealed*. Status words are Vault's: threshold, progress, sealed.
+The threshold is the highest of the actions that the recipe needs. Where the consortium asks for
+consent on own data, the owners whose data the recipe reads must be among those who count, and a
+revocation by one of them stops it alone. The recipe is *unsealed* when the threshold is met and
+nobody stopped it; otherwise it is *sealed*. Status words are Vault's: threshold, progress, sealed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
@@ -32,17 +35,20 @@ from sealtrain.consortium.decisions import (
 )
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalExpired, ApprovalRevoked, ApprovalsMissing, RecipeChanged
+from sealtrain.records.needs import Needs, RecipeAction
 
 __all__ = [
     "CLOCK_SKEW",
     "DatasetPin",
     "Decision",
+    "Needs",
     "SignedDecision",
     "Tally",
     "Target",
     "require",
     "sign_decision",
     "tally",
+    "tally_as_stated",
     "verify_decision",
 ]
 
@@ -56,8 +62,14 @@ class Tally:
     now: int
     owners: int
     """n: how many owners there are."""
+    needs: Needs
+    """Of the recipe."""
     threshold: int
     """k: how many must approve."""
+    demanded_by: tuple[RecipeAction, ...]
+    """Actions that the recipe needs and that ask for so many."""
+    own_data: tuple[str, ...]
+    """Owners who must be among them because their data is read; none where nobody asks for it."""
     revoke_threshold: int
     progress: int
     """How many approve."""
@@ -66,6 +78,8 @@ class Tally:
     """Owners whose latest approval has ended."""
     not_yet: tuple[str, ...]
     """Owners with no valid approval and one that is dated in the future."""
+    mistaken: tuple[str, ...]
+    """Owners with no valid approval and one that states other needs."""
     revoked_by: tuple[str, ...]
     missing: tuple[str, ...]
     """Owners that neither approve now nor revoked."""
@@ -78,13 +92,23 @@ class Tally:
 
     @property
     def revoked(self) -> bool:
-        """Enough owners revoked."""
-        return len(self.revoked_by) >= self.revoke_threshold
+        """Enough owners revoked, or one whose own data is read."""
+        return len(self.revoked_by) >= self.revoke_threshold or bool(self.vetoed_by)
+
+    @property
+    def vetoed_by(self) -> tuple[str, ...]:
+        """Owners who revoked and whose own data is read."""
+        return tuple(owner for owner in self.revoked_by if owner in self.own_data)
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Owners whose data is read and who do not approve, whatever the threshold."""
+        return tuple(owner for owner in self.own_data if owner not in self.approved_by)
 
     @property
     def sealed(self) -> bool:
         """No key may be released."""
-        return self.revoked or self.progress < self.threshold
+        return self.revoked or self.progress < self.threshold or bool(self.awaited)
 
     @property
     def pins(self) -> dict[str, dict[str, str]]:
@@ -98,7 +122,10 @@ class Tally:
             **self.target.to_dict(),
             "at": to_rfc3339(self.now),
             "owners": self.owners,
+            "needs": self.needs.to_dict(),
             "threshold": self.threshold,
+            "demanded_by": list(self.demanded_by),
+            "own_data": list(self.own_data),
             "revoke_threshold": self.revoke_threshold,
             "progress": self.progress,
             "sealed": self.sealed,
@@ -106,8 +133,10 @@ class Tally:
             "approved_by": list(self.approved_by),
             "expired": list(self.expired),
             "not_yet": list(self.not_yet),
+            "mistaken": list(self.mistaken),
             "revoked_by": list(self.revoked_by),
             "missing": list(self.missing),
+            "awaited": list(self.awaited),
             "valid_until": None if self.valid_until is None else to_rfc3339(self.valid_until),
             "elsewhere": None if self.elsewhere is None else self.elsewhere.to_dict(),
         }
@@ -119,6 +148,7 @@ def tally(
     target: Target,
     now: int,
     *,
+    needs: Needs,
     skew: int = CLOCK_SKEW,
 ) -> Tally:
     """Count the decisions on ``target``.
@@ -128,9 +158,11 @@ def tally(
         consortium: Owners and thresholds.
         target: The recipe in question.
         now: Seconds since the epoch.
+        needs: What the recipe needs, from its lock.
         skew: Seconds an owner's clock may be ahead.
     """
     latest: dict[str, SignedDecision] = {}
+    mistaken: set[str] = set()
     revoked: set[str] = set()
     future: set[str] = set()
     nonces: set[tuple[str, str]] = set()
@@ -151,6 +183,8 @@ def tally(
             elsewhere = decision.target
         elif decision.signed > now + skew:
             future.add(owner_id)
+        elif decision.needs != needs:
+            mistaken.add(owner_id)
         else:
             latest[owner_id] = one
     standing = {owner_id: one for owner_id, one in latest.items() if owner_id not in revoked}
@@ -160,27 +194,65 @@ def tally(
         wanted = set(owner_ids)
         return tuple(owner.name for owner in consortium.owners if owner.owner_id in wanted)
 
-    ends = sorted((_end(one) for one in counted.values()), reverse=True)
-    enough = len(ends) >= consortium.approve and len(revoked) < consortium.revoke
-    return Tally(
+    threshold, demanded_by = consortium.thresholds.required(needs)
+    found = Tally(
         consortium_id=consortium.consortium_id,
         target=target,
         now=now,
         owners=len(members),
-        threshold=consortium.approve,
-        revoke_threshold=consortium.revoke,
+        needs=needs,
+        threshold=threshold,
+        demanded_by=demanded_by,
+        own_data=needs.owners if consortium.own_data_consent else (),
+        revoke_threshold=consortium.thresholds.revoke,
         progress=len(counted),
         approved_by=names(counted),
         expired=names(standing.keys() - counted.keys()),
         not_yet=names(future - standing.keys() - revoked),
+        mistaken=names(mistaken - standing.keys() - revoked),
         revoked_by=names(revoked),
         missing=names(members - counted.keys() - revoked),
-        valid_until=ends[consortium.approve - 1] if enough else None,
+        valid_until=None,
         elsewhere=elsewhere,
         approvals=tuple(
             counted[owner.owner_id] for owner in consortium.owners if owner.owner_id in counted
         ),
     )
+    return found if found.sealed else replace(found, valid_until=_until(found))
+
+
+def _until(unsealed: Tally) -> int:
+    """Last second at which enough approvals stand, those on own data among them."""
+    ends = {one.owner.name: _end(one) for one in unsealed.approvals}
+    enough = sorted(ends.values(), reverse=True)[unsealed.threshold - 1]
+    return min([enough, *(ends[owner] for owner in unsealed.own_data)])
+
+
+def tally_as_stated(
+    decisions: Iterable[SignedDecision], consortium: Consortium, target: Target, now: int
+) -> Tally:
+    """Count without the recipe, by the needs that approvals state: those that got furthest.
+
+    Good enough to show progress and for what releases no data key. Owners who together meet a
+    threshold decide what it is, so where the lock is at hand ``tally`` takes it from there.
+
+    Args:
+        decisions: As for ``tally``.
+        consortium: Owners and thresholds.
+        target: The deployment in question.
+        now: Seconds since the epoch.
+    """
+    known = tuple(decisions)
+    stated = {
+        one.decision.needs: None
+        for one in known
+        if one.decision.target == target and one.decision.needs is not None
+    }
+    tallies = [
+        tally(known, consortium, target, now, needs=needs)
+        for needs in stated or {Needs(actions=("approve",), owners=()): None}
+    ]
+    return max(tallies, key=lambda one: (not one.sealed, one.progress))
 
 
 def require(tally: Tally) -> Tally:
@@ -193,22 +265,16 @@ def require(tally: Tally) -> Tally:
         ApprovalsMissing: Too few owners approve.
     """
     if tally.revoked:
-        raise ApprovalRevoked(
-            f"{_list(tally.revoked_by)} revoked this recipe",
-            check="approvals",
-            owner=_list(tally.revoked_by),
-            got=f"{len(tally.revoked_by)} revoked",
-            expected=f"fewer than {tally.revoke_threshold}",
-            hint="a revocation is final for its recipe: lock a new recipe and have it approved",
-        )
-    if tally.progress >= tally.threshold:
+        raise _stopped(tally)
+    if not tally.sealed:
         return tally
     got = (
         f"{tally.progress} of {tally.threshold} (approved: {_list(tally.approved_by)}; "
         f"missing: {_list(tally.missing)})"
     )
-    expected = f"{tally.threshold} of {tally.owners} owners"
-    if tally.progress + len(tally.expired) >= tally.threshold:
+    expected = _demand(tally)
+    back = {*tally.approved_by, *tally.expired}
+    if len(back) >= tally.threshold and back.issuperset(tally.awaited):
         raise ApprovalExpired(
             f"the approval of {_list(tally.expired)} has expired",
             check="approvals",
@@ -217,18 +283,48 @@ def require(tally: Tally) -> Tally:
             expected=expected,
             hint=f"ask {_list(tally.expired)} to review and run: sealtrain approve",
         )
-    undecided = not (tally.approved_by or tally.expired or tally.not_yet or tally.revoked_by)
+    undecided = not (
+        tally.approved_by or tally.expired or tally.not_yet or tally.mistaken or tally.revoked_by
+    )
     if undecided and tally.elsewhere is not None:
         raise _changed(tally.target, tally.elsewhere)
+    asked = tally.awaited if tally.progress >= tally.threshold else tally.missing
     late = f"; {_list(tally.not_yet)} approved with a clock ahead" if tally.not_yet else ""
+    wrong = (
+        f"; {_list(tally.mistaken)} approved it as needing something else" if tally.mistaken else ""
+    )
     raise ApprovalsMissing(
-        f"{tally.progress} of {tally.threshold} needed owners approved this recipe",
+        f"{tally.progress} of {tally.threshold} needed owners approved this recipe"
+        if tally.progress < tally.threshold
+        else f"the recipe reads data of {_list(asked)}, who did not approve it",
         check="approvals",
-        owner=_list(tally.missing),
+        owner=_list(asked),
         got=got,
         expected=expected,
-        hint=f"ask {_list(tally.missing)} to review and run: sealtrain approve{late}",
+        hint=f"ask {_list(asked)} to review and run: sealtrain approve{late}{wrong}",
     )
+
+
+def _stopped(tally: Tally) -> ApprovalRevoked:
+    enough = len(tally.revoked_by) >= tally.revoke_threshold
+    expected = (
+        f"fewer than {tally.revoke_threshold}" if enough else "none by an owner of data it reads"
+    )
+    return ApprovalRevoked(
+        f"{_list(tally.revoked_by)} revoked this recipe",
+        check="approvals",
+        owner=_list(tally.revoked_by),
+        got=f"{len(tally.revoked_by)} revoked",
+        expected=expected,
+        hint="a revocation is final for its recipe: lock a new recipe and have it approved",
+    )
+
+
+def _demand(tally: Tally) -> str:
+    """How many owners it takes, and why."""
+    why = "" if tally.demanded_by == ("approve",) else f" for {', '.join(tally.demanded_by)}"
+    own = f", {_list(tally.own_data)} among them" if tally.own_data else ""
+    return f"{tally.threshold} of {tally.owners} owners{why}{own}"
 
 
 def _changed(runs: Target, approved: Target) -> RecipeChanged:

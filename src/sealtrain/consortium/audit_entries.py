@@ -21,6 +21,7 @@ from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import LedgerInconsistent, SealtrainError
 from sealtrain.records.dsse import Envelope
+from sealtrain.records.needs import Needs
 
 __all__ = ["DECISION_SECONDS", "EntryRules"]
 
@@ -54,6 +55,7 @@ class _Granted(StrictModel):
     evidence_digest: Hex64
     receipt_digest: Hex64
     simulated: bool
+    needs: Needs
     privacy: tuple[_Reserved, ...] = ()
 
 
@@ -74,6 +76,7 @@ class _Booted(StrictModel):
     os_image_hash: str
     mr_aggregated: Hex64
     tcb_status: str
+    needs: Needs
     approved_by: tuple[OwnerName, ...]
 
 
@@ -83,7 +86,7 @@ class EntryRules:
     def __init__(self, consortium: Consortium) -> None:
         self._consortium = consortium
         self._decisions: list[SignedDecision] = []
-        self._tallies: dict[Target, tuple[int, Tally]] = {}
+        self._tallies: dict[tuple[Target, Needs], tuple[int, Tally]] = {}
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
         self._owner_of: dict[str, str] = {}
         self._runs: dict[str, tuple[Target, str]] = {}
@@ -148,7 +151,7 @@ class EntryRules:
     def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         grant = load_model(_Granted, body, LedgerInconsistent, kind)
         target = _target(grant)
-        counted = self._tally(target, at)
+        counted = self._tally(target, grant.needs, at)
         yield from _unapproved("keys were granted", counted)
         until = counted.valid_until
         if not counted.sealed and until is not None and from_rfc3339(grant.not_after) > until + 1:
@@ -202,26 +205,33 @@ class EntryRules:
         kms = kms_target(app_id=boot.app_id, compose_hash=boot.compose_hash)
         if (boot.action == "boot-kms") != (target == kms):
             yield "a guest was let boot in another role than it was approved for"
-        yield from _unapproved("a guest was let boot", self._tally(target, at))
+        yield from _unapproved("a guest was let boot", self._tally(target, boot.needs, at))
 
     def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         if not all(isinstance(body.get(name), str) for name in ("action", "code")):
             yield "a refusal names what was refused and with which code"
 
-    def _tally(self, target: Target, at: int) -> Tally:
-        """Where approval stood, at most ``DECISION_SECONDS`` before ``at``; counted once."""
-        known = self._tallies.get(target)
+    def _tally(self, target: Target, needs: Needs, at: int) -> Tally:
+        """Where approval stood, at most ``DECISION_SECONDS`` before ``at``; counted once.
+
+        The entry's needs are the broker's word, and only approvals that state the same count.
+        """
+
+        def counted_at(time: int) -> Tally:
+            return tally(self._decisions, self._consortium, target, time, needs=needs)
+
+        known = self._tallies.get((target, needs))
         if known is not None:
             decisions, counted = known
             until = counted.valid_until
             if decisions == len(self._decisions) and until and counted.now <= at <= until:
                 return counted
-        counted = tally(self._decisions, self._consortium, target, at)
+        counted = counted_at(at)
         if counted.sealed and not counted.revoked:
-            earlier = tally(self._decisions, self._consortium, target, at - DECISION_SECONDS)
+            earlier = counted_at(at - DECISION_SECONDS)
             if not earlier.sealed:
                 return earlier
-        self._tallies[target] = (len(self._decisions), counted)
+        self._tallies[target, needs] = (len(self._decisions), counted)
         return counted
 
     def _repeated(self, what: str, digest: str) -> Iterator[str]:
@@ -242,7 +252,7 @@ def _unapproved(what: str, counted: Tally) -> Iterator[str]:
     elif counted.sealed:
         yield (
             f"{what} with {counted.progress} of {counted.threshold} approvals "
-            f"(missing: {', '.join(counted.missing)})"
+            f"(missing: {', '.join(counted.awaited or counted.missing)})"
         )
 
 

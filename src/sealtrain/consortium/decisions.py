@@ -29,9 +29,11 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalUnknown, DataInvalid, SignatureInvalid, StatementInvalid
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
+from sealtrain.records.needs import Needs
 
 __all__ = [
     "CLOCK_SKEW",
+    "KMS_NEEDS",
     "MAX_PINS",
     "PAYLOAD_TYPE",
     "DatasetPin",
@@ -47,6 +49,8 @@ PAYLOAD_TYPE = "application/vnd.sealtrain.decision+json"
 CLOCK_SKEW = 300
 """Seconds by which an owner's clock may be ahead of the reader's."""
 MAX_PINS = 1024
+KMS_NEEDS = Needs(actions=("approve",), owners=())
+"""What an approval of a dstack KMS states: it runs no recipe and reads no data."""
 _KMS_TAG = b"sealtrain/dstack-kms/v1:"
 
 
@@ -100,6 +104,8 @@ class Decision(StrictModel):
     recipe_hash: Hex64
     datasets: tuple[DatasetPin, ...] = Field(max_length=MAX_PINS)
     """Datasets the owner pins; may be empty. In the order of their ids, none twice."""
+    needs: Needs | None
+    """What the recipe needs, as the owner read it; ``None`` in a revocation."""
     decision: Literal["approve", "revoke"]
     nonce: Hex32
     """16 random bytes: two decisions of one owner never share it."""
@@ -117,8 +123,10 @@ class Decision(StrictModel):
             ends = None if self.not_after is None else from_rfc3339(self.not_after)
         except DataInvalid as error:
             raise ValueError("names no real time") from error
-        if self.decision == "revoke" and (ends is not None or ids):
-            raise ValueError("a revocation has no end and pins no dataset")
+        if self.decision == "revoke" and (ends is not None or ids or self.needs is not None):
+            raise ValueError("a revocation has no end, pins no dataset and states no needs")
+        if self.decision == "approve" and self.needs is None:
+            raise ValueError("an approval states what the recipe needs")
         if self.decision == "approve" and (ends is None or ends <= signed):
             raise ValueError("an approval must end after it was signed")
         return self
@@ -129,6 +137,7 @@ class Decision(StrictModel):
         *,
         consortium_id: str,
         target: Target,
+        needs: Needs,
         datasets: Iterable[DatasetPin] = (),
         signed_at: int,
         not_after: int,
@@ -139,6 +148,7 @@ class Decision(StrictModel):
         Args:
             consortium_id: The owner's consortium.
             target: What is approved.
+            needs: Of the recipe (``recipe.needs``); an approval that states others does not count.
             datasets: Datasets to pin, in any order.
             signed_at: Now, seconds since the epoch.
             not_after: Last second it is valid, after ``signed_at``.
@@ -147,8 +157,11 @@ class Decision(StrictModel):
         Raises:
             StatementInvalid: The document would break its format.
         """
-        pins = sorted((pin.to_dict() for pin in datasets), key=lambda pin: str(pin["dataset_id"]))
-        return cls._write("approve", consortium_id, target, pins, signed_at, not_after, random)
+        pins: list[JsonValue] = sorted(
+            (pin.to_dict() for pin in datasets), key=lambda pin: str(pin["dataset_id"])
+        )
+        fields = {"datasets": pins, "needs": needs.to_dict()}
+        return cls._write("approve", consortium_id, target, fields, signed_at, not_after, random)
 
     @classmethod
     def revoke(
@@ -160,7 +173,8 @@ class Decision(StrictModel):
         random: Callable[[int], bytes] = os.urandom,
     ) -> Self:
         """Write a revocation; arguments and errors as ``approve``."""
-        return cls._write("revoke", consortium_id, target, [], signed_at, None, random)
+        fields: dict[str, JsonValue] = {"datasets": [], "needs": None}
+        return cls._write("revoke", consortium_id, target, fields, signed_at, None, random)
 
     @classmethod
     def _write(
@@ -168,7 +182,7 @@ class Decision(StrictModel):
         decision: str,
         consortium_id: str,
         target: Target,
-        pins: list[dict[str, object]],
+        fields: dict[str, JsonValue],
         signed_at: int,
         not_after: int | None,
         random: Callable[[int], bytes],
@@ -177,7 +191,7 @@ class Decision(StrictModel):
             "version": 1,
             "consortium_id": consortium_id,
             **target.to_dict(),
-            "datasets": pins,
+            **fields,
             "decision": decision,
             "nonce": random(16).hex(),
             "signed_at": to_rfc3339(signed_at),

@@ -5,10 +5,10 @@ A document is accepted when
 1. it has between 1 and 64 owners, each a valid ``PublicIdentity`` whose sealing key is an HPKE key,
 2. the owners stand in the order of their names and no name is used twice,
 3. no two owners share a signing key or a sealing key,
-4. ``1 ≤ approve ≤ n`` and ``1 ≤ revoke ≤ n``.
+4. every threshold is written and between 1 and the number of owners.
 
 Its identity is the SHA-256 of its canonical JSON, so whoever pins a ``consortium_id`` pins every
-key and both thresholds. Changing any of them founds another consortium.
+key and every threshold. A change founds a successor with another id (``consortium.succession``).
 """
 
 from __future__ import annotations
@@ -26,24 +26,51 @@ from sealtrain.base.files import read_bounded
 from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import ConsortiumInvalid, DataInvalid
 from sealtrain.records.identity import PublicIdentity
+from sealtrain.records.needs import Needs, RecipeAction
 from sealtrain.sealing.hpke import HpkePublicKey
 
-__all__ = ["MAX_CONSORTIUM_BYTES", "MAX_OWNERS", "Consortium"]
+__all__ = ["MAX_CONSORTIUM_BYTES", "MAX_OWNERS", "Consortium", "Thresholds"]
 
 MAX_OWNERS = 64
 MAX_CONSORTIUM_BYTES = 256 << 10
 
 
+class Thresholds(StrictModel):
+    """How many owners an action takes; each is at least 1 and at most the number of owners."""
+
+    approve: int = Field(ge=1)
+    """To let a recipe run (k of n)."""
+    revoke: int = Field(ge=1)
+    """To stop it again."""
+    amend_members: int = Field(ge=1)
+    """To found a successor with other owners or keys."""
+    amend_thresholds: int = Field(ge=1)
+    """To found a successor with other thresholds, or another rule on own data."""
+    raise_logging: int = Field(ge=1)
+    """To let a recipe run that lets out more than the strictest log level."""
+    export_model: int = Field(ge=1)
+    """To let a recipe run whose model leaves the guest."""
+
+    def required(self, needs: Needs) -> tuple[int, tuple[RecipeAction, ...]]:
+        """Owners that must approve a recipe, and the actions that demand so many.
+
+        Args:
+            needs: Of the recipe.
+        """
+        demanded = {action: int(getattr(self, action)) for action in needs.actions}
+        highest = max(demanded.values())
+        return highest, tuple(action for action, count in demanded.items() if count == highest)
+
+
 class Consortium(StrictModel):
     """Owners, their public keys and the thresholds."""
 
-    version: Literal[1]
+    version: Literal[2]
     name: OwnerName
     owners: tuple[PublicIdentity, ...] = Field(min_length=1, max_length=MAX_OWNERS)
-    approve: int = Field(ge=1)
-    """Owners that must approve a recipe before keys are released (k of n)."""
-    revoke: int = Field(ge=1)
-    """Owners that suffice to stop it again."""
+    thresholds: Thresholds
+    own_data_consent: bool
+    """Owners whose data a recipe reads must be among those who approve, and each stops it alone."""
 
     @model_validator(mode="after")
     def _members_and_thresholds_fit(self) -> Self:
@@ -60,34 +87,58 @@ class Consortium(StrictModel):
                 HpkePublicKey(owner.sealing_bytes)
             except DataInvalid as error:
                 raise ValueError(f"sealing_key of {owner.name}: {error}") from error
-        for threshold in ("approve", "revoke"):
-            if getattr(self, threshold) > len(names):
+        for threshold, count in self.thresholds:
+            if count > len(names):
                 raise ValueError(f"{threshold} asks for more owners than there are")
         return self
 
     @classmethod
     def found(
-        cls, *, name: str, owners: Iterable[PublicIdentity], approve: int, revoke: int = 1
+        cls,
+        *,
+        name: str,
+        owners: Iterable[PublicIdentity],
+        approve: int | None = None,
+        revoke: int = 1,
+        amend_members: int | None = None,
+        amend_thresholds: int | None = None,
+        raise_logging: int | None = None,
+        export_model: int | None = None,
+        own_data_consent: bool = True,
     ) -> Self:
         """Write a consortium down; owners may come in any order.
 
         Args:
             name: Name of the consortium, as an owner's name.
             owners: Its members.
-            approve: Owners that must approve a recipe, 1 to n.
+            approve: Owners that must approve a recipe, 1 to n; a majority when ``None``.
             revoke: Owners that suffice to revoke it, 1 to n.
+            amend_members: Owners that may change owners and keys; all when ``None``.
+            amend_thresholds: Owners that may change thresholds; all when ``None``.
+            raise_logging: As ``approve`` when ``None``.
+            export_model: As ``approve`` when ``None``.
+            own_data_consent: Whether data is used only while its own owner approves.
 
         Raises:
             ConsortiumInvalid: A check of the module's list fails.
         """
         members = sorted(owners, key=lambda owner: owner.name)
+        everyone = max(1, len(members))
+        agreed = everyone // 2 + 1 if approve is None else approve
         return cls.from_dict(
             {
-                "version": 1,
+                "version": 2,
                 "name": name,
                 "owners": [owner.to_dict() for owner in members],
-                "approve": approve,
-                "revoke": revoke,
+                "thresholds": {
+                    "approve": agreed,
+                    "revoke": revoke,
+                    "amend_members": everyone if amend_members is None else amend_members,
+                    "amend_thresholds": everyone if amend_thresholds is None else amend_thresholds,
+                    "raise_logging": agreed if raise_logging is None else raise_logging,
+                    "export_model": agreed if export_model is None else export_model,
+                },
+                "own_data_consent": own_data_consent,
             }
         )
 

@@ -103,8 +103,12 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
     """Who had agreed to this exact recipe."""
     consortium = predicate.consortium
     heading = tag("h2", "Who approved")
-    lead = f"{consortium.approve} of {len(consortium.owners)} owners must approve; any "
-    lead += f"{consortium.revoke} can stop it."
+    thresholds = consortium.thresholds
+    stop = f"any {thresholds.revoke}"
+    if consortium.own_data_consent:
+        stop += ", and each whose data is read alone,"
+    lead = f"{thresholds.approve} of {len(consortium.owners)} owners must approve; {stop} "
+    lead += "can stop it."
     if facts.decisions is None:
         return tag("section", heading, tag("p", lead), _missing())
     counted = set() if facts.tally is None else set(facts.tally.approved_by)
@@ -116,9 +120,8 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
             rows.append((owner.name, "no decision in this manifest", "", "", ""))
     if facts.tally is not None:
         lead = f"{facts.tally.progress} of {facts.tally.owners} owners had approved, "
-        lead += (
-            f"{facts.tally.threshold} were needed; any {consortium.revoke} could have stopped it."
-        )
+        lead += f"{facts.tally.threshold} were needed for {', '.join(facts.tally.demanded_by)}; "
+        lead += f"{stop} could have stopped it."
     columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")
     return tag("section", heading, tag("p", lead), _table(columns, rows, numbers=(4,)))
 

@@ -126,6 +126,11 @@ class Recipe(StrictModel):
         return tuple(sorted({dataset.owner for dataset in self.datasets}))
 
     @property
+    def exports_model(self) -> bool:
+        """A trained model leaves the guest, sealed to its recipients."""
+        return True
+
+    @property
     def reads_text(self) -> bool:
         """The phase turns text into tokens, so the model needs a tokenizer."""
         return True

@@ -15,6 +15,7 @@ from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch
 from sealtrain.records.dsse import Envelope
+from sealtrain.records.needs import Needs
 from sealtrain.release.messages import (
     Accepted,
     BrokerKeys,
@@ -155,13 +156,16 @@ class BrokerClient:
         answer = self._transport.get("/v1/approvals", TallyAnswer, **target.to_dict())
         return [one.to_dict() for one in answer.decisions]
 
-    def approvals_status(self, target: Target, consortium: Consortium, now: int) -> Tally:
+    def approvals_status(
+        self, target: Target, consortium: Consortium, now: int, *, needs: Needs
+    ) -> Tally:
         """Where a target's approval stands, counted here from the signed decisions.
 
         Args:
             target: The recipe in question.
             consortium: As the asker holds it.
             now: Seconds since the epoch.
+            needs: Of the recipe (``recipe.needs``).
 
         Raises:
             Refused: A decision the broker holds does not verify.
@@ -169,7 +173,7 @@ class BrokerClient:
         verified = [
             verify_decision(Envelope.from_dict(one), consortium) for one in self.decisions(target)
         ]
-        return tally(verified, consortium, target, now)
+        return tally(verified, consortium, target, now, needs=needs)
 
     def ledger_checkpoint(self) -> str:
         """The ledger's present head, a signed note."""

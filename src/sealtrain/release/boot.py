@@ -20,7 +20,12 @@ from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex40, Hex64, StrictModel, load_model
-from sealtrain.consortium.approvals import SignedDecision, Tally, require, tally
+from sealtrain.consortium.approvals import (
+    SignedDecision,
+    Tally,
+    require,
+    tally_as_stated,
+)
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
@@ -179,7 +184,7 @@ def decide_boot(
     }
     meant = decided & {kms} if role == "kms" else decided - {kms}
     tallies = [
-        tally(known, consortium, target, now)
+        tally_as_stated(known, consortium, target, now)
         for target in sorted(meant, key=lambda target: target.recipe_hash)
     ]
     if not tallies:
@@ -187,7 +192,8 @@ def decide_boot(
             f"no owner decided on this deployment as {role}",
             check="approvals",
             got=f"app id {info.app_id}, compose hash {info.compose_hash}",
-            expected=f"approved by {consortium.approve} of {len(consortium.owners)} owners",
+            expected=f"approved by {consortium.thresholds.approve} of "
+            f"{len(consortium.owners)} owners",
             hint="have the owners review and approve this deployment",
         )
     for one in tallies:

@@ -231,6 +231,8 @@ def _approved(request: Request, measured: Measured, tally: Tally, limits: Limits
         app_id=request.app_id, compose_hash=request.compose_hash, recipe_hash=request.recipe_hash
     ):
         raise ValueError("the tally is of another target than the request")
+    if tally.needs != measured.needs:
+        raise ValueError("the tally is of other needs than the measured recipe's")
     require(tally)  # (10)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
 from sealtrain.recipe.privacy import Spending
+from sealtrain.records.needs import Needs
 from sealtrain.release.messages import ChallengePurpose
 
 __all__ = [
@@ -51,6 +52,7 @@ class Measured:
         instance_id: Which guest; may be empty where the platform has no such thing.
         platform: What attested it.
         platforms: Where the recipe may run.
+        needs: What the recipe needs of the owners.
         privacy: What a run of the recipe reserves of each dataset it protects.
     """
 
@@ -62,6 +64,7 @@ class Measured:
     instance_id: str
     platform: str
     platforms: frozenset[str]
+    needs: Needs
     privacy: tuple[Spending, ...] = ()
 
 

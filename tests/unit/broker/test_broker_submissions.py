@@ -64,6 +64,7 @@ def test_the_same_decision_again_changes_nothing(world: ReleaseWorld) -> None:
     decision = Decision.approve(
         consortium_id=world.consortium.consortium_id,
         target=world.target,
+        needs=world.needs,
         signed_at=world.clock(),
         not_after=world.clock() + 60,
     )

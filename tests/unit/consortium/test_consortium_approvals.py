@@ -9,6 +9,7 @@ import pytest
 from sealtrain.consortium.approvals import (
     DatasetPin,
     Decision,
+    Needs,
     SignedDecision,
     Target,
     require,
@@ -29,13 +30,14 @@ NOW = 1_772_366_400
 DAY = 86_400
 TARGET = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash="0c" * 32)
 OTHER = Target(app_id="1a" * 20, compose_hash="1b" * 32, recipe_hash="1c" * 32)
+NEEDS = Needs(actions=("approve", "export_model"), owners=("ada",))
 PINS = [DatasetPin(dataset_id=f"{n}" * 32, root=f"{n}" * 64) for n in (2, 1)]
 
 
 @pytest.fixture
 def approve(consortium: Consortium, members: dict[str, Any]) -> Any:
     def write(name: str, target: Target = TARGET, **changes: Any) -> SignedDecision:
-        fields = {"signed_at": NOW, "not_after": NOW + DAY, **changes}
+        fields = {"signed_at": NOW, "not_after": NOW + DAY, "needs": NEEDS, **changes}
         decision = Decision.approve(consortium_id=consortium.consortium_id, target=target, **fields)
         return verify_decision(sign_decision(decision, members[name].signer), consortium)
 
@@ -86,7 +88,7 @@ def test_nonces_are_random_by_default_and_given_for_tests(consortium: Consortium
 def test_an_approval_that_nobody_would_read_is_not_written(
     changes: dict[str, Any], consortium: Consortium
 ) -> None:
-    fields = {"target": TARGET, "signed_at": NOW, "not_after": NOW + DAY, **changes}
+    fields = {"target": TARGET, "needs": NEEDS, "signed_at": NOW, "not_after": NOW + DAY, **changes}
     with pytest.raises(StatementInvalid):
         Decision.approve(consortium_id=consortium.consortium_id, **fields)
 
@@ -95,9 +97,9 @@ def test_status_words_are_threshold_progress_and_sealed(
     approve: Any, consortium: Consortium
 ) -> None:
     decisions = [approve("ada")]
-    before = tally(decisions, consortium, TARGET, NOW).to_dict()
+    before = tally(decisions, consortium, TARGET, NOW, needs=NEEDS).to_dict()
     assert (before["threshold"], before["progress"], before["sealed"]) == (2, 1, True)
-    after = tally([*decisions, approve("cyd")], consortium, TARGET, NOW).to_dict()
+    after = tally([*decisions, approve("cyd")], consortium, TARGET, NOW, needs=NEEDS).to_dict()
     assert (after["threshold"], after["progress"], after["sealed"]) == (2, 2, False)
 
 
@@ -105,22 +107,22 @@ def test_a_tally_shows_the_pins_of_the_approvals_that_count(
     approve: Any, revoke: Any, consortium: Consortium
 ) -> None:
     decisions = [approve("ada", datasets=PINS[:1]), approve("ben"), approve("cyd", datasets=PINS)]
-    counted = tally([*decisions, revoke("cyd")], consortium, TARGET, NOW)
+    counted = tally([*decisions, revoke("cyd")], consortium, TARGET, NOW, needs=NEEDS)
     assert counted.pins == {"ada": {"2" * 32: "2" * 64}, "ben": {}}
     assert [one.owner.name for one in counted.approvals] == ["ada", "ben"]
 
 
 def test_a_later_approval_replaces_the_pins(approve: Any, consortium: Consortium) -> None:
     first, second = approve("ada", datasets=PINS), approve("ada", datasets=[])
-    assert tally([first, second], consortium, TARGET, NOW).pins == {"ada": {}}
-    assert tally([second, first], consortium, TARGET, NOW).pins == {"ada": PINS_BY_ID}
+    assert tally([first, second], consortium, TARGET, NOW, needs=NEEDS).pins == {"ada": {}}
+    assert tally([second, first], consortium, TARGET, NOW, needs=NEEDS).pins == {"ada": PINS_BY_ID}
 
 
 PINS_BY_ID = {pin.dataset_id: pin.root for pin in PINS}
 
 
 def test_an_unsealed_tally_passes_and_is_returned(approve: Any, consortium: Consortium) -> None:
-    counted = tally([approve("ada"), approve("ben")], consortium, TARGET, NOW)
+    counted = tally([approve("ada"), approve("ben")], consortium, TARGET, NOW, needs=NEEDS)
     assert require(counted) is counted
     assert counted.valid_until == NOW + DAY
 
@@ -129,9 +131,9 @@ def test_the_boundary_second_counts_and_the_next_does_not(
     approve: Any, consortium: Consortium
 ) -> None:
     decisions = [approve("ada"), approve("ben", not_after=NOW + 10)]
-    assert require(tally(decisions, consortium, TARGET, NOW + 10)).progress == 2
+    assert require(tally(decisions, consortium, TARGET, NOW + 10, needs=NEEDS)).progress == 2
     with pytest.raises(ApprovalExpired) as caught:
-        require(tally(decisions, consortium, TARGET, NOW + 11))
+        require(tally(decisions, consortium, TARGET, NOW + 11, needs=NEEDS))
     assert caught.value.owner == "ben"
     assert "ben" in str(caught.value.hint)
 
@@ -140,7 +142,7 @@ def test_a_refusal_names_who_approved_who_is_missing_and_what_to_do(
     approve: Any, consortium: Consortium
 ) -> None:
     with pytest.raises(ApprovalsMissing) as caught:
-        require(tally([approve("ben")], consortium, TARGET, NOW))
+        require(tally([approve("ben")], consortium, TARGET, NOW, needs=NEEDS))
     told = caught.value.to_dict()
     assert told["owner"] == "ada, cyd"
     assert "approved: ben" in told["got"]
@@ -151,7 +153,7 @@ def test_a_refusal_names_who_approved_who_is_missing_and_what_to_do(
 def test_a_revocation_names_who_revoked(approve: Any, revoke: Any, consortium: Consortium) -> None:
     decisions = [approve("ada"), approve("ben"), revoke("cyd")]
     with pytest.raises(ApprovalRevoked) as caught:
-        require(tally(decisions, consortium, TARGET, NOW))
+        require(tally(decisions, consortium, TARGET, NOW, needs=NEEDS))
     assert caught.value.owner == "cyd"
 
 
@@ -160,7 +162,7 @@ def test_a_changed_recipe_is_told_from_a_missing_approval(
 ) -> None:
     decisions = [approve("ada", OTHER), approve("ben", OTHER)]
     with pytest.raises(RecipeChanged) as caught:
-        require(tally(decisions, consortium, TARGET, NOW))
+        require(tally(decisions, consortium, TARGET, NOW, needs=NEEDS))
     assert (caught.value.got, caught.value.expected) == (TARGET.recipe_hash, OTHER.recipe_hash)
 
 
@@ -169,22 +171,27 @@ def test_the_same_recipe_in_another_deployment_is_told_apart(
 ) -> None:
     near = Target(app_id=OTHER.app_id, compose_hash="ee" * 32, recipe_hash=TARGET.recipe_hash)
     with pytest.raises(RecipeChanged, match="another deployment") as caught:
-        require(tally([approve("ada", near)], consortium, TARGET, NOW))
+        require(tally([approve("ada", near)], consortium, TARGET, NOW, needs=NEEDS))
     assert "ee" * 32 in str(caught.value.expected)
 
 
 def test_a_clock_ahead_is_mentioned(approve: Any, consortium: Consortium) -> None:
     ahead = approve("ada", signed_at=NOW + 400)
     with pytest.raises(ApprovalsMissing) as caught:
-        require(tally([ahead, approve("ben")], consortium, TARGET, NOW))
+        require(tally([ahead, approve("ben")], consortium, TARGET, NOW, needs=NEEDS))
     assert "ada approved with a clock ahead" in str(caught.value.hint)
-    assert require(tally([ahead, approve("ben")], consortium, TARGET, NOW, skew=400)).progress == 2
+    assert (
+        require(
+            tally([ahead, approve("ben")], consortium, TARGET, NOW, needs=NEEDS, skew=400)
+        ).progress
+        == 2
+    )
 
 
 def test_a_tally_depends_on_nothing_but_its_arguments(approve: Any, consortium: Consortium) -> None:
     decisions = [approve("ada"), approve("ben")]
-    assert tally(decisions, consortium, TARGET, NOW) == tally(
-        iter(decisions), consortium, TARGET, NOW
+    assert tally(decisions, consortium, TARGET, NOW, needs=NEEDS) == tally(
+        iter(decisions), consortium, TARGET, NOW, needs=NEEDS
     )
 
 
@@ -194,4 +201,4 @@ def test_decisions_of_another_consortium_cannot_even_be_counted(
     owners = [one.public for one in members.values()]
     other = Consortium.found(name="labs", owners=owners, approve=1)
     with pytest.raises(ValueError, match="verify_decision"):
-        tally([approve("ada")], other, TARGET, NOW)
+        tally([approve("ada")], other, TARGET, NOW, needs=NEEDS)

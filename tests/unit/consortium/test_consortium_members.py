@@ -17,10 +17,10 @@ def test_founding_does_not_depend_on_the_order_of_the_owners(
     members: dict[str, Any], consortium: Consortium
 ) -> None:
     owners = [one.public for one in reversed(members.values())]
-    again = Consortium.found(name="labs", owners=owners, approve=2)
+    again = Consortium.found(name="labs", owners=owners, approve=2, own_data_consent=False)
     assert again.consortium_id == consortium.consortium_id
     assert [owner.name for owner in again.owners] == ["ada", "ben", "cyd"]
-    assert (again.approve, again.revoke) == (2, 1)
+    assert (again.thresholds.approve, again.thresholds.revoke) == (2, 1)
 
 
 def test_the_id_is_the_digest_of_the_file(consortium: Consortium, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_bytes_that_are_no_consortium_are_refused(data: bytes) -> None:
 
 def test_a_misspelt_field_is_answered_with_the_right_one(consortium: Consortium) -> None:
     document = consortium.to_dict()
-    document["aprove"] = document.pop("approve")
+    document["thresholds"]["aprove"] = document["thresholds"].pop("approve")
     with pytest.raises(ConsortiumInvalid) as caught:
         Consortium.from_dict(document)
     assert caught.value.hint == "did you mean 'approve'?"

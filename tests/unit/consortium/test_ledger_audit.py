@@ -29,6 +29,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.witness import cosign_checkpoint, memory
 from sealtrain.errors import DataInvalid, Refused
 from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.records.needs import Needs
 from sealtrain.records.note import SignedNote
 from sealtrain.release.client import renew
 from sealtrain.release.messages import CosignedCheckpoint
@@ -51,6 +52,7 @@ class History:
     consortium: Consortium
     signer: Ed25519Signer
     target: dict[str, str]
+    needs: Needs
     at: int
 
     @property
@@ -142,6 +144,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
             consortium=world.consortium,
             signer=world.keyring.signer,
             target=world.target.to_dict(),
+            needs=world.needs,
             at=world.clock(),
         )
 
@@ -369,6 +372,7 @@ def decision(history: History, owner: str, **changed: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "consortium_id": history.consortium.consortium_id,
         "target": _target(history),
+        "needs": history.needs,
         "signed_at": history.at,
         "not_after": history.at + 86400,
     }

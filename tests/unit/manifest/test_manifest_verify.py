@@ -131,6 +131,12 @@ def _set(*path: Any, to: Any) -> Change:
     return change
 
 
+def _an_owner_less(world: World) -> Any:
+    consortium = world.consortium.to_dict()
+    thresholds = {name: min(count, 2) for name, count in consortium["thresholds"].items()}
+    return consortium | {"owners": consortium["owners"][:2], "thresholds": thresholds}
+
+
 def _releases(*changes: dict[str, Any]) -> Change:
     def change(world: World, facts: dict[str, Any]) -> None:
         facts["releases"] = world.record(*(world.receipt(**one) for one in changes))
@@ -180,11 +186,15 @@ LIES: dict[str, tuple[str, type[Refused], Change]] = {
         Refused,
         _set("deployment", "compose_hash", to="00" * 32),
     ),
-    "a lower threshold": ("recipe", ClaimContradicted, _set("consortium", "approve", to=1)),
+    "a lower threshold": (
+        "recipe",
+        ClaimContradicted,
+        _set("consortium", "thresholds", "approve", to=1),
+    ),
     "an owner less": (
         "recipe",
         ClaimContradicted,
-        _set("consortium", "owners", to=lambda w: w.consortium.to_dict()["owners"][:2]),
+        _set("consortium", to=_an_owner_less),
     ),
     "a dataset left out": (
         "datasets",

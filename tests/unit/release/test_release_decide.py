@@ -42,6 +42,7 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
 )
+from sealtrain.records.needs import Needs
 from sealtrain.release.decide import admit, decide, decide_renewal
 from sealtrain.release.facts import (
     ChallengeState,
@@ -54,8 +55,12 @@ from sealtrain.release.facts import (
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 
 NOW = 1_790_000_000
+NEEDS = Needs(actions=("approve", "export_model"), owners=("hospital-a",))
 CONSORTIUM = Consortium.found(
-    name="three", owners=[identity(name).public for name in OWNERS], approve=2
+    name="three",
+    owners=[identity(name).public for name in OWNERS],
+    approve=2,
+    own_data_consent=False,
 )
 TARGET = Target(
     app_id=digest("app", 20), compose_hash=digest("compose"), recipe_hash=digest("recipe")
@@ -106,6 +111,7 @@ def approval(owner: str, *, ends: int = NOW + 9999, target: Target = TARGET, **p
     decision = Decision.approve(
         consortium_id=CONSORTIUM.consortium_id,
         target=target,
+        needs=NEEDS,
         datasets=[DatasetPin(dataset_id=name, root=root) for name, root in pins.items()],
         signed_at=NOW - 9999,
         not_after=ends,
@@ -121,7 +127,7 @@ def revocation(owner: str) -> SignedDecision:
 
 
 def counted(*decisions: SignedDecision, target: Target = TARGET) -> Tally:
-    return tally(decisions, CONSORTIUM, target, NOW)
+    return tally(decisions, CONSORTIUM, target, NOW, needs=NEEDS)
 
 
 APPROVED = counted(approval("hospital-a"), approval("hospital-b"))
@@ -133,6 +139,7 @@ MEASURED = Measured(
     instance_id="i-1",
     platform="simulator",
     platforms=frozenset({"simulator"}),
+    needs=NEEDS,
 )
 LIVE = LeaseState(run_id=RUN, not_after=NOW + 1, superseded=False, instance_id="i-1")
 LIMITS = Limits(consortium_id=CONSORTIUM.consortium_id, lease_seconds=3600)

@@ -10,6 +10,7 @@ from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.errors import ClaimContradicted, DatasetMismatch, DatasetUnknown
 from sealtrain.manifest.checks.case import Case, NotEstablished
+from sealtrain.recipe.needs import needs_of
 from sealtrain.records import dsse
 
 __all__ = ["approvals_sufficed", "datasets_are_their_owners"]
@@ -61,11 +62,12 @@ def approvals_sufficed(case: Case) -> str:
         compose_hash=deployment.compose_hash,
         recipe_hash=case.predicate.recipe.recipe_hash,
     )
+    needs = needs_of(case.need_lock().recipe)
     standing = None
     for receipt in case.need_receipts():
         moment = from_rfc3339(receipt.released_at)
         made = [one for one in decisions if _was_known(one, moment)]
-        standing = require(tally(made, consortium, target, moment))
+        standing = require(tally(made, consortium, target, moment, needs=needs))
         absent = set(receipt.approved_by) - set(standing.approved_by)
         if absent:
             raise ClaimContradicted(

@@ -63,6 +63,11 @@ class EvaluateRecipe(Labelled, Recipe):
         return self
 
     @property
+    def exports_model(self) -> bool:
+        """Metrics leave, the model does not."""
+        return False
+
+    @property
     def reads_text(self) -> bool:
         """Numbers do not become tokens."""
         return self.columns.kind == "text"

@@ -1,0 +1,39 @@
+"""What a recipe needs of the owners, as every approval of it states: actions, and whose data.
+
+``actions`` always holds ``approve``; a consortium sets a threshold for each. ``owners`` are those
+whose datasets the recipe reads. ``recipe.needs`` computes it from a lock, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.models import OwnerName, StrictModel
+
+__all__ = ["MAX_NEEDED_OWNERS", "Needs", "RecipeAction"]
+
+RecipeAction = Literal["approve", "export_model", "raise_logging"]
+MAX_NEEDED_OWNERS = 256
+
+
+class Needs(StrictModel):
+    """Actions in the order of their names, owners likewise, none twice."""
+
+    actions: tuple[RecipeAction, ...] = Field(min_length=1, max_length=3)
+    owners: tuple[OwnerName, ...] = Field(max_length=MAX_NEEDED_OWNERS)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for field, given in (("actions", self.actions), ("owners", self.owners)):
+            if list(given) != sorted(set(given)):
+                raise ValueError(f"{field} must stand in the order of their names, none twice")
+        if "approve" not in self.actions:
+            raise ValueError("actions lack approve, which every recipe needs")
+        return self
+
+    def to_text(self) -> str:
+        """For people, on one line."""
+        data = f"; data of {', '.join(self.owners)}" if self.owners else ""
+        return ", ".join(self.actions) + data
