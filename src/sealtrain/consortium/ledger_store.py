@@ -18,11 +18,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from sealtrain.base.files import sync
-from sealtrain.errors import LedgerInconsistent, Unreachable
-from sealtrain.records import merkle
+from sealtrain.consortium.ledger_tree import another_meta, grown, recomputed, subtree, tampered
+from sealtrain.errors import Unreachable
 
 __all__ = ["APPLICATION_ID", "SCHEMA", "VERSION", "LedgerStore"]
 
@@ -30,6 +31,9 @@ APPLICATION_ID = 0x5354_4C47  # "STLG", so that file(1) and we know the format
 VERSION = 1
 _BUSY_SECONDS = 30.0
 _CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
+
+_ENTRIES = "SELECT i, data FROM entry ORDER BY i"
+_NODES = "SELECT level, i, hash FROM node ORDER BY (i + 1) << level, level"
 
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
@@ -103,18 +107,12 @@ class LedgerStore:
         """
         with self._writing() as db:
             first = _size(db)
-            for index, data in enumerate(entries, start=first):
-                db.execute("INSERT INTO entry (i, data) VALUES (?, ?)", (index, data))
-                level, position, value = 0, index, merkle.leaf_hash(data)
-                while True:
-                    db.execute(
-                        "INSERT INTO node (level, i, hash) VALUES (?, ?, ?)",
-                        (level, position, value),
-                    )
-                    if not position & 1:
-                        break  # a left child: its parent is not full yet
-                    value = merkle.node_hash(_node(db, level, position - 1), value)
-                    level, position = level + 1, position >> 1
+            made = grown(first, entries, partial(_node, db))
+            db.executemany("INSERT INTO entry (i, data) VALUES (?, ?)", enumerate(entries, first))
+            db.executemany(
+                "INSERT INTO node (level, i, hash) VALUES (?, ?, ?)",
+                ((*place, value) for place, value in made.items()),
+            )
             return first
 
     def read(self, start: int, limit: int) -> list[bytes]:
@@ -128,7 +126,7 @@ class LedgerStore:
     def subtree(self, start: int, end: int) -> bytes:
         """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
         with self._reading() as db:
-            return _subtree(db, start, end)
+            return subtree(start, end, partial(_node, db))
 
     def recompute(self) -> int:
         """Recompute every hash from the entries and return their number.
@@ -137,22 +135,7 @@ class LedgerStore:
             LedgerInconsistent: An entry or hash is missing, extra or changed.
         """
         with self._snapshot() as db:
-            count = stored = 0
-            heads: list[tuple[int, bytes]] = []  # roots of the full subtrees so far, tallest first
-            for index, data in db.execute("SELECT i, data FROM entry ORDER BY i"):
-                if index != count:
-                    raise _tampered(f"entry {count} is missing")
-                level, value = 0, merkle.leaf_hash(data)
-                _compare(db, level, index, value)
-                while heads and heads[-1][0] == level:
-                    value = merkle.node_hash(heads.pop()[1], value)
-                    level += 1
-                    _compare(db, level, index >> level, value)
-                heads.append((level, value))
-                count, stored = count + 1, stored + level + 1
-            if db.execute("SELECT count(*) FROM node").fetchone()[0] != stored:
-                raise _tampered("it holds hashes of entries it does not have")
-            return count
+            return recomputed(db.execute(_ENTRIES), db.execute(_NODES))
 
     def _prepare(self, meta: dict[str, str]) -> None:
         with self._writing() as db:
@@ -167,19 +150,13 @@ class LedgerStore:
                 "user_version": db.execute("PRAGMA user_version").fetchone()[0],
             }
             if found != {"application_id": APPLICATION_ID, "user_version": VERSION}:
-                raise _tampered("it is not a ledger of this version")
+                raise tampered("it is not a ledger of this version")
             schema = {row[0] for row in db.execute("SELECT sql FROM sqlite_schema WHERE sql > ''")}
             if schema != set(SCHEMA):
-                raise _tampered("its schema or its append-only triggers were changed")
+                raise tampered("its schema or its append-only triggers were changed")
             for name, value in db.execute("SELECT name, value FROM meta"):
                 if meta.get(name) != value:
-                    raise LedgerInconsistent(
-                        f"the ledger in {self._path.name} has another {name}",
-                        check=f"ledger {name}",
-                        got=value,
-                        expected=meta.get(name),
-                        hint="open it with the origin and key it was made with",
-                    )
+                    raise another_meta(self._path.name, name, value, meta.get(name))
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -215,7 +192,7 @@ class LedgerStore:
         except (sqlite3.Error, OSError) as error:
             name = getattr(error, "sqlite_errorname", type(error).__name__)
             if name.startswith(_CORRUPT):
-                raise _tampered(f"SQLite reports {name}") from error
+                raise tampered(f"SQLite reports {name}") from error
             raise Unreachable(
                 f"the ledger {self._path.name} cannot be read or written",
                 check="ledger file",
@@ -257,28 +234,5 @@ def _node(db: sqlite3.Connection, level: int, position: int) -> bytes:
         "SELECT hash FROM node WHERE level = ? AND i = ?", (level, position)
     ).fetchone()
     if row is None:
-        raise _tampered(f"stored hash {(level, position)} is missing")
+        raise tampered(f"stored hash {(level, position)} is missing")
     return bytes(row[0])
-
-
-def _compare(db: sqlite3.Connection, level: int, position: int, value: bytes) -> None:
-    if _node(db, level, position) != value:
-        raise _tampered(f"stored hash {(level, position)} does not follow from the entries")
-
-
-def _subtree(db: sqlite3.Connection, start: int, end: int) -> bytes:
-    width = end - start
-    if width == 0:
-        return merkle.EMPTY_ROOT
-    if width & (width - 1) == 0:
-        return _node(db, width.bit_length() - 1, start // width)
-    middle = start + merkle.split(width)
-    return merkle.node_hash(_subtree(db, start, middle), _subtree(db, middle, end))
-
-
-def _tampered(why: str) -> LedgerInconsistent:
-    return LedgerInconsistent(
-        f"the ledger file was changed from outside: {why}",
-        check="ledger file",
-        hint="compare with the last checkpoint an owner kept, and restore the file from a backup",
-    )

@@ -1,0 +1,136 @@
+"""The Merkle tree of a ledger as it is stored: the roots of full subtrees, by level and place.
+
+Pure: where entries and roots lie is the caller's affair (``ledger_store``, ``ledger_postgres``).
+Node ``(level, i)`` is the root over the entries ``i << level … ((i + 1) << level) - 1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from sealtrain.errors import LedgerInconsistent
+from sealtrain.records import merkle
+
+__all__ = ["Node", "StoredTree", "another_meta", "grown", "recomputed", "subtree", "tampered"]
+
+Node = Callable[[int, int], bytes]
+"""``node(level, i)`` is a stored root."""
+
+
+class StoredTree(Protocol):
+    """Entries by index and hashes by range, durable once ``append`` returns."""
+
+    def close(self) -> None:
+        """Let go of files and connections. Nothing is lost without it."""
+
+    def size(self) -> int:
+        """Number of entries."""
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Write entries, all or none, and return the index of the first."""
+
+    def read(self, start: int, limit: int) -> list[bytes]:
+        """Up to ``limit`` entries from index ``start`` on."""
+
+    def subtree(self, start: int, end: int) -> bytes:
+        """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
+
+    def recompute(self) -> int:
+        """Recompute every hash from the entries and return their number."""
+
+
+def grown(first: int, entries: Sequence[bytes], node: Node) -> dict[tuple[int, int], bytes]:
+    """What a tree of ``first`` entries gains with more of them.
+
+    Args:
+        first: Entries it has.
+        entries: Entries to add.
+        node: Gives stored roots.
+
+    Returns:
+        New roots by level and place.
+    """
+    made: dict[tuple[int, int], bytes] = {}
+    for index, data in enumerate(entries, start=first):
+        level, position, value = 0, index, merkle.leaf_hash(data)
+        made[level, position] = value
+        while position & 1:  # a right child: its parent is full now
+            left = made.get((level, position - 1)) or node(level, position - 1)
+            value = merkle.node_hash(left, value)
+            level, position = level + 1, position >> 1
+            made[level, position] = value
+    return made
+
+
+def subtree(start: int, end: int, node: Node) -> bytes:
+    """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
+    width = end - start
+    if width == 0:
+        return merkle.EMPTY_ROOT
+    if width & (width - 1) == 0:
+        return node(width.bit_length() - 1, start // width)
+    middle = start + merkle.split(width)
+    return merkle.node_hash(subtree(start, middle, node), subtree(middle, end, node))
+
+
+def recomputed(
+    entries: Iterable[tuple[int, bytes]], stored: Iterator[tuple[int, int, bytes]]
+) -> int:
+    """Compare every stored root with the entries.
+
+    Args:
+        entries: Index and bytes, in order.
+        stored: Level, place and root, in the order of ``(i + 1) << level``, then of the level: as
+            appending wrote them.
+
+    Returns:
+        Number of entries.
+
+    Raises:
+        LedgerInconsistent: An entry or root is missing, extra or changed.
+    """
+
+    def compare(level: int, position: int, value: bytes) -> None:
+        found = next(stored, None)
+        if found is None or (found[0], found[1]) != (level, position):
+            raise tampered(f"stored hash {(level, position)} is missing, or another is too much")
+        if found[2] != value:
+            raise tampered(f"stored hash {(level, position)} does not follow from the entries")
+
+    count = 0
+    heads: list[tuple[int, bytes]] = []  # roots of the full subtrees so far, tallest first
+    for index, data in entries:
+        if index != count:
+            raise tampered(f"entry {count} is missing")
+        level, value = 0, merkle.leaf_hash(data)
+        compare(level, index, value)
+        while heads and heads[-1][0] == level:
+            value = merkle.node_hash(heads.pop()[1], value)
+            level += 1
+            compare(level, index >> level, value)
+        heads.append((level, value))
+        count += 1
+    if next(stored, None) is not None:
+        raise tampered("it holds hashes of entries it does not have")
+    return count
+
+
+def tampered(why: str) -> LedgerInconsistent:
+    """The error for a ledger that is not as appending left it."""
+    return LedgerInconsistent(
+        f"the ledger was changed from outside: {why}",
+        check="stored ledger",
+        hint="compare with the last checkpoint an owner kept, and restore it from a backup",
+    )
+
+
+def another_meta(where: str, name: str, got: object, expected: object) -> LedgerInconsistent:
+    """The error for a ledger of another origin or key."""
+    return LedgerInconsistent(
+        f"the ledger in {where} has another {name}",
+        check=f"ledger {name}",
+        got=got,
+        expected=expected,
+        hint="open it with the origin and key it was made with",
+    )
