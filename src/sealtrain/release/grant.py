@@ -43,7 +43,7 @@ from sealtrain.release.transcript import (
     answer_info,
     transcript_digest,
 )
-from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.datakey import DataKey, Permit
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import Stanza
 
@@ -84,6 +84,14 @@ class Grant:
     latest_checkpoint: Anchor | None
     receipts: tuple[Receipted, ...]
 
+    def lent(self, permit: Permit) -> Grant:
+        """The same with keys that ask ``permit`` before each use."""
+        return replace(
+            self,
+            data_keys={name: key.lent(permit) for name, key in self.data_keys.items()},
+            run_key=self.run_key.lent(permit),
+        )
+
     @property
     def lease_id(self) -> str:
         """The lease, 64 hex digits."""
@@ -93,6 +101,11 @@ class Grant:
     def lease_ends(self) -> int:
         """First second at which the keys must not be used any more, by the broker's clock."""
         return from_rfc3339(self.receipts[-1].receipt.lease.not_after)
+
+    @property
+    def lease_seconds(self) -> int:
+        """From the broker's last decision to the end of the lease, by the broker's own clock."""
+        return self.lease_ends - from_rfc3339(self.receipts[-1].receipt.released_at)
 
     @property
     def simulated(self) -> bool:

@@ -22,13 +22,14 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.files import atomic_write
 from sealtrain.consortium.decisions import Target
-from sealtrain.errors import AlreadyExists, CheckpointRefused, LeaseStale
+from sealtrain.errors import AlreadyExists, CheckpointRefused
 from sealtrain.records.runlog import RunLog
 from sealtrain.runner.admission import Admitted, admit
 from sealtrain.runner.datasets import FoundDataset, find_datasets
 from sealtrain.runner.hush import Tally
 from sealtrain.runner.inventory import ANCHOR_FILE
 from sealtrain.runner.journal import Journal, JournalStore
+from sealtrain.runner.lease import Lease
 from sealtrain.runner.settings import RunSettings, load_run, save_run
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class GuestRun:
             app_id=self.admitted.app_id,
             compose_hash=self.admitted.compose_hash,
         )
+        self.lease = Lease(clock)
+        asked = self.lease.moment()
         self.grant: Grant = obtain(
             self.broker,
             self.attested,
@@ -119,7 +122,8 @@ class GuestRun:
             ],
             resume=resuming,
             random=random,
-        )
+        ).lent(self.lease.require)
+        self._take_lease(asked)
         self.sealed = [
             SealedDataset.open(
                 one.folder, self.grant.data_keys[one.manifest.dataset_id], root=one.manifest.root
@@ -271,14 +275,7 @@ class GuestRun:
             LeaseStale: The keys must not be used any longer.
         """
         self.journal.history.append({"step": step, "values": values})
-        if self._clock() > self.grant.lease_ends:
-            raise LeaseStale(
-                "the lease on the keys has ended",
-                check="lease",
-                got=to_rfc3339(self._clock()),
-                expected=f"before {to_rfc3339(self.grant.lease_ends)}",
-                hint="sealtrain resume asks for the keys again",
-            )
+        self.lease.require()
 
     def checkpointed(self, ref: CheckpointRef) -> None:
         """Write the journal of a checkpoint, anchor it at the broker and renew the lease.
@@ -321,22 +318,29 @@ class GuestRun:
         from sealtrain.release.client import renew
 
         with self._renewing:
+            asked = self.lease.moment()
             renewed = renew(
                 self.broker, self.attested, self.collect, self.grant, checkpoint=checkpoint
             )
             with self._recording:
                 self.grant = renewed
+                self._take_lease(asked)
                 self.journal.releases.append(renewed.receipts[-1].to_dict())
 
     def collect(self, binding: Binding) -> Evidence:
-        """Evidence of this guest for one conversation."""
-        return self.admitted.guest.evidence(binding)
+        """Evidence of this guest for one conversation; no event is measured meanwhile."""
+        with self._recording:
+            return self.admitted.guest.evidence(binding)
 
     def wall(self) -> float:
         """Seconds of work so far, earlier processes of this run included."""
         return self.journal.wall_s + time.monotonic() - self._began
 
     def close(self) -> None:
-        """Let go of the opened datasets."""
+        """End the use of the keys and let go of the opened datasets."""
+        self.lease.end()
         for dataset in self.sealed:
             dataset.close()
+
+    def _take_lease(self, asked: float) -> None:
+        self.lease.extend(self.grant.lease_ends, float(self.grant.lease_seconds), asked)

@@ -13,7 +13,7 @@ Checks, in order:
 from __future__ import annotations
 
 import hmac
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
@@ -21,6 +21,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.errors import ChunkDamaged, FileTruncated, LimitExceeded, WrongKey
+
+if TYPE_CHECKING:
+    from sealtrain.sealing.datakey import Permit
 
 __all__ = [
     "CHUNK_BYTES",
@@ -47,15 +50,18 @@ _PREFIX = b"c2sp.org/chunked-encryption@v1+"
 class ChunkCipher:
     """AEAD key and nonce sequence of one payload; safe to use from several threads."""
 
-    __slots__ = ("_aead", "_base", "commitment", "salt")
+    __slots__ = ("_aead", "_base", "_permit", "commitment", "salt")
 
-    def __init__(self, key: bytes, salt: bytes, context: bytes) -> None:
+    def __init__(
+        self, key: bytes, salt: bytes, context: bytes, permit: Permit | None = None
+    ) -> None:
         """Derive AEAD key, base nonce and commitment.
 
         Args:
             key: Input key, 32 bytes (AES-256) or 16 (AES-128).
             salt: 24 bytes, fresh for every payload.
             context: What the payload is bound to, any length.
+            permit: Of the key, asked before each use.
 
         Raises:
             WrongKey: The key has another length.
@@ -71,17 +77,21 @@ class ChunkCipher:
         )
         self._aead = AESGCM(okm[: len(key)])
         self._base = int.from_bytes(okm[len(key) : len(key) + NONCE_BYTES], "big")
+        self._permit = permit
         self.salt = bytes(salt)
         self.commitment = okm[len(key) + NONCE_BYTES :]
 
     @classmethod
-    def opening(cls, key: bytes, header: bytes, context: bytes) -> ChunkCipher:
+    def opening(
+        cls, key: bytes, header: bytes, context: bytes, permit: Permit | None = None
+    ) -> ChunkCipher:
         """The cipher of an existing payload, once its commitment has been checked.
 
         Args:
             key: Input key.
             header: The payload's first 56 bytes.
             context: As given when sealing.
+            permit: Of the key, asked before each use.
 
         Raises:
             FileTruncated: ``header`` is shorter than 56 bytes.
@@ -91,7 +101,7 @@ class ChunkCipher:
             raise FileTruncated(
                 "payload ends inside its header", got=f"{len(header)} bytes", expected=HEADER_BYTES
             )
-        cipher = cls(key, header[:SALT_BYTES], context)
+        cipher = cls(key, header[:SALT_BYTES], context, permit)
         if not hmac.compare_digest(cipher.commitment, header[SALT_BYTES:]):
             raise WrongKey(
                 "payload was sealed under another key or context", check="payload commitment"
@@ -105,6 +115,7 @@ class ChunkCipher:
 
     def seal(self, index: int, plain: memoryview, out: memoryview) -> None:
         """Encrypt chunk ``index``; ``out`` is 16 bytes longer than ``plain``."""
+        self._ask()
         nonce = (self._base ^ index).to_bytes(NONCE_BYTES, "big")
         self._aead.encrypt_into(nonce, plain, None, out)
 
@@ -116,6 +127,7 @@ class ChunkCipher:
             plain: n · 16384 bytes.
             out: n · 16400 bytes.
         """
+        self._ask()
         base, encrypt = self._base, self._aead.encrypt_into
         position = 0
         start = 0
@@ -135,6 +147,7 @@ class ChunkCipher:
         Raises:
             ChunkDamaged: The chunk does not authenticate here; ``out`` holds zeros only.
         """
+        self._ask()
         nonce = (self._base ^ index).to_bytes(NONCE_BYTES, "big")
         try:
             self._aead.decrypt_into(nonce, sealed, None, out)
@@ -152,6 +165,7 @@ class ChunkCipher:
         Raises:
             ChunkDamaged: As ``open``; chunks before the damaged one stay in ``out``.
         """
+        self._ask()
         base, decrypt = self._base, self._aead.decrypt_into
         position = 0
         start = 0
@@ -168,6 +182,10 @@ class ChunkCipher:
                 _wipe_and_refuse(number, chunk)
             position += SEALED_CHUNK_BYTES
             start += CHUNK_BYTES
+
+    def _ask(self) -> None:
+        if self._permit is not None:
+            self._permit()
 
 
 def chunk_span(offset: int, length: int) -> tuple[int, int]:

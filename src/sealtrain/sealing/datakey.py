@@ -6,6 +6,9 @@ One derivation everywhere (spec/sealed-file.md §2)::
     lp(s) = u32 big-endian length of UTF-8(s) ‖ UTF-8(s)
 
 A data key is uniformly random or itself derived, so HKDF's extract step is not needed.
+
+A key may be lent: then whoever lent it is asked before each use of the key, of every key derived
+from it and of every cipher made of those (spec/key-release.md §5).
 """
 
 from __future__ import annotations
@@ -22,24 +25,28 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid
 
-__all__ = ["KEY_BYTES", "DataKey", "Randomness"]
+__all__ = ["KEY_BYTES", "DataKey", "Permit", "Randomness"]
 
 KEY_BYTES = 32
 
 Randomness = Callable[[int], bytes]
 """Returns that many unpredictable bytes, as ``os.urandom`` does."""
 
+Permit = Callable[[], None]
+"""Returns while a key may be used and raises when it may not."""
+
 
 class DataKey(Secret):
     """32 secret bytes that open one dataset, one store or whatever was derived from them."""
 
-    __slots__ = ()
+    __slots__ = ("permit",)
 
-    def __init__(self, value: bytes) -> None:
+    def __init__(self, value: bytes, permit: Permit | None = None) -> None:
         """Take 32 secret bytes.
 
         Args:
             value: 32 uniformly random or derived bytes.
+            permit: Asked before each use; ``None`` for a key that is one's own.
 
         Raises:
             DataInvalid: Not 32 bytes.
@@ -47,6 +54,21 @@ class DataKey(Secret):
         if len(value) != KEY_BYTES:
             raise DataInvalid("data key has the wrong length", got=len(value), expected=KEY_BYTES)
         super().__init__(value)
+        self.permit = permit
+
+    def reveal(self) -> bytes:
+        """The raw bytes, for a cryptographic primitive only.
+
+        Raises:
+            SealtrainError: What the permit raises.
+        """
+        if self.permit is not None:
+            self.permit()
+        return super().reveal()
+
+    def lent(self, permit: Permit) -> DataKey:
+        """The same key, which asks ``permit`` before each use."""
+        return DataKey(self.reveal(), permit)
 
     @classmethod
     def generate(cls, random: Randomness = os.urandom) -> Self:
@@ -62,7 +84,7 @@ class DataKey(Secret):
         """
         info = b"".join(_prefixed(part) for part in (f"sealtrain/{purpose}/v1", *parts))
         expand = HKDFExpand(hashes.SHA256(), KEY_BYTES, info)
-        return DataKey(expand.derive(self.reveal()))
+        return DataKey(expand.derive(self.reveal()), self.permit)
 
     def mac(self, message: bytes) -> bytes:
         """HMAC-SHA256 of ``message``, 32 bytes. Use on a derived key, never on two purposes."""

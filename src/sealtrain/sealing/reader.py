@@ -219,7 +219,10 @@ def open_sealed(
     trailer = read_trailer(source.read_at, source.size, header, keys=keys, root=root)
     try:
         cipher = ChunkCipher.opening(
-            keys.payload.reveal(), trailer.payload_header, PAYLOAD_CONTEXT + header.core
+            keys.payload.reveal(),
+            trailer.payload_header,
+            PAYLOAD_CONTEXT + header.core,
+            data_key.permit,
         )
     except WrongKey as error:
         # Key and core were proven by the header's MAC, so salt or commitment was altered.

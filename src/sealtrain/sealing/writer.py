@@ -93,7 +93,7 @@ class SealedWriter(io.RawIOBase):
         self._core = core
         self._context = context
         self._cipher = ChunkCipher(
-            self._keys.payload.reveal(), random(SALT_BYTES), PAYLOAD_CONTEXT + core
+            self._keys.payload.reveal(), random(SALT_BYTES), PAYLOAD_CONTEXT + core, data_key.permit
         )
         self._target = target
         self._chunk = memoryview(bytearray(CHUNK_BYTES))  # plaintext of the chunk being filled
