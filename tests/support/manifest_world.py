@@ -281,13 +281,17 @@ class World:
         ]
 
 
-def make_world(folder: Path, recipe: Mapping[str, Any] = RECIPE) -> World:
-    """Build a world whose output files lie in ``folder / "out"``."""
+def make_world(
+    folder: Path, recipe: Mapping[str, Any] = RECIPE, rules: Mapping[str, Any] | None = None
+) -> World:
+    """Build a world whose output files lie in ``folder / "out"``.
+
+    ``rules`` are thresholds of the consortium, and whether it asks for consent on own data.
+    """
     consortium = Consortium.found(
         name="breast-cancer",
         owners=[identity(name).public for name in OWNERS],
-        approve=2,
-        own_data_consent=False,
+        **{"approve": 2, "own_data_consent": False, **(rules or {})},
     )
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
