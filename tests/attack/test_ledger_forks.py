@@ -37,7 +37,7 @@ def watch(
     site: BrokerSite, client: BrokerClient, owner: str, state: str, *, quorum: int = 1
 ) -> tuple[Checkpoint, set[str]]:
     """What ``sealtrain log witness`` does."""
-    with memory(site.folder / state) as kept:
+    with memory(site.folder / state) as kept, site.owner(client, owner) as client:
         now = system_clock()
         own = observe(client, kept, site.consortium, attest=site.key(client), now=now)
         cosign_newest(client, kept, owner=owner, signer=identity(owner).signer, now=now)
@@ -88,8 +88,8 @@ def test_a_witness_that_saw_one_fork_refuses_the_other(site: BrokerSite) -> None
         # Nor can cosignatures be carried over.
         stolen = left.ledger_witnessed(1)
         assert stolen is not None
-        with pytest.raises(LedgerInconsistent):
-            right.submit_cosignature(stolen)
+        with pytest.raises(LedgerInconsistent), site.owner(right, c) as mine:
+            mine.submit_cosignature(stolen)
         # The trunk goes on.
         later, by = watch(site, left, b, "b.json", quorum=1)
         assert (later, by) == (seen, {a, b})
@@ -132,7 +132,9 @@ def test_a_broker_restored_from_an_old_copy_gets_no_approval(site: BrokerSite) -
         # Stopping is never refused, and then said.
         stopped = run(site, "revoke", *words)
         assert isinstance(stopped.exception, LedgerInconsistent)
-        tally = broker.approvals_status(site.target, site.consortium, system_clock())
+        tally = broker.approvals_status(
+            site.target, site.consortium, system_clock(), needs=site.needs
+        )
         assert tally.revoked_by == (c,)
 
 
@@ -154,7 +156,7 @@ def test_a_broker_whose_ledger_alone_was_set_back_does_not_start(site: BrokerSit
 def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
     """The broker keeps what owners cosigned and nothing else; a client believes no answer."""
     a, b, c = OWNERS
-    with site.serving("plain") as broker:
+    with site.serving("plain") as anybody, site.owner(anybody, a) as broker:
         assert broker.ledger_cosigned() == ()
         assert broker.ledger_witnessed(1) is None
         first, _ = watch(site, broker, a, "p.json")

@@ -23,7 +23,7 @@ from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
-from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
+from sealtrain.consortium.approvals import DatasetPin, Decision, Tally, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
 from sealtrain.consortium.ledger import Ledger, verify_extension, verify_proof
 from sealtrain.consortium.ledger_store import LedgerStore
@@ -42,8 +42,8 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.recipe.lock import LockedRecipe
-from sealtrain.records.http_signature import sign_request
 from sealtrain.recipe.needs import needs_of
+from sealtrain.records.http_signature import sign_request
 from sealtrain.release.client import AttestedBroker, BrokerClient, Grant, fetch_keys, obtain, renew
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.release.pin import BrokerPin
@@ -129,6 +129,12 @@ class Site:
         """A client of one owner."""
         return BrokerClient(self.url, timeout=20.0, signer=identity(owner).signer)
 
+    def status(self) -> Tally:
+        needs = needs_of(self.locked.lock.recipe)
+        return self.client.approvals_status(
+            target_of(self.locked), self.consortium, system_clock(), needs=needs
+        )
+
     def decide(self, owner: str, *, revoke: bool = False, folder: Path | None = None) -> int:
         now, who = system_clock(), identity(owner)
         common: dict[str, Any] = {
@@ -208,13 +214,13 @@ def folders(site: Site) -> list[Path]:
 
 
 def test_three_owners_two_approvals_one_run(site: Site, folders: list[Path]) -> None:
-    status = site.client.approvals_status(target_of(site.locked), site.consortium, system_clock())
+    status = site.status()
     assert (status.threshold, status.progress, status.sealed) == (2, 0, True)
     site.decide("hospital-a")
     with pytest.raises(ApprovalsMissing):
         site.obtain(folders)
     site.decide("hospital-b")
-    status = site.client.approvals_status(target_of(site.locked), site.consortium, system_clock())
+    status = site.status()
     assert (status.progress, status.sealed) == (2, False)
 
     grant = site.obtain(folders)

@@ -224,7 +224,8 @@ def load(site: ProcessSite, url: str, told: Acknowledged, stop: threading.Event)
     def insist(act: Callable[[BrokerClient], None]) -> None:
         while not stop.is_set():
             try:
-                with BrokerClient(url, timeout=5.0) as client:
+                me = identity("hospital-c").signer
+                with BrokerClient(url, timeout=5.0, signer=me, clock=lambda: NOW) as client:
                     while not stop.is_set():
                         told.tried += 1
                         act(client)

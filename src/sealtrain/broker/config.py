@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sealtrain.attest.guest import platform_of
 from sealtrain.broker.logs import LogFormat
+from sealtrain.broker.urls import public_url
 from sealtrain.errors import UsageError
 
 __all__ = ["BrokerConfig", "BrokerLimits"]
@@ -23,11 +24,15 @@ class BrokerLimits:
         outstanding_challenges: Challenges that may wait unused at a time.
         posts_per_minute: Requests that may write to the ledger, per minute and broker.
         future_seconds: How far ahead of the broker's clock an owner's signature may be dated.
+        request_seconds: How long an owner's signed request is good for.
+        request_ahead_seconds: How far ahead of the broker's clock one may be dated.
         decisions: Signed decisions the broker keeps.
         manifests_per_run: Run manifests it records for one run.
         ledger_page: Entries in one answer.
         posts_per_address: Requests of one address that may write, or cost a quote, per minute;
             ``None`` for half of all.
+        posts_per_owner: Requests that one owner signed, per minute, whatever others send; ``None``
+            for half of all.
         connections_per_address: Open connections of one address.
         head_seconds: For the head of a request to arrive.
         body_seconds: For its body to arrive.
@@ -37,10 +42,13 @@ class BrokerLimits:
     outstanding_challenges: int = 1024
     posts_per_minute: int = 600
     future_seconds: int = 300
+    request_seconds: int = 300
+    request_ahead_seconds: int = 60
     decisions: int = 4096
     manifests_per_run: int = 16
     ledger_page: int = 1000
     posts_per_address: int | None = None
+    posts_per_owner: int | None = None
     connections_per_address: int = 128
     head_seconds: float = 10.0
     body_seconds: float = 30.0
@@ -48,8 +56,16 @@ class BrokerLimits:
     @property
     def share(self) -> int:
         """Requests of one address per minute."""
-        half = max(1, self.posts_per_minute // 2)
-        return half if self.posts_per_address is None else self.posts_per_address
+        return self._half if self.posts_per_address is None else self.posts_per_address
+
+    @property
+    def owner_share(self) -> int:
+        """Requests of one owner per minute."""
+        return self._half if self.posts_per_owner is None else self.posts_per_owner
+
+    @property
+    def _half(self) -> int:
+        return max(1, self.posts_per_minute // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +89,7 @@ class BrokerConfig:
         boot_auth: Whether it answers dstack's KMS from the ledger (spec/boot-authority.md).
         gateway_app_id: What it tells the KMS of its gateway.
         proxies: Addresses of reverse proxies whose word on a caller's address is taken.
+        public_urls: URLs under which owners reach it; none for the address it listens on.
         metrics_port: Port of the page for Prometheus on 127.0.0.1; ``None`` for none.
         log_format: How the log is written.
     """
@@ -92,6 +109,7 @@ class BrokerConfig:
     boot_auth: bool = False
     gateway_app_id: str = ""
     proxies: tuple[str, ...] = ()
+    public_urls: tuple[str, ...] = ()
     metrics_port: int | None = None
     log_format: LogFormat = "text"
 
@@ -102,6 +120,8 @@ class BrokerConfig:
             UsageError: A value is out of its range.
         """
         platform_of(self.platform)
+        for url in self.public_urls:
+            public_url(url)
         if not _MIN_LEASE <= self.lease_seconds <= _MAX_LEASE:
             raise UsageError(
                 "lease time is out of range",

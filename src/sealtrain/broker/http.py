@@ -5,6 +5,7 @@
 3. An error of ours becomes its JSON; anything else becomes ``internal`` without a reason, and a log
    line with the kind of the error and its place, never with a value.
 4. Answers are never cached.
+5. What owners hand in is read only once the request proved to be an owner's (spec/requests.md).
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn
 
 from fastapi import FastAPI, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -24,11 +24,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as StarletteMessage
 
 from sealtrain import __version__
-from sealtrain.base.models import StrictModel
-from sealtrain.broker.bodies import answer, error_answer, internal_answer, read_body
+from sealtrain.broker.bodies import answer, error_answer, internal_answer
 from sealtrain.broker.bootauth import BootAuthority, add_boot_routes
 from sealtrain.broker.metrics import Metrics
 from sealtrain.broker.openapi import describe
+from sealtrain.broker.posts import Serving, add_posts
 from sealtrain.broker.service import Broker
 from sealtrain.broker.watching import Watch
 from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
@@ -37,26 +37,14 @@ from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, Unreachable
 from sealtrain.release.messages import (
-    MAX_MANIFEST_BYTES,
-    MAX_REQUEST_BYTES,
-    Accepted,
     BrokerKeys,
-    Challenge,
-    ChallengeRequest,
-    CosignedCheckpoint,
     CosignedPage,
-    EnvelopeDocument,
     Health,
     LedgerCheckpoint,
     LedgerConsistency,
     LedgerPage,
     Ready,
-    ReleaseAnswer,
-    ReleaseRequest,
-    RenewalAnswer,
-    RenewalRequest,
     TallyAnswer,
-    load_message,
 )
 
 __all__ = ["broker_app", "described"]
@@ -68,22 +56,19 @@ _Hash = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 _Index = Annotated[int, Query(ge=0, le=2**53 - 1)]
 _CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
 
-Serving = Callable[[], Broker]
-"""Who answers; asked for with each request, so that the service can be described without one."""
 
-Asked = TypeVar("Asked", bound=StrictModel)
-Answered = TypeVar("Answered", bound=StrictModel)
-
-
-def broker_app(broker: Broker, metrics: Metrics | None = None) -> FastAPI:
+def broker_app(
+    broker: Broker, metrics: Metrics | None = None, *, public_urls: tuple[str, ...] = ()
+) -> FastAPI:
     """ASGI application of one broker; its documentation is at ``/docs``.
 
     Args:
         broker: What answers.
         metrics: Counts requests, where somebody reads the counts.
+        public_urls: URLs under which owners reach it; none for the address of the connection.
     """
     boot = broker.boot
-    app = _application(lambda: broker, None if boot is None else lambda: boot)
+    app = _application(lambda: broker, None if boot is None else lambda: boot, public_urls)
     app.add_middleware(
         Watch, shares=broker.shares, now=broker.now, metrics=metrics, random=os.urandom
     )
@@ -100,10 +85,12 @@ def described(*, boot_auth: bool) -> dict[str, Any]:
     def nobody() -> NoReturn:
         raise RuntimeError("this application is described, not served")
 
-    return _application(nobody, nobody if boot_auth else None).openapi()
+    return _application(nobody, nobody if boot_auth else None, ()).openapi()
 
 
-def _application(broker: Serving, boot: Callable[[], BootAuthority] | None) -> FastAPI:
+def _application(
+    broker: Serving, boot: Callable[[], BootAuthority] | None, public_urls: tuple[str, ...]
+) -> FastAPI:
     app = FastAPI(
         title="sealtrain broker",
         version=__version__,
@@ -112,7 +99,7 @@ def _application(broker: Serving, boot: Callable[[], BootAuthority] | None) -> F
     )
     _add_reads(app, broker)
     _add_ledger(app, broker)
-    _add_writes(app, broker)
+    add_posts(app, broker, public_urls)
     if boot is not None:
         add_boot_routes(app, boot)
     _add_errors(app)
@@ -192,84 +179,6 @@ def _add_ledger(app: FastAPI, broker: Serving) -> None:
     def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
         """The newest checkpoint that so many owners cosigned."""
         return answer(broker().registry.witnessing.newest(quorum))
-
-
-def _add_writes(app: FastAPI, broker: Serving) -> None:
-    def post(
-        path: str,
-        asked: type[Asked],
-        answered: type[StrictModel],
-        act: Callable[[Asked], StrictModel],
-        summary: str,
-    ) -> None:
-        async def endpoint(request: Request) -> Response:
-            body = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
-            return await run_in_threadpool(lambda: answer(act(load_message(asked, body))))
-
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            response_model=answered,
-            summary=summary,
-            openapi_extra={"x-body": asked.__name__},
-        )
-
-    def throttled(act: Callable[[Asked], Answered]) -> Callable[[Asked], Answered]:
-        def limited(document: Asked) -> Answered:
-            broker().throttle.take(broker().now())
-            return act(document)
-
-        return limited
-
-    post(
-        "/v1/challenges",
-        ChallengeRequest,
-        Challenge,
-        lambda asked: broker().challenge(asked),
-        "Issue a challenge",
-    )
-    post(
-        "/v1/releases",
-        ReleaseRequest,
-        ReleaseAnswer,
-        lambda asked: broker().release(asked),
-        "Release keys to a guest",
-    )
-    post(
-        "/v1/renewals",
-        RenewalRequest,
-        RenewalAnswer,
-        lambda asked: broker().renew(asked),
-        "Renew a lease",
-    )
-    post(
-        "/v1/approvals",
-        EnvelopeDocument,
-        Accepted,
-        throttled(lambda asked: broker().registry.submit_decision(asked)),
-        "Submit an approval or revocation",
-    )
-    post(
-        "/v1/datasets",
-        EnvelopeDocument,
-        Accepted,
-        throttled(lambda asked: broker().registry.register_dataset(asked)),
-        "Register a dataset",
-    )
-    post(
-        "/v1/ledger/cosignatures",
-        CosignedCheckpoint,
-        CosignedPage,
-        throttled(lambda asked: broker().registry.witnessing.submit(asked)),
-        "Submit a cosignature of the ledger's checkpoint",
-    )
-
-    @app.post("/v1/manifests", response_model=Accepted, summary="Record a run manifest")
-    async def manifests(request: Request) -> Response:
-        body = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
-        broker().throttle.take(broker().now())
-        return await run_in_threadpool(lambda: answer(broker().registry.submit_manifest(body)))
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -27,6 +27,7 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.broker.collateral import gpu_collateral, guests_collateral
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.logs import configure
+from sealtrain.broker.urls import public_url
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ConfigError, EvidenceRefused, ExtraMissing, Unreachable
 from sealtrain.keys.uris import root_secret
@@ -172,13 +173,14 @@ def _app(broker: Broker, config: BrokerConfig) -> Iterator[FastAPI]:
     from sealtrain.broker.http import broker_app
     from sealtrain.broker.metrics import Metrics, metrics_page
 
+    public_urls = tuple(public_url(one) for one in config.public_urls)
     if config.metrics_port is None:
-        yield broker_app(broker)
+        yield broker_app(broker, public_urls=public_urls)
         return
     metrics = Metrics(broker)
     with metrics_page(metrics, config.metrics_port) as port:
         logging.getLogger("sealtrain.broker").info("metrics port=%s", port())
-        yield broker_app(broker, metrics)
+        yield broker_app(broker, metrics, public_urls=public_urls)
 
 
 def _able(config: BrokerConfig) -> None:

@@ -147,6 +147,7 @@ async def serve_app(
             log_level="warning",
             log_config=None,
             server_header=False,
+            date_header=False,  # `broker.watching` tells the broker's time
             proxy_headers=bool(config.proxies),
             forwarded_allow_ips=list(config.proxies),
             http=Connection,

@@ -25,6 +25,7 @@ from sealtrain.broker.budgets import spent_so_far
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.guests import Appraised, appraise_guest
+from sealtrain.broker.owners import Owners
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.store import Transaction
 from sealtrain.broker.submissions import Registry
@@ -67,6 +68,8 @@ class Broker:
         self._counting = Counting(parts.consortium, parts.limits)
         self.registry = Registry(parts, self._counting)
         """What owners and guests submit."""
+        self.owners = Owners(parts)
+        """Who may hand in what owners hand in."""
         self.throttle = Throttle(parts.limits.posts_per_minute)
         """Counts requests that cost disk or a quote."""
         self.shares = Shares(parts.limits.share)

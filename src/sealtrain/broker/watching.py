@@ -1,9 +1,10 @@
-"""What surrounds every request: an id, a share for each address, a line in the log, a count."""
+"""What surrounds every request: an id, the date, a share for each address, a log line, a count."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,6 +65,8 @@ class Watch:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
+                    # By the broker's clock, not the socket's: clients sign by it.
+                    (b"date", formatdate(self._now(), usegmt=True).encode()),
                 ]
             await send(message)
 

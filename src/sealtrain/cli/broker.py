@@ -45,6 +45,10 @@ def serve(
     proxy: Annotated[
         list[str] | None, typer.Option(help="Address of a reverse proxy to believe; repeat.")
     ] = None,
+    public_url: Annotated[
+        list[str] | None,
+        typer.Option(help="URL under which owners reach it, if not where it listens; repeat."),
+    ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve Prometheus on this port of 127.0.0.1; 0 picks one.")
     ] = None,
@@ -70,6 +74,7 @@ def serve(
         boot_auth=boot_auth,
         gateway_app_id=gateway_app_id,
         proxies=tuple(proxy or ()),
+        public_urls=tuple(public_url or ()),
         metrics_port=metrics_port,
         log_format=log_format_of(log_format),
     )

@@ -99,7 +99,7 @@ def watched_ledger(
     Args:
         broker_file: Of the broker.
         consortium: As the owner holds it.
-        identity: The owner's identity file; the memory lies beside it.
+        identity: The owner's identity file: signs what is handed in; the memory lies beside it.
         state: The memory, where it is elsewhere.
 
     Raises:
@@ -108,6 +108,7 @@ def watched_ledger(
     from sealtrain.base.clock import system_clock
     from sealtrain.base.digests import sha256_hex
     from sealtrain.consortium.witness import memory
+    from sealtrain.keys.identity import Identity
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
     from sealtrain.release.watch import attested_ledger_key, observe
@@ -117,7 +118,8 @@ def watched_ledger(
         # One memory for each broker: each has its own ledger.
         broker = sha256_hex(pin.url.rstrip("/").encode())[:16]
         state = identity.with_name(f"{identity.name}.ledger-{broker}.json")
-    with BrokerClient(pin.url) as client, memory(state) as kept:
+    signer = Identity.load(identity).signer
+    with BrokerClient(pin.url, signer=signer) as client, memory(state) as kept:
         before = kept.checkpoint
         now = system_clock()
         observe(

@@ -6,15 +6,19 @@ caller (``release.attested``, ``release.grant``), or counted again from signed d
 
 from __future__ import annotations
 
+import os
 from typing import Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.approvals import Tally, Target, tally, verify_decision
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import AnswerInvalid, ConsortiumMismatch
+from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
 from sealtrain.records.dsse import Envelope
+from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.records.http_signature import sign_request
 from sealtrain.records.needs import Needs
 from sealtrain.release.messages import (
     Accepted,
@@ -33,7 +37,8 @@ from sealtrain.release.messages import (
     RenewalRequest,
     TallyAnswer,
 )
-from sealtrain.release.transport import Transport
+from sealtrain.release.transport import Answer, Transport
+from sealtrain.sealing.datakey import Randomness
 
 __all__ = ["BrokerClient"]
 
@@ -44,10 +49,24 @@ class BrokerClient:
     Args:
         url: Base URL.
         timeout: Seconds to wait for a connection and between bytes.
+        signer: Key of the owner who hands something in; nothing else needs one.
+        clock: Time of signing.
+        random: Source of nonces.
     """
 
-    def __init__(self, url: str, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout: float = 60.0,
+        *,
+        signer: Ed25519Signer | None = None,
+        clock: Clock = system_clock,
+        random: Randomness = os.urandom,
+    ) -> None:
         self._transport = Transport(url, timeout)
+        self._signer = signer
+        self._clock = clock
+        self._random = random
 
     @property
     def url(self) -> str:
@@ -130,7 +149,8 @@ class BrokerClient:
         Raises:
             Refused: The broker does not accept it.
         """
-        return self._submit("/v1/approvals", envelope.to_bytes(), envelope.digest)
+        accepted = self._hand_in("/v1/approvals", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
 
     def register_dataset(self, envelope: bytes) -> int:
         """Hand in a dataset's signed manifest (``dataset.json``); returns its ledger index.
@@ -140,7 +160,7 @@ class BrokerClient:
             Refused: The broker does not accept it.
         """
         parsed = Envelope.from_bytes(envelope)
-        return self._submit("/v1/datasets", envelope, parsed.digest)
+        return _index(self._hand_in("/v1/datasets", envelope, Accepted), parsed.digest)
 
     def submit_manifest(self, manifest: bytes) -> int:
         """Have a run's manifest verified and recorded by digest; returns its ledger index.
@@ -149,7 +169,8 @@ class BrokerClient:
             RunMismatch: The broker released nothing to this run.
             Refused: The manifest does not verify.
         """
-        return self._submit("/v1/manifests", manifest, sha256_hex(manifest))
+        accepted = self._transport.post("/v1/manifests", manifest, Accepted)
+        return _index(accepted, sha256_hex(manifest))
 
     def decisions(self, target: Target) -> list[dict[str, JsonValue]]:
         """Signed decisions on a target, oldest first, as DSSE JSON. Nothing is verified yet."""
@@ -218,15 +239,29 @@ class BrokerClient:
             Refused: The cosignature is by no owner of the consortium.
         """
         body = canonical_json({"version": 1, "cosigned": cosigned})
-        return self._transport.post("/v1/ledger/cosignatures", body, CosignedPage).checkpoints
+        return self._hand_in("/v1/ledger/cosignatures", body, CosignedPage).checkpoints
 
-    def _submit(self, path: str, body: bytes, digest: str) -> int:
-        accepted = self._transport.post(path, body, Accepted)
-        if accepted.digest != digest:
-            raise AnswerInvalid(
-                "the broker recorded something else than was submitted",
-                check="digest",
-                got=accepted.digest,
-                expected=digest,
+    def _hand_in(self, path: str, body: bytes, cls: type[Answer]) -> Answer:
+        """Post what an owner hands in, signed (spec/requests.md §1)."""
+        if self._signer is None:
+            raise UsageError(
+                "only an owner hands this in", check="identity", hint="give your --identity"
             )
-        return accepted.index
+        return self._transport.post(path, body, cls, sign=self._sign)
+
+    def _sign(self, method: str, url: str, body: bytes, now: int | None) -> dict[str, str]:
+        assert self._signer is not None  # noqa: S101  # `_hand_in` saw to it
+        created = self._clock() if now is None else now
+        nonce = self._random(16).hex()
+        return sign_request(method, url, body, self._signer, created=created, nonce=nonce)
+
+
+def _index(accepted: Accepted, digest: str) -> int:
+    if accepted.digest != digest:
+        raise AnswerInvalid(
+            "the broker recorded something else than was submitted",
+            check="digest",
+            got=accepted.digest,
+            expected=digest,
+        )
+    return accepted.index

@@ -4,11 +4,16 @@
 2. An answer is read up to a cap and parsed strictly.
 3. A refusal is raised as the class its code names, so the exit code is the broker's reason.
 4. The environment (proxies, certificate files) has no influence.
+5. What an owner hands in is signed for this URL; a broker that finds it signed at another time than
+   its own gets it once more, signed at the date of its answer.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from contextlib import closing
+from email.utils import parsedate_to_datetime
 from typing import NoReturn, TypeVar
 
 import httpx
@@ -19,13 +24,14 @@ from sealtrain.errors import (
     AnswerInvalid,
     BrokerUnreachable,
     DataInvalid,
+    RequestStale,
     SealtrainError,
     UsageError,
     error_by_code,
 )
 from sealtrain.release.messages import ErrorBody, load_message
 
-__all__ = ["MAX_ANSWER_BYTES", "Transport"]
+__all__ = ["MAX_ANSWER_BYTES", "Sign", "Transport"]
 
 MAX_ANSWER_BYTES = 32 << 20
 _MAX_ERROR_BYTES = 64 << 10
@@ -34,6 +40,8 @@ _CONNECT_TRIES = 3
 _HINT = "check the URL and that the broker runs: sealtrain broker serve"
 
 Answer = TypeVar("Answer", bound=StrictModel)
+Sign = Callable[[str, str, bytes, int | None], dict[str, str]]
+"""Headers that sign a request: of method, URL, body and time, ``None`` for now."""
 
 
 class Transport:
@@ -90,9 +98,18 @@ class Transport:
         except DataInvalid as error:
             raise self._odd(f"the broker's answer to {path} is not JSON") from error
 
-    def post(self, path: str, body: bytes, cls: type[Answer]) -> Answer:
-        """Send a message and parse the answer. Errors as ``get``."""
-        return self._parse(cls, self._exchange("POST", path, body, {}))
+    def post(
+        self, path: str, body: bytes, cls: type[Answer], *, sign: Sign | None = None
+    ) -> Answer:
+        """Send a message and parse the answer. Errors as ``get``.
+
+        Args:
+            path: Where to.
+            body: The message.
+            cls: What is answered.
+            sign: Signs the request, where it must be.
+        """
+        return self._parse(cls, self._exchange("POST", path, body, {}, sign))
 
     def _parse(self, cls: type[Answer], body: bytes) -> Answer:
         try:
@@ -101,15 +118,42 @@ class Transport:
             raise self._odd(f"the broker's {cls.__name__} is not JSON") from error
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None, query: dict[str, str | int]
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        query: dict[str, str | int],
+        sign: Sign | None = None,
     ) -> bytes:
+        response = self._send(method, path, body, query, sign, None)
+        with closing(response):
+            try:
+                return self._read(path, response)
+            except RequestStale:
+                date = _date(response)
+                if sign is None or date is None:
+                    raise
+        with closing(self._send(method, path, body, query, sign, date)) as response:
+            return self._read(path, response)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        query: dict[str, str | int],
+        sign: Sign | None,
+        now: int | None,
+    ) -> httpx.Response:
         headers = {} if body is None else {"content-type": "application/json"}
         for attempt in range(1, _CONNECT_TRIES + 1):
+            request = self._client.build_request(
+                method, path, content=body, params=query, headers=headers
+            )
+            if sign is not None:
+                request.headers.update(sign(method, str(request.url), body or b"", now))
             try:
-                with self._client.stream(
-                    method, path, content=body, params=query, headers=headers
-                ) as response:
-                    return self._read(path, response)
+                return self._client.send(request, stream=True)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 if attempt == _CONNECT_TRIES:
                     raise self._unreachable(type(error).__name__) from error
@@ -120,10 +164,13 @@ class Transport:
     def _read(self, path: str, response: httpx.Response) -> bytes:
         cap = MAX_ANSWER_BYTES if response.status_code == 200 else _MAX_ERROR_BYTES
         data = bytearray()
-        for part in response.iter_bytes():
-            data += part
-            if len(data) > cap:
-                raise self._odd(f"the broker's answer to {path} is too long")
+        try:
+            for part in response.iter_bytes():
+                data += part
+                if len(data) > cap:
+                    raise self._odd(f"the broker's answer to {path} is too long")
+        except httpx.HTTPError as error:
+            raise self._unreachable(type(error).__name__) from error
         if response.status_code != 200:
             self._raise(path, response.status_code, bytes(data))
         return bytes(data)
@@ -164,6 +211,14 @@ def _parts(url: str) -> httpx.URL:
         return httpx.URL(url) if url.isascii() else httpx.URL()
     except httpx.InvalidURL:
         return httpx.URL()
+
+
+def _date(response: httpx.Response) -> int | None:
+    """When the broker answered, by its own clock."""
+    try:
+        return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
+    except ValueError:
+        return None
 
 
 def _printable(text: str | None) -> str | None:

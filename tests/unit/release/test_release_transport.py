@@ -103,7 +103,7 @@ def test_connecting_is_tried_again_but_a_sent_request_never_is(
     for error, times in ((httpx.ConnectError, 3), (httpx.ReadTimeout, 1), (httpx.ReadError, 1)):
         tried.clear()
         with client("http://127.0.0.1:9") as broker:
-            monkeypatch.setattr(httpx.Client, "stream", fail(error))
+            monkeypatch.setattr(httpx.Client, "send", fail(error))
             with pytest.raises(BrokerUnreachable):
                 broker.health()
             monkeypatch.undo()
