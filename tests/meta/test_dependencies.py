@@ -31,6 +31,7 @@ EXTRAS = {
     "training/machinery": ["deepspeed"],
     "training/backends": ["axolotl", "unsloth"],
     "broker": ["broker"],
+    "chain": ["chain"],
     "attest/simulator": ["simulator"],
     "attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
     "keys": ["aws"],
@@ -105,7 +106,7 @@ def test_every_import_is_declared_where_it_is_used() -> None:
     assert undeclared == set()
 
 
-@pytest.mark.parametrize("extra", ["", "train", "broker", "simulator"])
+@pytest.mark.parametrize("extra", ["", "train", "broker", "chain", "simulator"])
 def test_every_declared_package_is_imported(extra: str) -> None:
     used = {name for path in MODULES for name in imported(path)}
     assert declared()[extra] - used - NEEDED_UNSEEN.keys() == set()
@@ -118,4 +119,4 @@ def test_dev_contains_every_extra_that_code_uses() -> None:
         for line in table["optional-dependencies"]["dev"]
         if Requirement(line).name == table["name"]
     ]
-    assert itself.extras >= {"train", "broker", "simulator"}
+    assert itself.extras >= {"train", "broker", "chain", "simulator"}

@@ -1,0 +1,113 @@
+"""The condition a broker adds: does the owners' contract allow this now? Fails closed.
+
+1. The app id is the contract's, unless the chain file says that any is.
+2. The contract's slot is proven at a block that enough nodes agree on (``chain.reading``).
+3. The slot says that the compose hash counts now.
+
+A permission is kept for ``cache_seconds``, by a clock that cannot be set back, and never beyond its
+own end; a refusal or failure is never kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sealtrain.base.clock import Clock
+from sealtrain.chain.chainfile import ChainFile
+from sealtrain.chain.reading import Reader, reading
+from sealtrain.chain.slots import compose_slot
+from sealtrain.errors import ChainRefused
+
+__all__ = ["ChainGate", "counts_until", "opened_gate"]
+
+_KEPT = 1024
+_FOR_EVER = 2**63
+
+
+class ChainGate:
+    """Asks the chain of one chain file. Thread-safe; simultaneous askers share one reading."""
+
+    def __init__(self, reader: Reader, *, clock: Clock, monotonic: Callable[[], float]) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._monotonic = monotonic
+        self._turn = threading.Lock()
+        self._kept: dict[str, tuple[float, int]] = {}
+
+    def allowed(self, app_id: str, compose_hash: str) -> None:
+        """Return if the chain allows the deployment now.
+
+        Args:
+            app_id: Measured, 40 hex digits.
+            compose_hash: Measured, 64 hex digits.
+
+        Raises:
+            ChainRefused: It does not, or the contract is not the one that was pinned.
+            ChainUnreachable: What the chain says cannot be known.
+            ProofInvalid: Nodes say what they cannot prove.
+        """
+        chain = self._reader.chain
+        require_app(chain, app_id)
+        with self._turn:
+            now = self._clock()
+            begun = self._monotonic()
+            ends, until = self._kept.get(compose_hash, (begun, 0))
+            if begun < ends and now <= until:
+                return
+            self._kept.pop(compose_hash, None)
+            [value] = self._reader.read([compose_slot(chain.kind, compose_hash)], now=now).values
+            until = counts_until(chain, value)
+            if now > until:
+                raise _not_allowed(chain, compose_hash, until)
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[compose_hash] = (begun + chain.cache_seconds, until)
+
+
+@contextmanager
+def opened_gate(
+    chain: ChainFile, *, clock: Clock, monotonic: Callable[[], float]
+) -> Iterator[ChainGate]:
+    """A gate, its connections closed at the end.
+
+    Raises:
+        ExtraMissing: The ``chain`` extra is not installed.
+    """
+    with reading(chain) as reader:
+        yield ChainGate(reader, clock=clock, monotonic=monotonic)
+
+
+def require_app(chain: ChainFile, app_id: str) -> None:
+    """Return if the contract governs this application.
+
+    Raises:
+        ChainRefused: It governs another one.
+    """
+    if chain.app_id == "contract" and f"0x{app_id}" != chain.contract:
+        raise ChainRefused(
+            "the contract on the chain is another application's",
+            check="app id",
+            got=app_id,
+            expected=chain.contract[2:],
+            hint="deploy the guest as the contract's application, or use its own chain file",
+        )
+
+
+def counts_until(chain: ChainFile, value: int) -> int:
+    """Last second at which a compose hash counts, by the value of its slot; 0 for not at all."""
+    if chain.kind == "owners":
+        return value
+    return _FOR_EVER if value & 0xFF == 1 else 0
+
+
+def _not_allowed(chain: ChainFile, compose_hash: str, until: int) -> ChainRefused:
+    return ChainRefused(
+        "the owners' contract on the chain does not allow this deployment"
+        + (" any longer" if until else ""),
+        check="compose hash",
+        got=compose_hash,
+        expected=f"a compose hash that {chain.contract} allows",
+        hint="owners decide with: sealtrain chain approve, or by a proposal to their Safe",
+    )
