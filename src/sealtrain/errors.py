@@ -81,13 +81,16 @@
     │   ├── CheckpointRefused      checkpoint-refused
     │   ├── EgressRefused          egress-refused
     │   ├── EnvironmentChanged     environment-changed
+    │   ├── PadsRefused            pads-refused
     │   ├── PrivacyBroken          privacy-broken
+    │   ├── ProductAltered         product-altered
     │   └── ManifestRefused        a manifest does not hold what it claims
     │       ├── ManifestMalformed  manifest-malformed
     │       ├── SubjectMismatch    subject-mismatch
     │       ├── TrustMismatch      trust-mismatch
     │       └── ClaimContradicted  claim-contradicted
     ├── Unreachable                exit 4   another side did not answer in time
+    │   ├── AcceleratorUnreachable accelerator-unreachable
     │   ├── BrokerUnreachable      broker-unreachable
     │   ├── ChainUnreachable       chain-unreachable
     │   ├── CollateralUnreachable  collateral-unreachable
@@ -116,6 +119,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "AcceleratorUnreachable",
     "AlreadyExists",
     "AnswerInvalid",
     "AppIdMismatch",
@@ -180,9 +184,11 @@ __all__ = [
     "ModelInvalid",
     "NoStanza",
     "NotSealed",
+    "PadsRefused",
     "PeerUnreachable",
     "PlatformMismatch",
     "PrivacyBroken",
+    "ProductAltered",
     "ProofInvalid",
     "QuoteInvalid",
     "QuoteRootUntrusted",
@@ -742,10 +748,22 @@ class EgressRefused(Refused):
     code = "egress-refused"
 
 
+class PadsRefused(Refused):
+    """A one-time pad is asked for that is not there, or that would be used twice."""
+
+    code = "pads-refused"
+
+
 class PrivacyBroken(Refused):
     """Training or evaluation would not, or did not, keep the promised differential privacy."""
 
     code = "privacy-broken"
+
+
+class ProductAltered(Refused):
+    """An accelerator or a dealer gave a product that is not the product."""
+
+    code = "product-altered"
 
 
 class EnvironmentChanged(Refused):
@@ -789,6 +807,12 @@ class Unreachable(SealtrainError):
 
     code = "unreachable"
     exit_code = 4
+
+
+class AcceleratorUnreachable(Unreachable):
+    """Who multiplies under pads, or deals them, does not answer or not as it must."""
+
+    code = "accelerator-unreachable"
 
 
 class BrokerUnreachable(Unreachable):
