@@ -35,6 +35,7 @@ from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
+from sealtrain.chain.gate import ChainGate
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.consortium.ledger import Ledger
@@ -385,6 +386,7 @@ def release_world(
     owners: tuple[str, ...] = OWNERS,
     gateway_app_id: str | None = None,
     rules: Mapping[str, Any] | None = None,
+    chain: ChainGate | None = None,
 ) -> Iterator[ReleaseWorld]:
     """A broker whose owners sealed, registered and, but for those left out, approved.
 
@@ -425,6 +427,7 @@ def release_world(
                     limits=limits or BrokerLimits(),
                     lease_seconds=lease_seconds,
                     gateway_app_id=gateway_app_id,
+                    chain=chain,
                 )
             )
             world = ReleaseWorld(

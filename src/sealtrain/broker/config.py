@@ -88,6 +88,8 @@ class BrokerConfig:
         limits: Caps.
         boot_auth: Whether it answers dstack's KMS from the ledger (spec/boot-authority.md).
         gateway_app_id: What it tells the KMS of its gateway.
+        chain: The chain file of a contract that must allow a deployment too (spec/chain.md);
+            ``None`` for none.
         proxies: Addresses of reverse proxies whose word on a caller's address is taken.
         public_urls: URLs under which owners reach it; none for the address it listens on.
         metrics_port: Port of the page for Prometheus on 127.0.0.1; ``None`` for none.
@@ -108,6 +110,7 @@ class BrokerConfig:
     limits: BrokerLimits = field(default_factory=BrokerLimits)
     boot_auth: bool = False
     gateway_app_id: str = ""
+    chain: Path | None = None
     proxies: tuple[str, ...] = ()
     public_urls: tuple[str, ...] = ()
     metrics_port: int | None = None

@@ -10,7 +10,12 @@ __all__ = ["broker_deployment"]
 
 
 def broker_deployment(
-    *, consortium_id: str, policy: bytes, image: str | None, key_provider_id: str
+    *,
+    consortium_id: str,
+    policy: bytes,
+    image: str | None,
+    key_provider_id: str,
+    chain: bytes | None = None,
 ) -> bytes:
     """``app-compose.json`` of a broker, canonical JSON (RFC 8785).
 
@@ -21,12 +26,16 @@ def broker_deployment(
         policy: Bytes of the appraisal policy file it applies to guests.
         image: Container image with a digest; ``None`` only for the simulator.
         key_provider_id: Pin of the KMS root in hex; empty when there is no KMS.
+        chain: Bytes of the chain file of a contract it asks too; ``None`` for none.
     """
     command = [
         "sealtrain broker serve --consortium /etc/sealtrain/consortium.json",
         "--policy /etc/sealtrain/policy.yaml",
     ]
     pins = {"consortium_id": consortium_id, "policy_sha256": sha256_hex(policy)}
+    if chain is not None:
+        command.append("--chain /etc/sealtrain/chain.yaml")
+        pins["chain_sha256"] = sha256_hex(chain)
     document: dict[str, object] = {
         "manifest_version": 2,
         "name": "sealtrain-broker",

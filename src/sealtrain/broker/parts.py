@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import GpuCollateral
@@ -16,6 +17,9 @@ from sealtrain.broker.store import Store
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
 from sealtrain.sealing.datakey import Randomness
+
+if TYPE_CHECKING:
+    from sealtrain.chain.gate import ChainGate
 
 __all__ = ["BrokerParts"]
 
@@ -40,6 +44,8 @@ class BrokerParts:
         lease_seconds: Longest lease.
         gateway_app_id: What dstack's KMS is told of its gateway; ``None`` where the broker does not
             answer it (spec/boot-authority.md).
+        chain: What must allow a deployment besides its owners; ``None`` where nothing does
+            (spec/chain.md).
         able: Raises ``Unreachable`` where the broker could not decide: no disk, no collateral.
     """
 
@@ -56,4 +62,5 @@ class BrokerParts:
     limits: BrokerLimits
     lease_seconds: int
     gateway_app_id: str | None = None
+    chain: ChainGate | None = None
     able: Callable[[], None] = lambda: None

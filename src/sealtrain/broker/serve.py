@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,7 +30,13 @@ from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.logs import configure
 from sealtrain.broker.urls import public_url
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ConfigError, EvidenceRefused, ExtraMissing, Unreachable
+from sealtrain.errors import (
+    ConfigError,
+    EvidenceRefused,
+    ExtraMissing,
+    TrustInvalid,
+    Unreachable,
+)
 from sealtrain.keys.uris import root_secret
 from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.datakey import Randomness
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from sealtrain.broker.service import Broker
+    from sealtrain.chain.gate import ChainGate
 
 __all__ = ["assembled", "listening", "require_extra", "running", "serve"]
 
@@ -132,12 +140,15 @@ def assembled(
     keyring = Keyring(root_secret(config.root_secret, create=True, random=random))
     store = Store(config.state / "broker.sqlite")
     try:
-        with Ledger.open(
-            config.state / "ledger.sqlite",
-            origin=ledger_origin(consortium.consortium_id),
-            signer=keyring.signer,
-            clock=clock,
-        ) as ledger:
+        with (
+            Ledger.open(
+                config.state / "ledger.sqlite",
+                origin=ledger_origin(consortium.consortium_id),
+                signer=keyring.signer,
+                clock=clock,
+            ) as ledger,
+            _chain_gate(config, consortium, clock) as chain,
+        ):
             yield Broker(
                 BrokerParts(
                     consortium=consortium,
@@ -153,11 +164,36 @@ def assembled(
                     limits=config.limits,
                     lease_seconds=config.lease_seconds,
                     gateway_app_id=config.gateway_app_id if config.boot_auth else None,
+                    chain=chain,
                     able=partial(_able, config),
                 )
             )
     finally:
         store.close()
+
+
+@contextmanager
+def _chain_gate(
+    config: BrokerConfig, consortium: Consortium, clock: Clock
+) -> Iterator[ChainGate | None]:
+    """The contract that must allow a deployment too, where one is configured."""
+    if config.chain is None:
+        yield None
+        return
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.chain.gate import opened_gate
+
+    chain = load_chain_file(config.chain)
+    if unknown := chain.owners.keys() - {owner.name for owner in consortium.owners}:
+        raise TrustInvalid(
+            "the chain file names owners that the consortium does not have",
+            check="chain file",
+            got=", ".join(sorted(unknown)),
+            expected=", ".join(owner.name for owner in consortium.owners),
+            hint="write the chain file anew for this consortium",
+        )
+    with opened_gate(chain, clock=clock, monotonic=time.monotonic) as gate:
+        yield gate
 
 
 def _own_evidence(guest: Guest, binding: Binding) -> Evidence:

@@ -203,7 +203,7 @@ class Broker:
         action: str,
         grant: Callable[[Asked, ChallengeState | None, Appraised, int], Answered],
     ) -> Answered:
-        """Checks 1-7, then ``grant``; whatever is refused on the way goes into the ledger."""
+        """Checks 1-7, the chain, then ``grant``; what is refused goes into the ledger."""
         now = self.now()
         self.throttle.take(now)
         try:
@@ -217,6 +217,8 @@ class Broker:
                 gpu_collateral=self._parts.gpu_collateral(),
                 now=now,
             )
+            if self._parts.chain is not None:
+                self._parts.chain.allowed(request.app_id, request.compose_hash)
             return grant(request, challenge, appraised, now)
         except Unreachable:
             raise  # the broker failed, nobody was refused
@@ -241,6 +243,9 @@ class Broker:
                 ),
                 run=run,
                 registered=registered,
+                withdrawn=transaction.withdrawals.involved(
+                    request.run_id, [one.dataset_id for one in request.datasets]
+                ),
                 now=now,
                 limits=self._limits,
                 spent=spent,
@@ -256,6 +261,9 @@ class Broker:
                     recipe_hash=request.recipe_hash,
                     now=now,
                 )
+            transaction.withdrawals.given(
+                request.run_id, [one.dataset_id for one in permit.datasets]
+            )
             transaction.grant_lease(
                 lease_id,
                 request.run_id,
@@ -291,6 +299,7 @@ class Broker:
                 ),
                 run=transaction.run(request.run_id),
                 lease=transaction.lease(request.lease_id),
+                withdrawn=transaction.withdrawals.involved(request.run_id),
                 now=now,
                 limits=self._limits,
             )

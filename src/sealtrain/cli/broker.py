@@ -42,6 +42,9 @@ def serve(
     gateway_app_id: Annotated[
         str, typer.Option(help="What dstack's KMS is told of its gateway.")
     ] = "",
+    chain: Annotated[
+        Path | None, typer.Option(help="Chain file: a contract that must allow a recipe too.")
+    ] = None,
     proxy: Annotated[
         list[str] | None, typer.Option(help="Address of a reverse proxy to believe; repeat.")
     ] = None,
@@ -73,6 +76,7 @@ def serve(
         lease_seconds=lease_seconds,
         boot_auth=boot_auth,
         gateway_app_id=gateway_app_id,
+        chain=chain,
         proxies=tuple(proxy or ()),
         public_urls=tuple(public_url or ()),
         metrics_port=metrics_port,
@@ -90,6 +94,9 @@ def deployment(
         str | None, typer.Option(help="Image with digest; leave out for the simulator only.")
     ] = None,
     key_provider_id: Annotated[str, typer.Option(help="Pin of the KMS root key, hex.")] = "",
+    chain: Annotated[
+        Path | None, typer.Option(help="Chain file that the broker will ask too.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write the broker's own deployment document; its hash is what owners pin."""
@@ -103,6 +110,7 @@ def deployment(
         policy=read_bounded(policy, 1 << 20),
         image=image,
         key_provider_id=key_provider_id,
+        chain=None if chain is None else read_bounded(chain, 1 << 20),
     )
     atomic_write(out, document)
     compose_hash = sha256_hex(document)
