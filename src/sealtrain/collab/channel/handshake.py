@@ -34,7 +34,15 @@ from sealtrain.collab.channel.records import LABEL, receive_exactly
 from sealtrain.errors import ChannelRefused, DataInvalid, PeerUnreachable, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 
-__all__ = ["Conversation", "Keys", "initiate", "respond"]
+__all__ = [
+    "Conversation",
+    "Keys",
+    "answer_info",
+    "derive_keys",
+    "finish_info",
+    "initiate",
+    "respond",
+]
 
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_CONTEXT_BYTES = 16 << 10
@@ -118,14 +126,14 @@ def initiate(sock: socket.socket, conversation: Conversation) -> Keys:
     answer = _receive(sock, _Answer)
     first: dict[str, JsonValue] = {"hello": hello, "answer": _without_proof(answer)}
     peer = conversation.accept(answer.proof, Binding("channel-responder", first))  # (3)
-    theirs = _open(private, answer.sealed, _answer_info(hello, answer.public_key, answer.nonce))
+    theirs = _open(private, answer.sealed, answer_info(hello, answer.public_key, answer.nonce))
     ours = Secret(conversation.random(32))
-    sealed = _public(answer.public_key).seal(ours.reveal(), info=_finish_info(first))
+    sealed = _public(answer.public_key).seal(ours.reveal(), info=finish_info(first))
     finish: dict[str, JsonValue] = {"version": 1, "sealed": to_base64(sealed)}
     second = first | {"answered": _digest(answer.proof), "finish": finish}
     proof = conversation.proof(Binding("channel-initiator", second))
     _send(sock, finish | {"proof": proof})
-    return _keys(second | {"finished": _digest(proof)}, theirs, ours, peer)
+    return derive_keys(second | {"finished": _digest(proof)}, theirs, ours, peer)
 
 
 def respond(sock: socket.socket, conversation: Conversation) -> Keys:
@@ -138,7 +146,7 @@ def respond(sock: socket.socket, conversation: Conversation) -> Keys:
     said: dict[str, JsonValue] = hello.to_dict()
     public_key, nonce = to_base64(private.public.raw), conversation.random(32).hex()
     sealed = _public(hello.public_key).seal(
-        ours.reveal(), info=_answer_info(said, public_key, nonce)
+        ours.reveal(), info=answer_info(said, public_key, nonce)
     )
     answer: dict[str, JsonValue] = {
         "version": 1,
@@ -152,11 +160,19 @@ def respond(sock: socket.socket, conversation: Conversation) -> Keys:
     finish = _receive(sock, _Finish)
     second = first | {"answered": _digest(proof), "finish": _without_proof(finish)}
     peer = conversation.accept(finish.proof, Binding("channel-initiator", second))  # (5)
-    theirs = _open(private, finish.sealed, _finish_info(first))
-    return _keys(second | {"finished": _digest(finish.proof)}, ours, theirs, peer)
+    theirs = _open(private, finish.sealed, finish_info(first))
+    return derive_keys(second | {"finished": _digest(finish.proof)}, ours, theirs, peer)
 
 
-def _keys(transcript: JsonValue, responder: Secret, initiator: Secret, peer: Peer) -> Keys:
+def derive_keys(transcript: JsonValue, responder: Secret, initiator: Secret, peer: Peer) -> Keys:
+    """The keys of both directions.
+
+    Args:
+        transcript: T3 of the spec.
+        responder: The 32 bytes the responder sent.
+        initiator: The 32 bytes the initiator sent.
+        peer: Who is at the other end.
+    """
     salt = hashlib.sha256(canonical_json(transcript)).digest()
     secret = responder.reveal() + initiator.reveal()
 
@@ -166,7 +182,8 @@ def _keys(transcript: JsonValue, responder: Secret, initiator: Secret, peer: Pee
     return Keys(initiator=key(b"initiator"), responder=key(b"responder"), peer=peer)
 
 
-def _answer_info(hello: JsonValue, public_key: str, nonce: str) -> bytes:
+def answer_info(hello: JsonValue, public_key: str, nonce: str) -> bytes:
+    """HPKE info of the responder's secret."""
     return canonical_json(
         {
             "purpose": _PURPOSE,
@@ -178,7 +195,8 @@ def _answer_info(hello: JsonValue, public_key: str, nonce: str) -> bytes:
     )
 
 
-def _finish_info(first: JsonValue) -> bytes:
+def finish_info(first: JsonValue) -> bytes:
+    """HPKE info of the initiator's secret; ``first`` is T1 of the spec."""
     return canonical_json({"purpose": _PURPOSE, "role": "initiator", "transcript": _digest(first)})
 
 

@@ -1,0 +1,91 @@
+"""Channels between two parties: messages of any length, both ways, in order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+
+import pytest
+from channel_world import acceptance, answering, conversation, guest, talking
+from manifest_world import signer
+
+from sealtrain.collab.channel import channel as channels
+from sealtrain.collab.channel.records import MAX_PLAINTEXT
+from sealtrain.errors import ChannelBroken, PeerUnreachable
+
+
+def test_both_sides_know_who_is_there() -> None:
+    with talking() as (mine, theirs):
+        assert mine.peer.public_key == signer("bob").public
+        assert theirs.peer.public_key == signer("alice").public
+        assert mine.peer.verdict is None
+
+
+def test_two_guests_prove_themselves_to_each_other() -> None:
+    ours, theirs = (make(proof=guest(), accept=acceptance()) for make in (conversation, answering))
+    with talking(ours, theirs) as (mine, other):
+        assert mine.peer.simulated
+        assert other.peer.simulated
+        mine.send(b"hello")
+        assert other.receive(max_bytes=5) == b"hello"
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, MAX_PLAINTEXT - 1, MAX_PLAINTEXT, MAX_PLAINTEXT + 1, 3 * MAX_PLAINTEXT]
+)
+def test_messages_of_any_length_arrive_whole(size: int) -> None:
+    message = os.urandom(size)
+    with talking() as (mine, theirs):
+        sender = threading.Thread(target=mine.send, args=(message,))
+        sender.start()
+        received = theirs.receive(max_bytes=size)
+        sender.join()
+        assert received is not None
+        assert hashlib.sha256(received).digest() == hashlib.sha256(message).digest()
+
+
+def test_a_message_is_decrypted_into_the_place_it_belongs() -> None:
+    message = os.urandom(2 * MAX_PLAINTEXT + 5)
+    place = bytearray(len(message) + 3)
+    with talking() as (mine, theirs):
+        sender = threading.Thread(target=mine.send, args=(message,))
+        sender.start()
+        assert theirs.receive_into(memoryview(place)) == len(message)
+        sender.join()
+    assert bytes(place) == message + b"\0\0\0"
+
+
+def test_directions_ratchet_independently() -> None:
+    with talking() as (mine, theirs):
+        for number in range(3):
+            mine.send(bytes([number]))
+            mine.ratchet()
+            theirs.send(bytes([number + 100]))
+            assert theirs.receive(max_bytes=1) == bytes([number])
+            assert mine.receive(max_bytes=1) == bytes([number + 100])
+
+
+def test_an_end_that_was_said_is_an_end() -> None:
+    with talking() as (mine, theirs):
+        mine.send(b"all")
+        mine.close()
+        assert theirs.receive(max_bytes=3) == b"all"
+        assert theirs.receive(max_bytes=3) is None
+        with pytest.raises(ChannelBroken):
+            mine.send(b"more")
+
+
+def test_nobody_there_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    with pytest.raises(PeerUnreachable):
+        channels.connect(address, conversation(), timeout=0.5)
+
+
+def test_silence_is_unreachable() -> None:
+    with talking() as (mine, _theirs):
+        mine._socket.settimeout(0.1)
+        with pytest.raises(PeerUnreachable):
+            mine.receive(max_bytes=1)
