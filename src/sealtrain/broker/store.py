@@ -11,6 +11,7 @@ challenge exactly one sees it unused.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.broker import statements
 from sealtrain.broker.cosignatures import Cosignatures
 from sealtrain.broker.database import engine_of
 from sealtrain.broker.nonces import Nonces
@@ -40,6 +42,7 @@ from sealtrain.release.messages import ChallengePurpose
 __all__ = ["Store", "StoredDocument", "Transaction"]
 
 _FORGET_CHALLENGE_AFTER = 24 * 3600
+_TURN_SECONDS = 20.0
 
 StoredDocument = tuple[int, str, bytes]
 """Index of its ledger entry, digest, envelope bytes."""
@@ -58,6 +61,7 @@ class Store:
             ConfigError: It was written by another version, or is not a broker's.
         """
         self._engine = engine_of(path)
+        self._writer = threading.Lock()
         try:
             with self._engine.begin() as connection:
                 check(connection)
@@ -73,7 +77,7 @@ class Store:
             Unreachable: The file cannot be read or written; nothing happened.
         """
         try:
-            with self._engine.begin() as connection:
+            with self._turn(), self._engine.begin() as connection:
                 yield Transaction(connection)
         except sa.exc.OperationalError as error:
             raise Unreachable(
@@ -82,6 +86,20 @@ class Store:
                 got=getattr(error.orig, "sqlite_errorname", type(error).__name__),
                 hint="check the disk, the permissions and that no other program locks the file",
             ) from error
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Threads queue up here: SQLite would have them sleep and try again, by ever longer."""
+        if not self._writer.acquire(timeout=_TURN_SECONDS):
+            raise Unreachable(
+                "the broker's database is held by another request for too long",
+                check="database file",
+                expected=f"a turn within {_TURN_SECONDS:g} s",
+            )
+        try:
+            yield
+        finally:
+            self._writer.release()
 
     def close(self) -> None:
         """Close every connection."""
@@ -114,13 +132,9 @@ class Transaction:
         Raises:
             LimitExceeded: ``max_outstanding`` challenges wait to be used already.
         """
-        stale = challenges.c.expires_at < now - _FORGET_CHALLENGE_AFTER
-        self._connection.execute(challenges.delete().where(stale))
-        waiting = self._connection.execute(
-            sa.select(sa.func.count())
-            .select_from(challenges)
-            .where(challenges.c.used_at.is_(None), challenges.c.expires_at > now)
-        ).scalar_one()
+        execute = self._connection.execute
+        execute(statements.FORGET_CHALLENGES, {"at": now - _FORGET_CHALLENGE_AFTER})
+        waiting = execute(statements.WAITING, {"at": now}).scalar_one()
         if waiting >= max_outstanding:
             raise LimitExceeded(
                 "too many challenges wait to be used",
@@ -129,26 +143,15 @@ class Transaction:
                 expected=f"fewer than {max_outstanding}",
                 hint="try again when some have expired",
             )
-        self._connection.execute(
-            challenges.insert().values(
-                challenge=challenge, purpose=purpose, issued_at=now, expires_at=expires_at
-            )
-        )
+        fresh = {"challenge": challenge, "purpose": purpose}
+        execute(statements.ISSUE, {**fresh, "issued_at": now, "expires_at": expires_at})
 
     def burn(self, challenge: str, *, now: int) -> ChallengeState | None:
         """Use up a challenge and return what it was before; ``None`` if never issued."""
-        row = self._connection.execute(
-            sa.select(challenges.c.purpose, challenges.c.expires_at).where(
-                challenges.c.challenge == challenge
-            )
-        ).one_or_none()
+        row = self._connection.execute(statements.CHALLENGE, {"key": challenge}).one_or_none()
         if row is None:
             return None
-        won = self._connection.execute(
-            challenges.update()
-            .where(challenges.c.challenge == challenge, challenges.c.used_at.is_(None))
-            .values(used_at=now)
-        ).rowcount
+        won = self._connection.execute(statements.BURN, {"key": challenge, "at": now}).rowcount
         return ChallengeState(purpose=row.purpose, expires_at=row.expires_at, used=won != 1)
 
     def counts(self, now: int) -> tuple[int, int, int]:
@@ -193,9 +196,7 @@ class Transaction:
         Raises:
             LimitExceeded: There are more than ``limit``.
         """
-        rows = self._connection.execute(
-            sa.select(decisions.c.envelope).order_by(decisions.c.sequence).limit(limit + 1)
-        ).scalars()
+        rows = self._connection.execute(statements.DECISIONS, {"limit": limit + 1}).scalars()
         found = tuple(bytes(row) for row in rows)
         if len(found) > limit:
             raise LimitExceeded(
@@ -210,15 +211,16 @@ class Transaction:
 
     def manifests_of_dataset(self, dataset_id: str) -> dict[tuple[str, str], StoredDocument]:
         """The latest manifest of a dataset for each (app id, compose hash) it is sealed for."""
-        rows = self._connection.execute(
-            sa.select(datasets)
-            .where(datasets.c.dataset_id == dataset_id)
-            .order_by(datasets.c.ledger_index)
-        )
-        return {
-            (row.app_id, row.compose_hash): (row.ledger_index, row.digest, bytes(row.envelope))
-            for row in rows
-        }
+        return self._manifests([dataset_id]).get(dataset_id, {})
+
+    def _manifests(
+        self, dataset_ids: Sequence[str]
+    ) -> dict[str, dict[tuple[str, str], StoredDocument]]:
+        found: dict[str, dict[tuple[str, str], StoredDocument]] = {}
+        for row in self._connection.execute(statements.DATASETS, {"ids": list(dataset_ids)}):
+            stored = (row.ledger_index, row.digest, bytes(row.envelope))
+            found.setdefault(row.dataset_id, {})[row.app_id, row.compose_hash] = stored
+        return found
 
     def put_dataset(
         self,
@@ -248,19 +250,16 @@ class Transaction:
 
         Ids nobody registered are absent.
         """
-        found: dict[str, bytes] = {}
-        for dataset_id in dataset_ids:
-            known = self.manifests_of_dataset(dataset_id)
-            if known:
-                chosen = known.get((app_id, compose_hash)) or list(known.values())[-1]
-                found[dataset_id] = chosen[2]
-        return found
+        return {
+            dataset_id: (known.get((app_id, compose_hash)) or list(known.values())[-1])[2]
+            for dataset_id, known in self._manifests(dataset_ids).items()
+        }
 
     # Runs and leases
 
     def run(self, run_id: str) -> RunState | None:
         """A run that got keys before."""
-        row = self._connection.execute(sa.select(runs).where(runs.c.run_id == run_id)).one_or_none()
+        row = self._connection.execute(statements.RUN, {"key": run_id}).one_or_none()
         if row is None:
             return None
         anchor = (
@@ -279,14 +278,9 @@ class Transaction:
         self, run_id: str, *, app_id: str, compose_hash: str, recipe_hash: str, now: int
     ) -> None:
         """Record a new run."""
+        run = {"run_id": run_id, "recipe_hash": recipe_hash, "started_at": now}
         self._connection.execute(
-            runs.insert().values(
-                run_id=run_id,
-                app_id=app_id,
-                compose_hash=compose_hash,
-                recipe_hash=recipe_hash,
-                started_at=now,
-            )
+            statements.BEGIN_RUN, {**run, "app_id": app_id, "compose_hash": compose_hash}
         )
 
     def anchor(self, run_id: str, checkpoint: Anchor) -> None:
@@ -299,9 +293,7 @@ class Transaction:
 
     def lease(self, lease_id: str) -> LeaseState | None:
         """A lease granted before."""
-        row = self._connection.execute(
-            sa.select(leases).where(leases.c.lease_id == lease_id)
-        ).one_or_none()
+        row = self._connection.execute(statements.LEASE, {"key": lease_id}).one_or_none()
         if row is None:
             return None
         return LeaseState(
@@ -315,16 +307,9 @@ class Transaction:
         self, lease_id: str, run_id: str, *, not_after: int, instance_id: str, now: int
     ) -> None:
         """Give a run a new lease; its earlier ones end."""
-        self._connection.execute(
-            leases.update()
-            .where(leases.c.run_id == run_id, leases.c.superseded_at.is_(None))
-            .values(superseded_at=now)
-        )
-        self._connection.execute(
-            leases.insert().values(
-                lease_id=lease_id, run_id=run_id, not_after=not_after, instance_id=instance_id
-            )
-        )
+        self._connection.execute(statements.END_LEASES, {"key": run_id, "at": now})
+        lease = {"lease_id": lease_id, "not_after": not_after, "instance_id": instance_id}
+        self._connection.execute(statements.GRANT_LEASE, {**lease, "run_id": run_id})
 
     def extend_lease(self, lease_id: str, *, not_after: int) -> None:
         """Let a lease end later."""

@@ -49,6 +49,13 @@ challenges = sa.Table(
     sa.Column("expires_at", sa.BigInteger, nullable=False, index=True),
     sa.Column("used_at", sa.BigInteger),
 )
+# The waiting ones are counted for each new one; used ones are many times more.
+sa.Index(
+    "ix_challenges_waiting",
+    challenges.c.expires_at,
+    sqlite_where=challenges.c.used_at.is_(None),
+    postgresql_where=challenges.c.used_at.is_(None),
+)
 
 cosigned = sa.Table(
     "cosigned",

@@ -21,6 +21,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("challenge", name=op.f("pk_challenges")),
     )
     op.create_index(op.f("ix_challenges_expires_at"), "challenges", ["expires_at"])
+    op.create_index(
+        "ix_challenges_waiting",
+        "challenges",
+        ["expires_at"],
+        sqlite_where=sa.text("used_at IS NULL"),
+        postgresql_where=sa.text("used_at IS NULL"),
+    )
     op.create_table(
         "cosigned",
         sa.Column("size", sa.BigInteger(), autoincrement=False, nullable=False),
