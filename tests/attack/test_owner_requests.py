@@ -1,0 +1,313 @@
+"""Requests of owners: unsigned, stolen, repeated, redirected, late, and hidden in a flood."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from broker_world import config_of, served_world
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from manifest_world import identity
+from release_world import DAY, NOW, ReleaseWorld, release_world
+
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.serve import listening
+from sealtrain.broker.service import Broker
+from sealtrain.broker.store import Store
+from sealtrain.consortium.approvals import Decision, sign_decision
+from sealtrain.errors import LimitExceeded, RequestStale, SignatureInvalid, UsageError
+from sealtrain.records.http_signature import sign_request, verify_request
+from sealtrain.release.client import BrokerClient
+
+pytestmark = pytest.mark.claim("C46")
+
+Served = tuple[ReleaseWorld, str]
+# One for all: making one reads the machine's certificates. No connection outlives its request.
+HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served_world(tmp_path_factory.mktemp("owners")) as both:
+        yield both
+
+
+def approval(world: ReleaseWorld, owner: str = "hospital-c") -> bytes:
+    made = Decision.approve(
+        consortium_id=world.consortium.consortium_id,
+        target=world.target,
+        needs=world.needs,
+        signed_at=world.clock(),
+        not_after=world.clock() + DAY,
+    )
+    return sign_decision(made, identity(owner).signer).to_bytes()
+
+
+def revocation(world: ReleaseWorld, owner: str) -> Any:
+    made = Decision.revoke(
+        consortium_id=world.consortium.consortium_id,
+        target=world.target,
+        signed_at=world.clock(),
+    )
+    return sign_decision(made, identity(owner).signer)
+
+
+def signed(url: str, body: bytes, *, owner: str = "hospital-c", at: int = NOW) -> dict[str, str]:
+    nonce = os.urandom(16).hex()
+    return sign_request("POST", url, body, identity(owner).signer, created=at, nonce=nonce)
+
+
+def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | None]:
+    answered = HTTP.post(url, content=body, headers=headers)
+    return answered.status_code, answered.json().get("error", {}).get("code")
+
+
+def test_what_no_owner_signed_is_not_looked_at(served: Served) -> None:
+    world, url = served
+    path, body, size = f"{url}/v1/approvals", approval(world), world.ledger.size
+    stranger = signed(path, body, owner="stranger")
+    good = signed(path, body)
+    kept = {name: value for name, value in good.items() if name.lower() != "signature"}
+    for headers in ({}, stranger, kept, good | {"Signature": stranger["Signature"]}):
+        assert post(path, body, headers) == (403, "signature-invalid")
+    assert post(path, b"no json at all", {}) == (403, "signature-invalid")
+    for other in ("datasets", "ledger/cosignatures"):
+        assert post(f"{url}/v1/{other}", body, {}) == (403, "signature-invalid")
+    assert world.ledger.size == size, "somebody who is no owner wrote to the ledger"
+    assert post(path, body, good) == (200, None)
+    assert world.ledger.size == size + 1
+
+
+def test_a_request_that_was_taken_away_does_for_nothing_else(served: Served) -> None:
+    world, url = served
+    path, body, size = f"{url}/v1/approvals", approval(world), world.ledger.size
+    headers = signed(path, body)
+    assert post(path, body + b" ", headers) == (403, "signature-invalid")
+    assert post(f"{url}/v1/datasets", body, headers) == (403, "signature-invalid")
+    assert post(f"{path}?a=1", body, headers) == (403, "signature-invalid")
+    again = headers | {"Content-Digest": signed(path, body + b" ")["Content-Digest"]}
+    assert post(path, body + b" ", again) == (403, "signature-invalid")
+    assert world.ledger.size == size
+    # None of that used up the nonce: only its owner's own request does.
+    assert post(path, body, headers) == (200, None)
+
+
+def test_the_same_request_twice_is_refused(served: Served) -> None:
+    world, url = served
+    path, body = f"{url}/v1/approvals", approval(world)
+    headers = signed(path, body)
+    assert post(path, body, headers) == (200, None)
+    size = world.ledger.size
+    assert post(path, body, headers) == (403, "request-replayed")
+    # Another signature over the same nonce is the same request too.
+    nonce = headers["Signature-Input"].partition('nonce="')[2][:32]
+    other = sign_request(
+        "POST", path, body, identity("hospital-c").signer, created=NOW + 1, nonce=nonce
+    )
+    assert post(path, body, other) == (403, "request-replayed")
+    assert world.ledger.size == size
+    # The nonce of one owner is not another one's.
+    theirs = sign_request(
+        "POST", path, body, identity("hospital-b").signer, created=NOW, nonce=nonce
+    )
+    assert post(path, body, theirs) == (200, None)
+
+
+def test_a_nonce_burns_whatever_becomes_of_the_request(served: Served) -> None:
+    _, url = served
+    path, body = f"{url}/v1/approvals", b"{}"
+    headers = signed(path, body)
+    assert post(path, body, headers) == (400, "data-invalid")
+    assert post(path, body, headers) == (403, "request-replayed")
+
+
+def test_of_many_copies_at_once_one_is_taken(served: Served) -> None:
+    world, url = served
+    path, body = f"{url}/v1/approvals", approval(world)
+    headers = signed(path, body)
+    with ThreadPoolExecutor(12) as pool:
+        told = list(pool.map(lambda _: post(path, body, headers), range(12)))
+    assert sorted(told, key=str) == [(200, None)] + [(403, "request-replayed")] * 11
+
+
+def test_a_request_seen_before_a_restart_is_refused_after_it(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        path, body = f"{url}/v1/approvals", approval(world)
+        headers = signed(path, body)
+        assert post(path, body, headers) == (200, None)
+    [database] = tmp_path.glob("state-*/broker.sqlite")
+    with release_world(tmp_path) as world:
+        parts = world.broker._parts
+        again = Broker(replace(parts, store=Store(database)))
+        with listening(again, config_of(tmp_path, port=int(url.rpartition(":")[2]))) as same:
+            assert same == url
+            assert post(path, body, headers) == (403, "request-replayed")
+            world.clock.advance(299)
+            assert post(path, body, headers) == (403, "request-replayed")
+
+
+def test_a_request_for_one_broker_is_worthless_at_another(served: Served, tmp_path: Path) -> None:
+    """Both serve this consortium, and a network that lies names the first one to the second."""
+    world, url = served
+    body = approval(world)
+    headers = signed(f"{url}/v1/approvals", body)
+    with listening(world.broker, config_of(tmp_path)) as second:
+        size = world.ledger.size
+        own = second.removeprefix("http://")
+        claimed = url.removeprefix("http://")
+        for host in (own, claimed, "localhost", ""):
+            told = post(f"{second}/v1/approvals", body, headers | {"host": host})
+            assert told == (403, "signature-invalid")
+        forwarded = {"x-forwarded-host": claimed, "forwarded": f"host={claimed}"}
+        assert post(f"{second}/v1/approvals", body, headers | forwarded)[0] == 403
+        assert world.ledger.size == size
+
+
+def test_behind_a_proxy_it_knows_itself_by_its_public_urls(served: Served, tmp_path: Path) -> None:
+    world, _ = served
+    public = ("https://broker.example/sealtrain", "http://[::1]:8470/")
+    config = config_of(tmp_path, public_urls=public)
+    with listening(world.broker, config) as url:
+        for base in public:
+            body = approval(world)
+            asked = f"{base.rstrip('/')}/v1/approvals"
+            host = httpx.URL(asked).netloc.decode()
+            told = post(f"{url}/v1/approvals", body, signed(asked, body) | {"host": host})
+            assert told == (200, None)
+        # Its own address is then none of them.
+        body = approval(world)
+        asked = f"{url}/v1/approvals"
+        assert post(asked, body, signed(asked, body)) == (403, "signature-invalid")
+    for wrong in ("broker.example", "ftp://a", "https://u:p@a", "https://a/?b=1", "https://ä.de"):
+        with pytest.raises(UsageError) as caught:
+            config_of(tmp_path, public_urls=(wrong,))
+        assert "u:p" not in str(caught.value)
+
+
+@pytest.mark.parametrize("at", [NOW - 301, NOW + 61, 0, -1])
+def test_an_old_request_or_one_from_the_future(served: Served, at: int) -> None:
+    world, url = served
+    path, body = f"{url}/v1/approvals", approval(world)
+    assert post(path, body, signed(path, body, at=at)) == (403, "request-stale")
+
+
+def test_a_clock_that_is_set_back_revives_nothing(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        path, body = f"{url}/v1/approvals", approval(world)
+        headers = signed(path, body)
+        assert post(path, body, headers) == (200, None)
+        world.clock.advance(1800)
+        other = approval(world)
+        assert post(path, other, signed(path, other, at=world.clock())) == (200, None)
+        world.clock.advance(-1800)
+        assert post(path, body, headers) == (403, "request-replayed")
+
+
+@pytest.mark.parametrize("error", [-400 * DAY, -400, 400, 400 * DAY])
+def test_an_owner_whose_clock_is_wrong_can_still_revoke(tmp_path: Path, error: int) -> None:
+    with served_world(tmp_path) as (world, url):
+        me = identity("hospital-b").signer
+        with BrokerClient(url, signer=me, clock=lambda: NOW + error) as client:
+            client.submit_decision(revocation(world, "hospital-b"))
+        tally = world.broker.registry.tally(world.target).tally
+    assert tally["revoked_by"] == ["hospital-b"]
+
+
+def test_a_client_signs_again_once_and_no_more(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, url = served
+    limits = world.broker.caps
+    asked: list[int] = []
+    honest = world.broker.owners.admit
+
+    def never(**request: Any) -> str:
+        asked.append(1)
+        world.clock.advance(-limits.request_seconds * 2 * len(asked))
+        try:
+            return honest(**request)
+        finally:
+            world.clock.now = NOW
+
+    monkeypatch.setattr(world.broker.owners, "admit", never)
+    me = identity("hospital-c").signer
+    with BrokerClient(url, signer=me, clock=world.clock) as client, pytest.raises(RequestStale):
+        client.submit_decision(sign_decision_of(world))
+    assert len(asked) == 2
+
+
+def sign_decision_of(world: ReleaseWorld) -> Any:
+    from sealtrain.records.dsse import Envelope
+
+    return Envelope.from_bytes(approval(world))
+
+
+def test_a_client_without_an_identity_hands_nothing_in(served: Served) -> None:
+    world, url = served
+    with BrokerClient(url) as client, pytest.raises(UsageError):
+        client.submit_decision(sign_decision_of(world))
+    stranger = identity("stranger").signer
+    with (
+        BrokerClient(url, signer=stranger, clock=world.clock) as client,
+        pytest.raises(SignatureInvalid),
+    ):
+        client.submit_decision(sign_decision_of(world))
+
+
+def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
+    limits = BrokerLimits(posts_per_minute=4, posts_per_address=1000, posts_per_owner=2)
+    with served_world(tmp_path, limits=limits) as (world, url):
+        flood = [post(f"{url}/v1/manifests", b"{}", {})[0] for _ in range(8)]
+        assert flood[-1] == 429
+        unsigned = [post(f"{url}/v1/approvals", b"{}", {})[0] for _ in range(8)]
+        assert set(unsigned) == {403}
+        # Nor does another owner.
+        loud = identity("hospital-a").signer
+        with BrokerClient(url, signer=loud, clock=world.clock) as client:
+            for _ in range(2):
+                client.submit_decision(sign_decision_of(world))
+            with pytest.raises(LimitExceeded):
+                client.submit_decision(sign_decision_of(world))
+        me = identity("hospital-b").signer
+        with BrokerClient(url, signer=me, clock=world.clock) as client:
+            client.submit_decision(revocation(world, "hospital-b"))
+        assert world.broker.registry.tally(world.target).tally["revoked_by"] == ["hospital-b"]
+
+
+HEADERS = st.sampled_from(["signature", "signature-input", "content-digest"])
+TEXT = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=60)
+
+
+@settings(max_examples=300, deadline=None)
+@given(changes=st.dictionaries(HEADERS, TEXT, min_size=1), cut=st.integers(0, 200))
+def test_nonsense_in_the_signature_is_refused_and_breaks_nothing(
+    changes: dict[str, str], cut: int
+) -> None:
+    url, body, me = "http://127.0.0.1:1/v1/approvals", b"{}", identity("hospital-c")
+    headers = {name.lower(): value for name, value in signed(url, body).items()}
+    signature_input = headers["signature-input"]
+    for name, text in changes.items():
+        headers[name] = headers[name][:cut] + text + headers[name][cut + 1 :]
+    try:
+        found = verify_request(
+            "POST",
+            url,
+            headers.items(),
+            body,
+            {me.public.key_id: me.public.signing_bytes},
+            now=NOW,
+            max_age=300,
+            max_ahead=60,
+        )
+    except (SignatureInvalid, RequestStale):
+        return
+    # Another spelling of the very same signature: base64 may lack its padding.
+    assert f'nonce="{found.nonce}"' in signature_input
+    assert (found.key_id, found.created) == (me.public.key_id, NOW)
