@@ -21,6 +21,15 @@ class Account:
             self._sums[name] += value
             self._counts[name] += 1
 
+    def state(self) -> dict[str, dict[str, float]]:
+        """Plain data for ``restore``: an interval can be continued by another process, exactly."""
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Continue the interval that ``state`` was taken of."""
+        self._sums.update(state["sums"])
+        self._counts.update({name: int(count) for name, count in state["counts"].items()})
+
     def close(self) -> dict[str, float]:
         """Averages so far, and begin again."""
         averages = {name: total / self._counts[name] for name, total in self._sums.items()}

@@ -13,6 +13,9 @@ One callback does it for ``sealtrain train`` and for a user's own script:
 5. Every ``eval_steps`` it measures the model with the phase's own evaluation, which closes the
    interval of the running loss average too. It stops early and ends with the best weights when the
    recipe says so; the best evaluation always has a sealed checkpoint.
+6. Where the lease on the keys does not go on, it seals a checkpoint and stops, after a step that
+   the recipe logs if there is time. Otherwise the checkpoint holds the averages of the open
+   interval; what leaves after the resume are those of the whole interval, never of a part.
 
 A pure callback is enough; the trainer keeps its class. What a trainer holds in private attributes
 (the step of its last log, the epoch's step counter, TRL's count of tokens) shows only in three
@@ -23,11 +26,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from math import lcm
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused, RecipeInvalid
 from sealtrain.training import checkpoint, quiet
 from sealtrain.training.best import BestSoFar
+from sealtrain.training.interval import OpenInterval, mean_since
+from sealtrain.training.lease import stops_here
 from sealtrain.training.machinery.copies import Copies
 from sealtrain.training.position import DataPosition
 from sealtrain.training.randomness import random_states, restore_random_states, undisturbed
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.egress import MetricGate
+    from sealtrain.training.lease import LeaseKeeping
     from sealtrain.training.loaders.hugging import Positioned
     from sealtrain.training.machinery.chosen import Machinery
     from sealtrain.training.sources import BlobStore
@@ -76,6 +83,7 @@ class RunContext:
         on_step: Told of every step and its latest logged values, for a progress bar.
         saver: Seals the checkpoints; made when training begins, by rank 0 only.
         machinery: Knows where the recipe's backend keeps weights and optimizer.
+        keeper: Says when to stop for the sake of the lease; ``None`` where nothing is leased.
     """
 
     run_id: str
@@ -89,17 +97,19 @@ class RunContext:
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
     saver: CheckpointSaver | None = None
     machinery: Machinery = field(default_factory=Copies)
+    keeper: LeaseKeeping | None = None
 
     def open_saver(self) -> CheckpointSaver:
         """Begin, or continue from ``resume``. For rank 0."""
         self.close()
-        arguments = self.arguments
+        arguments, keeper = self.arguments, self.keeper
         self.saver = CheckpointSaver(
             self.store,
             self.run_id,
             told=self.on_checkpoint,
             keep=2 if arguments is None else arguments.save_total_limit,
             last=self.resume,
+            anchored=None if keeper is None else lambda: keeper.anchored,
         )
         return self.saver
 
@@ -134,6 +144,10 @@ class SealedRun(TrainerCallback):
         self._save_steps = 0
         self._best = None if context.arguments is None else BestSoFar(context.arguments)
         self._measured: dict[str, float] = {}
+        self._stopping = False
+        self._closes = True
+        self._logged_at = 0
+        self._opened: OpenInterval | None = None
         self.last: dict[str, float] = {}
         self.steps = 0
         self.rows = 0
@@ -185,6 +199,10 @@ class SealedRun(TrainerCallback):
         if self._context.saver is not None:
             self._context.saver.check()
         self._save_if_due(state, objects)
+        if self._stopping and self._context.keeper is not None:
+            if self._context.saver is not None:
+                self._context.saver.flush()
+            self._context.keeper.stopped()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
@@ -199,6 +217,9 @@ class SealedRun(TrainerCallback):
             state.epoch = self._position.epoch_at(self.steps, state)
         self._due = self.steps % self._save_steps == 0 or self.steps >= state.max_steps
         self._evaluate_if_due(control, objects["model"])
+        self._closes = self._due or control.should_log
+        self._stopping = not control.should_training_stop and self._stops_here(state)
+        self._due = self._due or self._stopping
         if self._due:
             control.should_log = True
         control.should_save = False
@@ -240,20 +261,29 @@ class SealedRun(TrainerCallback):
             return
         mended: dict[str, float] = {}
         if self._unlogged_since is not None and "loss" in logs:
-            mended["loss"] = _mean_since(logs["loss"], state.global_step, self._unlogged_since)
+            mended["loss"] = mean_since(logs["loss"], state.global_step, self._unlogged_since)
             self._unlogged_since = None
         if "num_tokens" in logs:  # TRL counts from the start of the process
             mended["num_tokens"] = logs["num_tokens"] + self._tokens_before
         mended |= self._measured
         self._measured = {}
+        step, opened = int(state.global_step), self._opened
+        if opened is not None and "loss" in logs:
+            mended |= opened.closed(logs | mended, step)
+            self._opened = None
         logs.update(mended)
         state.log_history[-1].update(mended)
         values = {
             name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
         }
+        if self._stopping and not self._closes:
+            since = self._logged_at if opened is None else opened.since
+            self._opened = OpenInterval(since, step, values)
+            del state.log_history[-1]
+            return
         if "loss" in values:
-            self.last = values
-        self._context.gate.offer(int(state.global_step), values)
+            self.last, self._logged_at = values, step
+        self._context.gate.offer(step, values)
 
     def _refuse_unmeasured(self) -> None:
         arguments = self._context.arguments
@@ -280,6 +310,24 @@ class SealedRun(TrainerCallback):
         if self._best.stopped:
             self._due = control.should_training_stop = True
 
+    def _stops_here(self, state: TrainerState) -> bool:
+        """Whether training ends after this step for the sake of the lease."""
+        arguments = self._context.arguments
+        # Answers of several steps are not kept in a checkpoint.
+        unit = getattr(arguments, "num_iterations", 1)
+        if self.steps >= state.max_steps or self.steps % unit:
+            return False
+        periods = [self._save_steps, max(1, int(state.logging_steps))]
+        rest = [lcm(one, unit) - self.steps % lcm(one, unit) for one in periods]
+        span = min(*rest, state.max_steps - self.steps) // unit
+        return stops_here(
+            self._context.keeper,
+            self._context.saver,
+            self.steps,
+            ahead=0 if self._closes else span,
+            span=max(1, span),
+        )
+
     def _save_if_due(self, state: TrainerState, objects: dict[str, Any]) -> None:
         if not self._due:
             return
@@ -303,6 +351,7 @@ class SealedRun(TrainerCallback):
                 "flos": float(state.total_flos),
                 "history": state.log_history,
             },
+            "opened": None if self._opened is None else asdict(self._opened),
             "best": None if self._best is None else self._best.state(),
             "best_kept": None if saver.best is None else asdict(saver.best),
         }
@@ -325,7 +374,12 @@ class SealedRun(TrainerCallback):
         self.tokens = trainer["tokens"] or None
         self.rows, self.mark = kept["rows"], kept["mark"]
         self.last = next((one for one in reversed(state.log_history) if "loss" in one), {})
-        self._tokens_before = self.last.get("num_tokens", 0.0)
+        self._logged_at = ref.step
+        latest = self.last
+        if kept["opened"] is not None:
+            self._opened = OpenInterval(**kept["opened"])
+            self._logged_at, latest = self._opened.since, self._opened.values
+        self._tokens_before = latest.get("num_tokens", 0.0)
         if self._best is not None and kept["best"] is not None:
             self._best.restore(kept["best"])
         saver = self._context.saver
@@ -337,13 +391,3 @@ class SealedRun(TrainerCallback):
         self._random_states = own_states(kept["random"])
         if self._position is not None:
             self._position.resume(step=ref.step, mark=self.mark)
-
-
-def _mean_since(logged: float, step: int, since: int) -> float:
-    """Mean loss of the steps after ``since``, from a mean that divided by all ``step`` steps.
-
-    The sum was a float32 number, so rounding to that type finds it exactly.
-    """
-    import numpy as np
-
-    return float(np.float32(logged * step)) / (step - since)

@@ -5,7 +5,8 @@
 1. Batches come from the recipe's training data, mixed and shuffled as for any phase.
 2. When a batch has been used, that is when the next one is asked for, a step is over: what was
    logged leaves as averages every ``logging_steps``, and every ``save_steps`` model, optimizer,
-   scheduler, random states and the place in the data are sealed.
+   scheduler, random states and the place in the data are sealed. Where the lease on the keys does
+   not go on, they are sealed then and the run stops.
 3. A resumed run begins with the batch after its checkpoint, in the same state, bit for bit.
 """
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import CheckpointRefused, UsageError
 from sealtrain.training import checkpoint, quiet
 from sealtrain.training.account import Account
+from sealtrain.training.lease import stops_here
 from sealtrain.training.randomness import random_states, restore_random_states
 from sealtrain.training.weights import load_weights, trainable_state
 
@@ -88,7 +90,7 @@ class SealedLoop:
 
         Raises:
             SealRefused, RecordInvalid: The data do not open or are not what they must be.
-            SealtrainError: A checkpoint could not be sealed or anchored.
+            SealtrainError: A checkpoint could not be sealed, or the lease on the keys ends.
         """
         size, steps = self._arguments.per_device_train_batch_size, self._arguments.max_steps
         saver = self._context.open_saver()
@@ -115,18 +117,23 @@ class SealedLoop:
     def _conclude(self) -> None:
         arguments, final = self._arguments, self.steps >= self._arguments.max_steps
         due = final or self.steps % arguments.save_steps == 0
+        keeper, saver = self._context.keeper, self._context.saver
+        stops = not final and stops_here(keeper, saver, self.steps)
         # A checkpoint closes the interval of the averages: none of them spans two processes.
         if due or self.steps % arguments.logging_steps == 0:
             self.last = self._account.close()
             self._context.gate.offer(self.steps, self.last)
         for told in self._context.on_step:
             told(self.steps, self.last)
-        if due and self._context.saver is not None:
-            self._context.saver.save(self.steps, self._state())
+        if (due or stops) and saver is not None:
+            saver.save(self.steps, self._state())
+            if stops and keeper is not None:
+                saver.flush()
+                keeper.stopped()
 
     def _state(self) -> dict[str, Any]:
         return {
-            "loop": {"rows": self.rows, "last": self.last},
+            "loop": {"rows": self.rows, "last": self.last, "account": self._account.state()},
             "model": trainable_state(self.model),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
@@ -149,6 +156,7 @@ class SealedLoop:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(kept["scheduler"])
         self.steps, self.rows, self.last = ref.step, kept["loop"]["rows"], kept["loop"]["last"]
+        self._account.restore(kept["loop"]["account"])
         self._random = kept["random"]
 
 

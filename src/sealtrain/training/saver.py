@@ -3,13 +3,15 @@
 1. ``save`` waits for the checkpoint before, copies the state into staging memory that is kept from
    one checkpoint to the next, and returns: training loses the time of one copy.
 2. The thread seals the copy, tells whoever anchors it once the blob is complete, and deletes what
-   is no longer kept. Checkpoints are told in order, each only after the one before.
+   is no longer kept: never one that leads back to the newest that is known outside. Checkpoints are
+   told in order, each only after the one before.
 3. When the disk is full, room is made from older checkpoints and the write is tried again. If that
    does not help, or telling fails, the error is raised by the next call here.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ class CheckpointSaver:
     Attributes:
         last: Newest complete one.
         best: The one that stays although newer ones come.
+        seconds: How long the last one took, copied, sealed and told; ``None`` before the first.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class CheckpointSaver:
         told: Callable[[CheckpointRef], None],
         keep: int = 2,
         last: CheckpointRef | None = None,
+        anchored: Callable[[], int] | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -54,16 +58,20 @@ class CheckpointSaver:
             told: Gets every complete checkpoint, in the sealing thread; may raise to stop the run.
             keep: Newest checkpoints that stay, at least one.
             last: The one the run continues from.
+            anchored: Counter of the newest one that is known outside; all that were told, if
+                ``None``.
         """
         self._store = store
         self._run_id = run_id
         self._told = told
         self._keep = keep
+        self._anchored = anchored
         self._staging = _Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self.last = last
         self.best: CheckpointRef | None = None
+        self.seconds: float | None = None
 
     def save(self, step: int, state: dict[str, Any], *, best: bool = False) -> None:
         """Copy ``state`` and have it sealed as the next checkpoint.
@@ -78,6 +86,7 @@ class CheckpointSaver:
             SealtrainError: The checkpoint before failed.
         """
         self.flush()
+        begun = time.monotonic()
         layout = lay_out(state)
         body = self._staging.copy(layout)
         before = self.last
@@ -86,7 +95,9 @@ class CheckpointSaver:
             step=step,
             previous="" if before is None else before.digest,
         )
-        self._pending = self._thread.submit(self._seal, wanted, (layout.header_view, body), best)
+        self._pending = self._thread.submit(
+            self._seal, wanted, (layout.header_view, body), best, begun
+        )
 
     def check(self) -> None:
         """Raise what the sealing thread met, if it met something; does not wait."""
@@ -108,12 +119,15 @@ class CheckpointSaver:
         self._thread.shutdown(wait=True)
         self._staging = _Staging()
 
-    def _seal(self, wanted: CheckpointRef, parts: tuple[memoryview, ...], best: bool) -> None:
+    def _seal(
+        self, wanted: CheckpointRef, parts: tuple[memoryview, ...], best: bool, begun: float
+    ) -> None:
         ref = self._written(wanted, parts)
         self.last = ref
         if best:
             self.best = ref
         self._told(ref)
+        self.seconds = time.monotonic() - begun
         self._prune(self._keep)
 
     def _written(self, wanted: CheckpointRef, parts: tuple[memoryview, ...]) -> CheckpointRef:
@@ -126,6 +140,8 @@ class CheckpointSaver:
             return checkpoint.write(self._store, self._run_id, wanted, parts)
 
     def _prune(self, keep: int) -> None:
+        if self._anchored is not None and self.last is not None:
+            keep = max(keep, self.last.counter - self._anchored())
         best = () if self.best is None else (self.best,)
         checkpoint.prune(self._store, keep, besides=best)
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from sealtrain.errors import CheckpointRefused
 from sealtrain.training.ranks import place
 
-__all__ = ["gathered_states", "own_states", "same_for_all", "to_first"]
+__all__ = ["flag_of_first", "gathered_states", "own_states", "same_for_all", "to_first"]
 
 Told = TypeVar("Told")
 
@@ -33,6 +33,16 @@ def same_for_all(own: Told) -> Told:
     told = [own]
     dist.broadcast_object_list(told)
     return told[0]
+
+
+def flag_of_first(own: bool) -> bool:
+    """What rank 0 says, for a question of every step: one byte over loopback."""
+    import torch
+    import torch.distributed as dist
+
+    said = torch.tensor([own], dtype=torch.uint8)
+    dist.broadcast(said, 0)
+    return bool(said.item())
 
 
 def gathered_states(own: dict[str, Any]) -> Any:

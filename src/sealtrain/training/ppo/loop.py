@@ -2,8 +2,8 @@
 
 It does for PPO what ``SealedRun`` does for a Hugging Face trainer: sealed checkpoints (policy,
 value head, optimizer, schedule, weight of the divergence, random states, place in the data), exact
-resume, evaluation, early stopping, released metrics. A checkpoint closes the interval of the
-averages, so none of them spans two processes.
+resume, evaluation, early stopping, released metrics. A checkpoint of the recipe closes the interval
+of the averages; one that is sealed because the lease ends holds the open interval.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sealtrain.training.account import Account
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.best import BestSoFar
 from sealtrain.training.checkpoint import CheckpointRef
+from sealtrain.training.lease import stops_here
 from sealtrain.training.ppo.divergence import DivergenceWeight
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.ppo.update import learn
@@ -162,13 +163,19 @@ class PpoLoop:
                     measured = self._context.evaluation(self._critic.policy)
             best = self._best.take(self.steps, measured)
             due = due or self._best.stopped or (best and arguments.load_best_model_at_end)
+        keeper, saver = self._context.keeper, self._context.saver
+        over = final or self._best.stopped
+        stops = not over and stops_here(keeper, saver, self.steps)
         if due or measured or self.steps == 1 or self.steps % arguments.logging_steps == 0:
             self.last = self._account.close() | measured
             self._context.gate.offer(self.steps, self.last)
         for told in self._context.on_step:
             told(self.steps, self.last)
-        if due:
+        if due or stops:
             self._save()
+        if stops and keeper is not None and saver is not None:
+            saver.flush()
+            keeper.stopped()
 
     def _is_best(self, step: int) -> bool:
         return bool(self._arguments.load_best_model_at_end) and self._best.step == step
@@ -188,6 +195,7 @@ class PpoLoop:
             "tokens": self.tokens,
             "kl_coef": self._weight.coefficient,
             "last": self.last,
+            "account": self._account.state(),
             "best": self._best.state(),
             "best_kept": None if saver.best is None else asdict(saver.best),
         }
@@ -208,6 +216,7 @@ class PpoLoop:
         self._best.restore(kept["best"])
         self.steps, self.rows, self.tokens = ref.step, kept["rows"], kept["tokens"]
         self.last, self.mark = kept["last"], kept["mark"]
+        self._account.restore(kept["account"])
         saver = self._context.saver
         if saver is not None and self._is_best(ref.step):
             saver.best = ref
