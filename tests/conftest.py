@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from postgres_server import Server
+
+    from sealtrain.consortium.postgres import Postgres
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -22,3 +29,21 @@ def shared() -> Path:
     if not (folder / "vectors").is_dir():
         pytest.skip(f"no third-party vectors at {folder}: set SEALTRAIN_SHARED to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server of this test process; every test makes its own database in it."""
+    from postgres_server import postgres_server
+
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Path | Postgres:
+    """An empty place for a ledger or a broker's memory: a file, then a real server's database."""
+    if request.param == "sqlite":
+        return tmp_path / "database.sqlite"
+    server: Server = request.getfixturevalue("postgres")
+    return server.database()

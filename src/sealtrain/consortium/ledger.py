@@ -17,6 +17,8 @@ from typing import Self
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.consortium.ledger_store import LedgerStore
+from sealtrain.consortium.ledger_tree import StoredTree
+from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded
 from sealtrain.records import merkle
@@ -41,10 +43,10 @@ KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 class Ledger:
-    """One log in one file; any thread of any number of processes may append."""
+    """One log in one place; any thread of any number of processes may append."""
 
     def __init__(
-        self, store: LedgerStore, *, origin: str, signer: Ed25519Signer, clock: Clock
+        self, store: StoredTree, *, origin: str, signer: Ed25519Signer, clock: Clock
     ) -> None:
         self._store = store
         self._signer = signer
@@ -54,7 +56,7 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        path: Path,
+        where: Path | Postgres,
         *,
         origin: str,
         signer: Ed25519Signer,
@@ -64,7 +66,7 @@ class Ledger:
         """Open a ledger, or start one.
 
         Args:
-            path: SQLite file; its folder must exist.
+            where: SQLite file, whose folder must exist; or a PostgreSQL database.
             origin: Name of the log, without spaces or plus signs; fixed for its life.
             signer: Key that signs its checkpoints; fixed for its life.
             clock: Time of new entries.
@@ -72,9 +74,10 @@ class Ledger:
 
         Raises:
             LedgerInconsistent: Of another origin or key, or changed from outside.
-            Unreachable: The file cannot be opened.
+            Unreachable: The file or database cannot be opened.
+            ConfigError: The database would not keep what it commits.
         """
-        store = LedgerStore(path, {"origin": origin, "key_id": signer.key_id})
+        store = _open(where, {"origin": origin, "key_id": signer.key_id})
         ledger = cls(store, origin=origin, signer=signer, clock=clock)
         if audit:
             try:
@@ -85,7 +88,7 @@ class Ledger:
         return ledger
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file or the connections."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -227,7 +230,7 @@ class Ledger:
                     check="ledger checkpoint",
                     got=got,
                     expected=f"{kept.root} at size {kept.size}",
-                    hint="entries were rewritten or cut off: restore the file from a backup",
+                    hint="entries were rewritten or cut off: restore it from a backup",
                 )
         return Checkpoint(origin=self.origin, size=size, root=self.root(size))
 
@@ -247,6 +250,14 @@ class Ledger:
                 expected=f"0 to {present}",
             )
         return size
+
+
+def _open(where: Path | Postgres, meta: dict[str, str]) -> StoredTree:
+    if isinstance(where, Path):
+        return LedgerStore(where, meta)
+    from sealtrain.consortium.ledger_postgres import PostgresLedger
+
+    return PostgresLedger(where, meta)
 
 
 def _entry_bytes(kind: str, at: str, body: dict[str, JsonValue]) -> bytes:

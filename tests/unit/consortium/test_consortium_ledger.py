@@ -21,6 +21,7 @@ from sealtrain.consortium.ledger import (
     verify_extension,
     verify_proof,
 )
+from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import (
     DataInvalid,
     LedgerInconsistent,
@@ -37,9 +38,9 @@ SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 NOW = 1_772_366_400
 
 
-def open_ledger(path: Path, **changes: Any) -> Ledger:
+def open_ledger(where: Path | Postgres, **changes: Any) -> Ledger:
     settings = {"origin": ORIGIN, "signer": SIGNER, "clock": lambda: NOW, **changes}
-    return Ledger.open(path, **settings)
+    return Ledger.open(where, **settings)
 
 
 @pytest.fixture
@@ -48,7 +49,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
+def ledger(database: Path | Postgres) -> Iterator[Ledger]:
+    """In a file, then in a database of a real server."""
+    with open_ledger(database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def filed(path: Path) -> Iterator[Ledger]:
     with open_ledger(path) as opened:
         yield opened
 
@@ -131,11 +139,11 @@ def test_an_empty_ledger_has_a_checkpoint_too(ledger: Ledger) -> None:
     assert (head.size, head.root) == (0, merkle.EMPTY_ROOT.hex())
 
 
-def test_a_ledger_opened_again_is_the_same(path: Path) -> None:
-    with open_ledger(path) as first:
+def test_a_ledger_opened_again_is_the_same(database: Path | Postgres) -> None:
+    with open_ledger(database) as first:
         first.append_all(("a", {"n": n}) for n in range(5))
         root = first.root()
-    with open_ledger(path) as second:
+    with open_ledger(database) as second:
         assert (second.size, second.root()) == (5, root)
         assert second.append("b", {}) == 5
 
@@ -165,11 +173,11 @@ def test_nothing_appended_at_once_is_nothing(ledger: Ledger) -> None:
     assert ledger.size == 0
 
 
-def test_the_file_is_private_and_durable_by_settings(ledger: Ledger, path: Path) -> None:
-    ledger.append("a", {})
+def test_the_file_is_private_and_durable_by_settings(filed: Ledger, path: Path) -> None:
+    filed.append("a", {})
     for file in path.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0, file.name
-    db = ledger._store._db
+    db = filed._store._db
     assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     assert db.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
 
@@ -191,24 +199,24 @@ def test_the_file_is_private_and_durable_by_settings(ledger: Ledger, path: Path)
     ],
 )
 def test_the_file_itself_refuses_to_change_what_is_in_it(
-    ledger: Ledger, path: Path, statement: str
+    filed: Ledger, path: Path, statement: str
 ) -> None:
-    ledger.append_all(("a", {"n": n}) for n in range(3))
-    root = ledger.root()
+    filed.append_all(("a", {"n": n}) for n in range(3))
+    root = filed.root()
     with sqlite3.connect(path) as db, pytest.raises(sqlite3.IntegrityError, match="append only"):
         db.execute(statement)
     db.close()
-    assert (ledger.audit().size, ledger.root()) == (3, root)
+    assert (filed.audit().size, filed.root()) == (3, root)
 
 
-def test_another_origin_or_key_cannot_continue_a_ledger(path: Path) -> None:
-    open_ledger(path).close()
+def test_another_origin_or_key_cannot_continue_a_ledger(database: Path | Postgres) -> None:
+    open_ledger(database).close()
     with pytest.raises(LedgerInconsistent, match="another origin"):
-        open_ledger(path, origin="sealtrain/ledger/other")
+        open_ledger(database, origin="sealtrain/ledger/other")
     other = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32))
     with pytest.raises(LedgerInconsistent, match="another key_id"):
-        open_ledger(path, signer=other)
-    open_ledger(path).close()
+        open_ledger(database, signer=other)
+    open_ledger(database).close()
 
 
 def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path: Path) -> None:
@@ -265,8 +273,8 @@ def test_many_threads_append_through_one_ledger(ledger: Ledger) -> None:
     assert ledger.audit().size == 100
 
 
-def test_two_ledgers_on_one_file_take_turns(path: Path) -> None:
-    with open_ledger(path) as first, open_ledger(path) as second:
+def test_two_ledgers_in_one_place_take_turns(database: Path | Postgres) -> None:
+    with open_ledger(database) as first, open_ledger(database) as second:
         for number in range(10):
             assert first.append("a", {"n": number}) == 2 * number
             assert second.append("b", {"n": number}) == 2 * number + 1

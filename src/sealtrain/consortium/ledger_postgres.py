@@ -1,0 +1,277 @@
+"""Where a ledger lives: a schema of its own in a PostgreSQL database.
+
+- The tables are those of the SQLite file (``ledger_store``), with the same hashes. No migration
+  touches them.
+- One advisory lock for every appending transaction: writers in several processes take turns, and
+  each reads the size after it has the lock.
+- Triggers refuse to update, delete, truncate or skip anything, also while a server replicates.
+  They stop mistakes, not somebody who owns the database; for that there are ``recompute`` and
+  checkpoints kept elsewhere.
+- A connection that broke is made anew, and then the newest head that was computed here must still
+  be there: a server put in the place of another may have lost what that one had acknowledged.
+
+Roots never change once written, so those read or written last are kept in memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any, Final, LiteralString
+
+import psycopg
+
+from sealtrain.consortium.ledger_schema import MAKE, STRUCTURE, structure
+from sealtrain.consortium.ledger_tree import another_meta, grown, recomputed, subtree, tampered
+from sealtrain.consortium.postgres import Postgres, is_unreachable, unreachable
+from sealtrain.errors import LedgerInconsistent
+
+__all__ = ["PostgresLedger"]
+
+_KEPT_NODES: Final = 1 << 14
+_BATCH: Final = 1000
+
+_SAY: Final = "INSERT INTO sealtrain_ledger.meta (name, value) VALUES (%s, %s)"
+_SAID: Final = "SELECT name, value FROM sealtrain_ledger.meta"
+_SIZE: Final = "SELECT coalesce(max(i) + 1, 0) FROM sealtrain_ledger.entry"
+_NODE: Final = "SELECT hash FROM sealtrain_ledger.node WHERE level = %s AND i = %s"
+_ENTRIES: Final = "SELECT data FROM sealtrain_ledger.entry WHERE i >= %s ORDER BY i LIMIT %s"
+_ALL_ENTRIES: Final = "SELECT i, data FROM sealtrain_ledger.entry ORDER BY i"
+_ALL_NODES: Final = (
+    "SELECT level, i, hash FROM sealtrain_ledger.node ORDER BY (i + 1) << level, level"
+)
+# The lock is the number of "STLG", as in the head of the file of ledger_store.
+_BEGIN: Final = "BEGIN; SELECT pg_advisory_xact_lock(1398033479)"
+_APPEND: Final = """
+WITH entries AS (
+    INSERT INTO sealtrain_ledger.entry (i, data)
+    SELECT %(first)s + n - 1, data
+    FROM unnest(%(data)s::bytea[]) WITH ORDINALITY AS given (data, n) ORDER BY n
+)
+INSERT INTO sealtrain_ledger.node (level, i, hash)
+SELECT * FROM unnest(%(level)s::integer[], %(i)s::bigint[], %(hash)s::bytea[])
+"""
+
+
+class PostgresLedger:
+    """Entries by index and hashes by range, durable once ``append`` returns."""
+
+    def __init__(self, database: Postgres, meta: dict[str, str]) -> None:
+        """Open the ledger of a database, or make one that says ``meta``.
+
+        Args:
+            database: Where.
+            meta: What the ledger must say about itself, such as its origin.
+
+        Raises:
+            LedgerInconsistent: Another structure, or other ``meta``.
+            Unreachable: The database cannot be reached.
+            ConfigError: The server would not keep what it commits.
+        """
+        self._database = database
+        self._kept: dict[tuple[int, int], bytes] = {}
+        self._keeping = threading.Lock()
+        self._seen = (0, b"")  # the largest head computed here
+        # Readers do not wait for a writer that waits for its turn.
+        self._reader = _Line(database, self._still_there)
+        self._writer = _Line(database, self._still_there)
+        try:
+            with self._writer.transaction() as connection:
+                _prepare(connection, database.name, meta)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections. Nothing is lost without it."""
+        for line in (self._reader, self._writer):
+            line.close()
+
+    def size(self) -> int:
+        """Number of entries."""
+        return int(self._reader.rows(_SIZE)[0][0])
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Write entries, all or none, and return the index of the first.
+
+        Raises:
+            Unreachable: They could not be made durable. If the connection broke during the commit,
+                they may be written all the same.
+            LedgerInconsistent: Entries are gone that were there before.
+        """
+        with self._writer.transaction() as connection:
+            first = int(connection.execute(_SIZE).fetchall()[0][0])
+            if first < self._seen[0]:
+                raise _set_back(self._seen[0], first)
+            made = grown(first, entries, self._node)
+            connection.execute(
+                _APPEND,
+                {
+                    "first": first,
+                    "data": list(entries),
+                    "level": [level for level, _ in made],
+                    "i": [place for _, place in made],
+                    "hash": list(made.values()),
+                },
+            )
+        self._keep(made)
+        return first
+
+    def read(self, start: int, limit: int) -> list[bytes]:
+        """Up to ``limit`` entries from index ``start`` on."""
+        rows = self._reader.rows(_ENTRIES, [start, limit])
+        return [bytes(row[0]) for row in rows]
+
+    def subtree(self, start: int, end: int) -> bytes:
+        """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
+        root = subtree(start, end, self._node)
+        if start == 0 and end > self._seen[0]:
+            self._seen = (end, root)
+        return root
+
+    def recompute(self) -> int:
+        """Recompute every hash from the entries and return their number.
+
+        Raises:
+            LedgerInconsistent: An entry or hash is missing, extra or changed.
+        """
+        with _failures(self._database.name), self._database.connect() as connection:
+            connection.execute("SET statement_timeout = 0")  # of a long ledger
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                return recomputed(
+                    _streamed(connection, "entries", _ALL_ENTRIES),
+                    _streamed(connection, "nodes", _ALL_NODES),
+                )
+
+    def _node(self, level: int, place: int) -> bytes:
+        kept = self._kept.get((level, place))
+        if kept is not None:
+            return kept
+        rows = self._reader.rows(_NODE, [level, place])
+        if not rows:
+            raise tampered(f"stored hash {(level, place)} is missing")
+        found = bytes(rows[0][0])
+        self._keep({(level, place): found})
+        return found
+
+    def _keep(self, nodes: dict[tuple[int, int], bytes]) -> None:
+        with self._keeping:
+            self._kept.update(nodes)
+            for place in list(islice(self._kept, max(0, len(self._kept) - _KEPT_NODES))):
+                del self._kept[place]
+
+    def _still_there(self, connection: psycopg.Connection) -> None:
+        """Compare the newest head that was computed here with what a new connection shows."""
+        size, root = self._seen
+        if size == 0:
+            return
+
+        def node(level: int, place: int) -> bytes:
+            row = connection.execute(_NODE, [level, place]).fetchone()
+            if row is None:
+                raise _set_back(size, "fewer")
+            return bytes(row[0])
+
+        if subtree(0, size, node) != root:
+            raise _set_back(size, "another history")
+
+
+class _Line:
+    """One connection, made anew when it broke; any thread may use it, one at a time."""
+
+    def __init__(self, database: Postgres, made: Callable[[psycopg.Connection], None]) -> None:
+        self._database = database
+        self._made = made
+        self._lock = threading.RLock()
+        self._connection: psycopg.Connection | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def rows(self, query: LiteralString, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query that changes nothing."""
+        with self._lock, _failures(self._database.name):
+            return self._first(query, parameters).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection]:
+        """A transaction that holds the ledger's lock."""
+        with self._lock, _failures(self._database.name):
+            connection = self._first(_BEGIN).connection
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _first(self, query: LiteralString, parameters: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
+        """The first statement of something: on a broken connection nothing happened yet."""
+        connection = self._connection
+        if connection is not None:
+            try:
+                return connection.execute(query, parameters or None)
+            except psycopg.OperationalError:
+                if not connection.broken and not connection.closed:
+                    raise
+                self.close()
+        connection = self._database.connect()
+        try:
+            self._made(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection.execute(query, parameters or None)
+
+
+def _prepare(connection: psycopg.Connection, name: str, meta: dict[str, str]) -> None:
+    if not structure(connection):
+        connection.execute(MAKE)
+        for item in sorted(meta.items()):
+            connection.execute(
+                "INSERT INTO sealtrain_ledger.meta (name, value) VALUES (%s, %s)", item
+            )
+    if structure(connection) != STRUCTURE:
+        raise tampered("its tables or its append-only triggers were changed")
+    said: dict[str, str] = dict(
+        connection.execute("SELECT name, value FROM sealtrain_ledger.meta").fetchall()
+    )
+    for key in sorted(said | meta):
+        if meta.get(key) != said.get(key):
+            raise another_meta(name, key, said.get(key), meta.get(key))
+
+
+def _streamed(connection: psycopg.Connection, name: str, query: LiteralString) -> Iterator[Any]:
+    """Rows of a query that may be longer than memory."""
+    with connection.cursor(name) as cursor:
+        cursor.itersize = _BATCH
+        cursor.execute(query)
+        yield from cursor
+
+
+@contextmanager
+def _failures(name: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        if is_unreachable(error):
+            raise unreachable(name, error) from error
+        raise tampered(f"PostgreSQL reports {type(error).__name__}") from error
+
+
+def _set_back(size: int, got: object) -> LedgerInconsistent:
+    return LedgerInconsistent(
+        "the database lost entries of the ledger that were there before",
+        check="ledger size",
+        got=got,
+        expected=f"the history of {size} entries that this broker has seen",
+        hint="a standby that lagged, or an old copy, was put in its place: see the operator guide",
+    )
