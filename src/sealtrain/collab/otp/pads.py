@@ -1,0 +1,107 @@
+"""Pads: masks and their products, from whoever may make them (spec/one-time-pads.md §4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sealtrain.base.secret import Secret
+from sealtrain.collab.otp.exact import ExactProduct
+from sealtrain.collab.otp.masks import Masks
+from sealtrain.collab.otp.matrix import Direction, PublicMatrix
+from sealtrain.training import quiet
+
+quiet.silence()
+
+import torch  # noqa: E402  # after silence()
+
+__all__ = ["InGuest", "Pad", "Pads", "Supplier"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pad:
+    """For one product. Centred int32.
+
+    Attributes:
+        mask: R, (t, n).
+        product: U = R M, (t, m).
+    """
+
+    mask: torch.Tensor
+    product: torch.Tensor
+
+
+class Supplier(Protocol):
+    """Who says what U is. What it says is checked together with the product."""
+
+    def begin(self, secret: Secret) -> None:
+        """Learn the pad secret of a guest that begins. Called once.
+
+        Raises:
+            UsageError: Called before.
+        """
+        ...
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Learn a matrix."""
+        ...
+
+    def product(
+        self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """U of the rows of ``mask``, which are those from ``first`` on in their stream.
+
+        Raises:
+            PadsRefused: There is none.
+        """
+        ...
+
+
+class InGuest:
+    """The guest multiplies its masks itself. Trusts nobody and saves nothing.
+
+    Args:
+        exact: How it multiplies.
+    """
+
+    def __init__(self, exact: ExactProduct) -> None:
+        self._exact = exact
+
+    def begin(self, secret: Secret) -> None:
+        """Nothing to learn: the masks are given."""
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Nothing to learn: the matrix is given."""
+
+    def product(
+        self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """As ``Supplier.product``."""
+        return self._exact.product(mask, matrix.factor(direction))
+
+
+class Pads:
+    """Pads of one beginning. Every row is given out once.
+
+    Args:
+        secret: 32 bytes drawn for this beginning (``drawn_secret``).
+        supplier: Who makes the products.
+    """
+
+    def __init__(self, secret: Secret, supplier: Supplier) -> None:
+        self._masks = Masks(secret)
+        self._supplier = supplier
+        supplier.begin(secret)
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Have the supplier know a matrix."""
+        self._supplier.admit(matrix)
+
+    def take(self, matrix: PublicMatrix, direction: Direction, rows: int) -> Pad:
+        """A pad that was never given out.
+
+        Raises:
+            PadsRefused: There is none left, or this process may not have any.
+        """
+        first, mask = self._masks.rows(matrix, direction, rows)
+        return Pad(mask, self._supplier.product(matrix, direction, first, mask))

@@ -1,0 +1,165 @@
+"""One-time pads against vectors of an independent generator (tools/vectorgen/one_time_pads.py)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sealtrain.base.secret import Secret
+from sealtrain.collab.otp.exact import ExactProduct, Float64, Int8Limb
+from sealtrain.collab.otp.field import added, limbs, subtracted, times_vectors
+from sealtrain.collab.otp.freivalds import Freivalds
+from sealtrain.collab.otp.masks import Masks, MaskStream, accepted
+from sealtrain.collab.otp.matrix import DIRECTIONS, PublicMatrix
+from sealtrain.collab.otp.pads import InGuest, Pads
+from sealtrain.collab.otp.pool import Pool
+from sealtrain.errors import SealtrainError, error_by_code
+from sealtrain.keys.derive import derive
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "vectors" / "one-time-pads"
+BACKENDS: list[ExactProduct] = [Float64(), Int8Limb()]
+
+
+def vectors(name: str, part: str = "vectors") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))[part]
+    assert found
+    return found
+
+
+def int32(rows: list[list[int]]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+def public(rows: list[list[int]]) -> PublicMatrix:
+    return PublicMatrix(torch.tensor(rows, dtype=torch.int8))
+
+
+def comment(vector: dict[str, Any]) -> str:
+    return str(vector["comment"])
+
+
+@pytest.mark.parametrize("exact", BACKENDS, ids=lambda exact: exact.name)
+@pytest.mark.parametrize("vector", vectors("field"), ids=comment)
+def test_a_product_in_the_field_is_the_vectors(exact: ExactProduct, vector: dict[str, Any]) -> None:
+    matrix = torch.tensor(vector["matrix"], dtype=torch.int8)
+    assert exact.product(int32(vector["elements"]), matrix).tolist() == vector["product"]
+
+
+@pytest.mark.parametrize("vector", vectors("matrices"), ids=comment)
+def test_a_layers_matrix_is_the_vectors(vector: dict[str, Any]) -> None:
+    weight, values = vector["weight"], vector["values"]
+    if isinstance(weight[0], float):  # one number, many times
+        weight, values = ([row * vector["inputs"]] for row in (weight, values))
+    matrix, scale = PublicMatrix.stacked([torch.tensor(weight)])
+    assert matrix.values.tolist() == values
+    assert scale.tolist() == vector["scales"]
+    assert matrix.digest.hex() == vector["digest"]
+    assert {way: matrix.largest(way) for way in DIRECTIONS} == vector["largest"]
+
+
+@pytest.mark.parametrize("vector", vectors("pads", "streams"), ids=lambda vector: vector["purpose"])
+def test_a_stream_is_the_vectors_however_it_is_read(vector: dict[str, Any]) -> None:
+    matrix, direction = public(vector["matrix"]), vector["direction"]
+    secret = Secret(bytes.fromhex(vector["secret"]))
+    key = derive(secret, vector["purpose"], matrix.digest.hex(), direction)
+    assert key.reveal().hex() == vector["key"]
+    assert MaskStream(key, vector["width"]).rows(4).tolist() == vector["rows"]
+    masks = Masks(secret, vector["purpose"])
+    pieces = [masks.rows(matrix, direction, count) for count in (1, 2, 1)]
+    assert [first for first, _ in pieces] == [0, 1, 3]
+    assert torch.cat([rows for _, rows in pieces]).tolist() == vector["rows"]
+
+
+def test_the_one_word_that_is_no_element_is_skipped() -> None:
+    (vector,) = vectors("pads", "words")
+    elements = accepted(bytearray.fromhex(vector["data"]))
+    zero = torch.zeros_like(elements)
+    assert subtracted(elements, zero).tolist() == vector["elements"]
+
+
+def test_a_stream_fills_up_what_was_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    (vector,) = vectors("pads", "words")
+    rest = bytearray.fromhex(vector["data"])
+
+    def cipher(stream: MaskStream, size: int) -> bytearray:
+        taken = rest[:size]
+        del rest[:size]
+        return taken
+
+    monkeypatch.setattr(MaskStream, "_encrypted", cipher)
+    stream = MaskStream(Secret(bytes(32)), len(vector["elements"]))
+    assert stream.rows(1).tolist() == [vector["elements"]]
+    assert not rest
+
+
+@pytest.mark.parametrize("exact", BACKENDS, ids=lambda exact: exact.name)
+@pytest.mark.parametrize("vector", vectors("products"), ids=comment)
+def test_every_number_of_a_product_is_the_vectors(
+    exact: ExactProduct, vector: dict[str, Any]
+) -> None:
+    matrix, direction = public(vector["matrix"]), vector["direction"]
+    entries = int32(vector["entries"])
+    pads = Pads(Secret(bytes.fromhex(vector["pad_secret"])), InGuest(exact))
+    pad = pads.take(matrix, direction, len(entries))
+    assert pad.mask.tolist() == vector["mask"]
+    assert pad.product.tolist() == vector["mask_product"]
+    hidden = added(entries, pad.mask)
+    assert hidden.tolist() == vector["hidden"]
+    answer = exact.product(hidden, matrix.factor(direction))
+    assert answer.tolist() == vector["answer"]
+    result = subtracted(answer, pad.product)
+    assert result.tolist() == vector["result"]
+    drawn = int32(vector["check_vectors"])
+    images = times_vectors(matrix.factor(direction), limbs(drawn))
+    assert images.tolist() == vector["check_images"]
+    checks = Freivalds(Secret(bytes.fromhex(vector["check_secret"])), vectors=drawn.shape[1])
+    digits, kept = checks._vectors(matrix, direction)
+    assert torch.equal(digits, limbs(drawn))
+    assert kept.tolist() == vector["check_images"]
+    assert checks.checked(matrix, direction, entries, result) is result
+
+
+@pytest.mark.parametrize("vector", vectors("pool"), ids=comment)
+def test_a_pool_gives_its_products_or_is_refused(vector: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "pool"
+    path.write_bytes(base64.b64decode(vector["file"]))
+    matrix, secret = public(vector["matrix"]), Secret(bytes.fromhex(vector["secret"]))
+
+    def read() -> dict[str, list[list[int]]]:
+        pool = Pool(path)
+        try:
+            pool.begin(secret)
+            pool.admit(matrix)
+            found = {}
+            for direction in DIRECTIONS:
+                rows = len(vector["products"][direction])
+                mask = torch.zeros(rows, 1)
+                got = pool.product(matrix, direction, vector["first"], mask)
+                found[direction] = got.tolist()
+            return found
+        finally:
+            pool.close()
+
+    if vector["refused"] is None:
+        assert read() == vector["products"]
+        return
+    with pytest.raises(SealtrainError) as refused:
+        read()
+    assert type(refused.value) is error_by_code(vector["refused"])
+
+
+def test_the_generator_gives_the_published_files(tmp_path: Path) -> None:
+    script = REPOSITORY / "tools" / "vectorgen" / "one_time_pads.py"
+    assert "import sealtrain" not in script.read_text("utf-8")
+    assert "from sealtrain" not in script.read_text("utf-8")
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_bytes() for path in FOLDER.iterdir()}
