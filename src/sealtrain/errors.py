@@ -62,6 +62,7 @@
     │   │   ├── ChallengeExpired   challenge-expired
     │   │   ├── DatasetUnknown     dataset-unknown
     │   │   ├── DatasetMismatch    dataset-mismatch
+    │   │   ├── DatasetWithdrawn   dataset-withdrawn
     │   │   ├── BudgetSpent        budget-spent
     │   │   ├── LeaseStale         lease-stale
     │   │   ├── LeaseUnknown       lease-unknown
@@ -151,6 +152,7 @@ __all__ = [
     "DataInvalid",
     "DatasetMismatch",
     "DatasetUnknown",
+    "DatasetWithdrawn",
     "DebugGuest",
     "DecryptionLost",
     "EgressRefused",
@@ -638,6 +640,12 @@ class DatasetMismatch(ReleaseRefused):
     """The dataset offered is not the dataset its owner signed."""
 
     code = "dataset-mismatch"
+
+
+class DatasetWithdrawn(ReleaseRefused):
+    """The owner of a dataset took it back for good."""
+
+    code = "dataset-withdrawn"
 
 
 class BudgetSpent(ReleaseRefused):

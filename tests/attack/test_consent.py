@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audited_world import audited, renewed
 from release_world import DAY, ReleaseWorld, release_world
 
-from sealtrain.base.canonical import canonical_json
-from sealtrain.consortium.audit import Auditor, AuditReport
 from sealtrain.errors import (
     ApprovalExpired,
     ApprovalRevoked,
@@ -20,8 +19,6 @@ from sealtrain.errors import (
     SealtrainError,
 )
 from sealtrain.records.needs import Needs
-from sealtrain.release.grant import Grant, renew
-from sealtrain.release.transcript import ledger_origin
 
 pytestmark = pytest.mark.claim("C45")
 
@@ -57,28 +54,13 @@ def refused(world: ReleaseWorld, error: type[SealtrainError], **changed: Any) ->
     return caught.value
 
 
-def renewed(world: ReleaseWorld, grant: Grant) -> Grant:
-    return renew(world.wire, world.attest(), world.collect(world.guest()), grant)
-
-
-def audited(world: ReleaseWorld) -> AuditReport:
-    auditor = Auditor(
-        world.consortium,
-        world.keyring.signer.public,
-        origin=ledger_origin(world.consortium.consortium_id),
-    )
-    for entry in world.ledger.entries():
-        auditor.entry(canonical_json(entry))
-    return auditor.finish()
-
-
 def test_a_model_leaves_only_with_the_owners_that_takes(tmp_path: Path) -> None:
     with world_of(tmp_path, {"approve": 1, "export_model": 3}, A, B) as world:
         error = refused(world, ApprovalsMissing)
         assert error.expected == "3 of 3 owners for export_model"
         assert error.owner == C
         world.approve(C)
-        assert world.obtain().data_keys
+        assert world.obtain().keys
         assert audited(world).holds
 
 
@@ -87,13 +69,13 @@ def test_more_than_the_strictest_log_takes_its_own_threshold(tmp_path: Path) -> 
     with world_of(tmp_path, rules, A, logs="error-summary") as world:
         assert "raise_logging" in str(refused(world, ApprovalsMissing).expected)
         world.approve(B)
-        assert world.obtain().data_keys
+        assert world.obtain().keys
 
 
 def test_the_strictest_log_does_not_take_it(tmp_path: Path) -> None:
     rules = {"approve": 1, "export_model": 1, "raise_logging": 3}
     with world_of(tmp_path, rules, A) as world:
-        assert world.obtain().data_keys
+        assert world.obtain().keys
 
 
 def test_an_approval_that_understates_what_the_recipe_needs_does_not_count(tmp_path: Path) -> None:
@@ -116,7 +98,7 @@ def test_data_is_not_used_without_its_owner_whatever_the_majority(tmp_path: Path
             f"the recipe reads data of {C}, who did not approve it",
         )
         world.approve(C)
-        assert world.obtain().data_keys
+        assert world.obtain().keys
 
 
 def test_asking_for_the_others_data_only_does_not_get_around_the_owner(tmp_path: Path) -> None:
@@ -219,6 +201,6 @@ def test_an_approval_in_time_counts_to_its_last_second(tmp_path: Path) -> None:
     with world_of(tmp_path, OWN_DATA, A, B) as world:
         world.approve(C, not_after=world.clock() + DAY)
         world.clock.advance(DAY)
-        assert world.obtain().data_keys
+        assert world.obtain().keys
         world.clock.advance(1)
         refused(world, ApprovalExpired)

@@ -17,6 +17,7 @@ _REFERENCES = {
     "decisions": "SELECT ledger_index, digest FROM decisions",
     "datasets": "SELECT ledger_index, digest FROM datasets",
     "manifests": "SELECT ledger_index, digest FROM manifests",
+    "withdrawals": "SELECT ledger_index, digest FROM withdrawals",
     "reservations": "SELECT ledger_index, run_id FROM reservations",
 }
 _NOTES = "SELECT size, note FROM cosigned ORDER BY size"

@@ -56,7 +56,12 @@ _MAX_FILE: Final = 1 << 40
 _BUSY_SECONDS: Final = 20.0
 _BLOCK: Final = 1 << 20
 # Tables whose rows name an entry of the ledger, and the field of the entry that names the row.
-_RECORDED: Final = {"decisions": "digest", "datasets": "digest", "manifests": "manifest_digest"}
+_RECORDED: Final = {
+    "decisions": "digest",
+    "datasets": "digest",
+    "withdrawals": "digest",
+    "manifests": "manifest_digest",
+}
 
 
 class BackupFile(StrictModel):

@@ -127,6 +127,13 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
         "Register a dataset",
     )
     owned(
+        "/v1/withdrawals",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.withdraw(asked),
+        "Withdraw datasets for good",
+    )
+    owned(
         "/v1/ledger/cosignatures",
         CosignedCheckpoint,
         CosignedPage,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
@@ -22,6 +23,8 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
+from sealtrain.consortium.uses import outputs_entry
+from sealtrain.consortium.withdrawals import SignedWithdrawal, verify_withdrawal
 from sealtrain.errors import (
     ApprovalExpired,
     DatasetMismatch,
@@ -34,7 +37,13 @@ from sealtrain.manifest.trust import Trust, TrustedBroker
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.facts import RunState
-from sealtrain.release.messages import Accepted, EnvelopeDocument, TallyAnswer
+from sealtrain.release.messages import (
+    Accepted,
+    EnvelopeDocument,
+    RegisteredDatasets,
+    TallyAnswer,
+)
+from sealtrain.release.withdrawn import none_withdrawn
 
 __all__ = ["Registry"]
 
@@ -78,6 +87,20 @@ class Registry:
             self._refuse("dataset", envelope.digest, error)
             raise
 
+    def withdraw(self, document: EnvelopeDocument) -> Accepted:
+        """Record that an owner took datasets back: no release, no renewal, for good.
+
+        Raises:
+            Refused: Not signed by an owner of this consortium, malformed, or of another's data.
+        """
+        envelope = document.envelope()
+        try:
+            signed = verify_withdrawal(envelope, self._parts.consortium)
+            return self._record_withdrawal(signed)
+        except SealtrainError as error:
+            self._refuse("withdrawal", envelope.digest, error)
+            raise
+
     def submit_manifest(self, data: bytes) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.
 
@@ -91,14 +114,22 @@ class Registry:
         """
         digest = sha256_hex(data)
         try:
-            run_id = read_manifest(data).predicate.run.run_id
+            read = read_manifest(data)
+            run_id = read.predicate.run.run_id
             with self._parts.store.transaction() as transaction:
                 run = transaction.run(run_id)
             verify_manifest(data, self._trust(run_id, run), artefacts=None, now=self._parts.clock())
-            return self._record_manifest(digest, run_id)
+            outputs = outputs_entry([(one.name, one.sha256) for one in read.subjects])
+            return self._record_manifest(digest, run_id, outputs)
         except SealtrainError as error:
             self._refuse("manifest", digest, error)
             raise
+
+    def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
+        """Which datasets are registered here for a deployment."""
+        with self._parts.store.transaction() as transaction:
+            ids = transaction.registered(app_id=app_id, compose_hash=compose_hash)
+        return RegisteredDatasets(dataset_ids=ids)
 
     def tally(self, target: Target) -> TallyAnswer:
         """Where a target's approval stands now, with the signed decisions on it, oldest first.
@@ -146,11 +177,12 @@ class Registry:
     def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
         digest = envelope.digest
         with self._parts.store.transaction() as transaction:
+            none_withdrawn(transaction.withdrawals.involved("", [manifest.dataset_id]))
             known = transaction.manifests_of_dataset(manifest.dataset_id)
             before = known.get((manifest.app_id, manifest.compose_hash))
             if before is not None and before[1] == digest:
                 return self._accepted(before[0], digest)
-            self._same_owner(manifest, known.values())
+            self._same_owner(manifest.owner, manifest.owner_id, known.values())
             self._succeeds(manifest, before)
             index = self._parts.ledger.append("dataset", dataset_entry(manifest, envelope))
             transaction.put_dataset(
@@ -163,15 +195,29 @@ class Registry:
             )
         return self._accepted(index, digest)
 
-    def _same_owner(self, manifest: DatasetManifest, known: Iterable[StoredDocument]) -> None:
+    def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:
+        owner, named = signed.owner, signed.withdrawal.datasets
+        with self._parts.store.transaction() as transaction:
+            index = transaction.withdrawals.submitted(signed.digest)
+            if index is None:
+                for dataset_id in named:
+                    known = transaction.manifests_of_dataset(dataset_id)
+                    self._same_owner(owner.name, owner.owner_id, known.values())
+                index = self._parts.ledger.append("withdrawal", signed.entry)
+                transaction.withdrawals.add(
+                    named, owner=owner.name, digest=signed.digest, ledger_index=index
+                )
+        return self._accepted(index, signed.digest)
+
+    def _same_owner(self, owner: str, owner_id: str, known: Iterable[StoredDocument]) -> None:
         for _index, _digest, envelope in known:
             before = verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
-            if before.owner_id != manifest.owner_id:
+            if before.owner_id != owner_id:
                 raise DatasetMismatch(
                     "another owner registered this dataset id",
                     check="dataset owner",
-                    owner=manifest.owner,
-                    got=manifest.owner,
+                    owner=owner,
+                    got=owner,
                     expected=before.owner,
                     hint="a dataset id is random and made by sealing; seal your own data",
                 )
@@ -209,7 +255,9 @@ class Registry:
             simulated="refuse" if policy.simulator_root is None else "accept-insecure",
         )
 
-    def _record_manifest(self, digest: str, run_id: str) -> Accepted:
+    def _record_manifest(
+        self, digest: str, run_id: str, outputs: list[JsonValue] | None
+    ) -> Accepted:
         with self._parts.store.transaction() as transaction:
             index = transaction.manifest(digest)
             if index is None:
@@ -222,7 +270,8 @@ class Registry:
                         expected=f"at most {self._parts.limits.manifests_per_run}",
                     )
                 index = self._parts.ledger.append(
-                    "manifest", {"run_id": run_id, "manifest_digest": digest}
+                    "manifest",
+                    {"run_id": run_id, "manifest_digest": digest, "outputs": outputs},
                 )
                 transaction.add_manifest(digest, run_id, ledger_index=index)
         return self._accepted(index, digest)

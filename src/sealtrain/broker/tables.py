@@ -26,8 +26,10 @@ __all__ = [
     "metadata",
     "nonces",
     "reservations",
+    "run_datasets",
     "runs",
     "tokens",
+    "withdrawals",
 ]
 
 metadata = sa.MetaData(
@@ -148,4 +150,20 @@ tokens = sa.Table(
     sa.Column("scope", sa.Text, nullable=False),
     sa.Column("made_at", sa.BigInteger, nullable=False),
     sa.Column("not_after", sa.BigInteger, nullable=False),
+)
+
+run_datasets = sa.Table(
+    "run_datasets",
+    metadata,
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.run_id"), primary_key=True),
+    sa.Column("dataset_id", sa.Text, primary_key=True),
+)
+
+withdrawals = sa.Table(
+    "withdrawals",
+    metadata,
+    sa.Column("dataset_id", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True, index=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )

@@ -54,6 +54,8 @@ class References:
     """Digest of the envelope."""
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Digest of the run manifest."""
+    withdrawals: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
     reservations: Mapping[int, str] = field(default_factory=dict)
     """Run id."""
 
@@ -242,6 +244,7 @@ class Auditor:
             (_DECISIONS, references.decisions),
             (("dataset",), references.datasets),
             (("manifest",), references.manifests),
+            (("withdrawal",), references.withdrawals),
             (("release",), references.reservations),
         ]
         for kinds, wanted in expected:
@@ -253,17 +256,20 @@ class Auditor:
                         f"the broker's database has a {kinds[0]} {value} at this place",
                         index,
                     )
-        decided = {index for index, (kind, _) in self._named.items() if kind in _DECISIONS}
-        for index in sorted(decided - references.decisions.keys()):
+        kept = {*references.decisions, *references.withdrawals}
+        decided = {index for index, (kind, _) in self._named.items() if kind in _KEPT}
+        for index in sorted(decided - kept):
             self.found("database", "the broker's database has lost this decision", index)
 
 
 _DECISIONS = ("approval", "revocation")
+_KEPT = (*_DECISIONS, "withdrawal")
 # The field of an entry that the broker's database knows too.
 _REFERRED = {
     "approval": "digest",
     "revocation": "digest",
     "dataset": "digest",
+    "withdrawal": "digest",
     "manifest": "manifest_digest",
     "release": "run_id",
 }

@@ -8,7 +8,7 @@ and what the broker did is judged by the owners' documents before it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -19,6 +19,8 @@ from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally,
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.uses import MAX_OUTPUTS
+from sealtrain.consortium.withdrawals import verify_withdrawal
 from sealtrain.errors import LedgerInconsistent, SealtrainError
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.needs import Needs
@@ -59,9 +61,15 @@ class _Granted(StrictModel):
     privacy: tuple[_Reserved, ...] = ()
 
 
+class _Output(StrictModel):
+    name: str = Field(max_length=1024)
+    sha256: Hex64
+
+
 class _Recorded(StrictModel):
     run_id: Hex32
     manifest_digest: Hex64
+    outputs: tuple[_Output, ...] | None = Field(max_length=MAX_OUTPUTS)
 
 
 class _Booted(StrictModel):
@@ -89,7 +97,9 @@ class EntryRules:
         self._tallies: dict[tuple[Target, Needs], tuple[int, Tally]] = {}
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
         self._owner_of: dict[str, str] = {}
+        self._withdrawn: dict[str, str] = {}
         self._runs: dict[str, tuple[Target, str]] = {}
+        self._given: defaultdict[str, set[str]] = defaultdict(set)
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
         self.unknown: Counter[str] = Counter()
@@ -107,6 +117,7 @@ class EntryRules:
             "approval": self._decision,
             "revocation": self._decision,
             "dataset": self._dataset,
+            "withdrawal": self._withdrawal,
             "release": self._granted,
             "renewal": self._granted,
             "manifest": self._manifest,
@@ -143,10 +154,26 @@ class EntryRules:
         yield from self._repeated("dataset manifest", envelope.digest)
         if self._owner_of.setdefault(manifest.dataset_id, manifest.owner) != manifest.owner:
             yield f"dataset {manifest.dataset_id} belonged to another owner"
+        yield from self._taken_back([manifest.dataset_id], "is registered")
         if before is not None and manifest.previous != before[0]:
             yield f"it does not continue the manifest {before[0]} before it"
         self._datasets[key] = (envelope.digest, manifest)
         yield from _differences(body, dataset_entry(manifest, envelope))
+
+    def _withdrawal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        signed = verify_withdrawal(Envelope.from_dict(body.get("envelope")), self._consortium)
+        yield from self._repeated("withdrawal", signed.digest)
+        for dataset_id in signed.withdrawal.datasets:
+            if self._owner_of.get(dataset_id, signed.owner.name) != signed.owner.name:
+                yield f"dataset {dataset_id} is another owner's"
+                continue
+            self._withdrawn[dataset_id] = signed.owner.name
+        yield from _differences(body, signed.entry)
+
+    def _taken_back(self, dataset_ids: Iterable[str], what: str) -> Iterator[str]:
+        for dataset_id in sorted(self._withdrawn.keys() & set(dataset_ids)):
+            owner = self._withdrawn[dataset_id]
+            yield f"dataset {dataset_id} {what} although {owner} had withdrawn it"
 
     def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
         grant = load_model(_Granted, body, LedgerInconsistent, kind)
@@ -165,9 +192,12 @@ class EntryRules:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
             if grant.datasets or grant.privacy:
                 yield "a renewal releases and reserves nothing"
+            yield from self._taken_back(self._given[grant.run_id], "stays in use")
             return
         yield from self._repeated("lease", grant.lease_id)
         self._runs[grant.run_id] = (target, grant.lease_id)
+        self._given[grant.run_id].update(one.dataset_id for one in grant.datasets)
+        yield from self._taken_back(self._given[grant.run_id], "is used")
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)

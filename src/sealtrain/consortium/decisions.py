@@ -26,7 +26,7 @@ from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, StrictModel, Timestamp, load_model
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalUnknown, DataInvalid, SignatureInvalid, StatementInvalid
+from sealtrain.errors import ApprovalUnknown, DataInvalid, StatementInvalid
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 from sealtrain.records.needs import Needs
@@ -273,22 +273,7 @@ def verify_decision(
         ApprovalUnknown: Signed by nobody here, or about another consortium.
         StatementInvalid: Signed by an owner but malformed, or dated in the future.
     """
-    if len(envelope.signatures) != 1:
-        raise SignatureInvalid(
-            "a decision carries exactly one signature",
-            check="signatures",
-            got=len(envelope.signatures),
-            expected=1,
-        )
-    owner = consortium.owner_by_key_id(envelope.signatures[0].keyid)
-    if owner is None:
-        raise ApprovalUnknown(
-            "the decision is signed by nobody in this consortium",
-            check="signer",
-            got=envelope.signatures[0].keyid,
-            expected="the key of " + ", ".join(member.name for member in consortium.owners),
-            hint="sign with the identity that the consortium file lists",
-        )
+    owner = consortium.signer_of(envelope, "decision")
     payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=PAYLOAD_TYPE)
     try:
         document = parse_canonical(payload)

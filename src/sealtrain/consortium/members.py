@@ -24,7 +24,8 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import OwnerName, StrictModel, load_model
-from sealtrain.errors import ConsortiumInvalid, DataInvalid
+from sealtrain.errors import ApprovalUnknown, ConsortiumInvalid, DataInvalid, SignatureInvalid
+from sealtrain.records.dsse import Envelope
 from sealtrain.records.identity import PublicIdentity
 from sealtrain.records.needs import Needs, RecipeAction
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -194,6 +195,35 @@ class Consortium(StrictModel):
             expected=", ".join(owner.name for owner in self.owners),
             hint="use a name from the consortium file",
         )
+
+    def signer_of(self, envelope: Envelope, what: str) -> PublicIdentity:
+        """The owner whose key id the one signature of ``envelope`` names; it is not verified yet.
+
+        Args:
+            envelope: As received.
+            what: Name of the document, for messages.
+
+        Raises:
+            SignatureInvalid: Not one signature.
+            ApprovalUnknown: It names nobody here.
+        """
+        if len(envelope.signatures) != 1:
+            raise SignatureInvalid(
+                f"a {what} carries exactly one signature",
+                check="signatures",
+                got=len(envelope.signatures),
+                expected=1,
+            )
+        owner = self.owner_by_key_id(envelope.signatures[0].keyid)
+        if owner is None:
+            raise ApprovalUnknown(
+                f"the {what} is signed by nobody in this consortium",
+                check="signer",
+                got=envelope.signatures[0].keyid,
+                expected="the key of " + ", ".join(member.name for member in self.owners),
+                hint="sign with the identity that the consortium file lists",
+            )
+        return owner
 
     def owner_by_key_id(self, key_id: str) -> PublicIdentity | None:
         """The owner with that signing key, ``None`` when it is nobody's here."""

@@ -162,6 +162,15 @@ class BrokerClient:
         parsed = Envelope.from_bytes(envelope)
         return _index(self._hand_in("/v1/datasets", envelope, Accepted), parsed.digest)
 
+    def withdraw(self, envelope: Envelope) -> int:
+        """Hand in an owner's withdrawal of datasets; returns its ledger index.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        accepted = self._hand_in("/v1/withdrawals", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
+
     def submit_manifest(self, manifest: bytes) -> int:
         """Have a run's manifest verified and recorded by digest; returns its ledger index.
 

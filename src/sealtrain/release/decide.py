@@ -14,12 +14,13 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 10. approvals                           ``ApprovalRevoked`` ``RecipeChanged`` ``ApprovalExpired``
                                         ``ApprovalsMissing``
 11. run                                 ``RunMismatch``
-12. datasets registered and named       ``DatasetUnknown``
+12. nothing of the run withdrawn        ``DatasetWithdrawn`` (``release.withdrawn``)
+    datasets registered and named       ``DatasetUnknown``
 13. roots as registered and pinned      ``DatasetMismatch``
 14. privacy budgets, for a new run      ``BudgetSpent`` (``release.budget``)
 15. stanzas open                        ``broker.keyring``, the first place that touches a key
 
-Renewal shares 1-10, then 11-14 of §5. ``admit`` is 1-4, ``decide`` and ``decide_renewal`` are 1-4
+Renewal shares 1-10, then 11-15 of §5. ``admit`` is 1-4, ``decide`` and ``decide_renewal`` are 1-4
 again and the rest, so a caller that forgets ``admit`` still refuses.
 """
 
@@ -57,6 +58,7 @@ from sealtrain.release.facts import (
     RunState,
 )
 from sealtrain.release.messages import DatasetRequest, ReleaseRequest, RenewalRequest
+from sealtrain.release.withdrawn import none_withdrawn
 
 __all__ = ["admit", "decide", "decide_renewal", "same_consortium"]
 
@@ -110,6 +112,7 @@ def decide(
     tally: Tally,
     run: RunState | None,
     registered: Mapping[str, DatasetManifest],
+    withdrawn: Mapping[str, str],
     now: int,
     limits: Limits,
     spent: Mapping[tuple[str, str], float] = MappingProxyType({}),
@@ -123,6 +126,8 @@ def decide(
         tally: Where approval of the requested target stands at ``now``.
         run: The run of that id, ``None`` when there is none.
         registered: Verified manifests of registered datasets, by dataset id.
+        withdrawn: Of the datasets asked for, or given to the run before, those that were withdrawn,
+            with their owners.
         now: The broker's time, seconds since the epoch.
         limits: The broker's bounds.
         spent: Epsilon that runs reserved before, by (owner, dataset name).
@@ -136,6 +141,7 @@ def decide(
     admit(request, challenge, now=now, limits=limits)
     _approved(request, measured, tally, limits)
     _run_fits(request, run)
+    none_withdrawn(withdrawn)  # (12)
     released = tuple(
         _dataset_fits(dataset, request, measured, tally, registered) for dataset in request.datasets
     )
@@ -158,6 +164,7 @@ def decide_renewal(
     tally: Tally,
     run: RunState | None,
     lease: LeaseState | None,
+    withdrawn: Mapping[str, str],
     now: int,
     limits: Limits,
 ) -> Permit:
@@ -186,11 +193,13 @@ def decide_renewal(
             expected=lease.instance_id,
             hint="start a fresh release with resume in this guest",
         )
+    checkpoint = _advance(run.checkpoint, request.checkpoint)
+    none_withdrawn(withdrawn)  # (15)
     return Permit(
         datasets=(),
         approved_by=tally.approved_by,
         not_after=_lease_end(tally, now, limits),
-        checkpoint=_advance(run.checkpoint, request.checkpoint),
+        checkpoint=checkpoint,
     )
 
 

@@ -132,7 +132,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         with pytest.raises(Refused):  # the budget of A is spent
             world.obtain()
         world.broker.ledger.append(
-            "manifest", {"run_id": grant.run_id, "manifest_digest": "d" * 64}
+            "manifest",
+            {"run_id": grant.run_id, "manifest_digest": "d" * 64, "outputs": None},
         )
         with world.store.transaction() as transaction:
             transaction.add_manifest("d" * 64, grant.run_id, ledger_index=world.ledger.size - 1)
@@ -430,7 +431,7 @@ DISHONEST: dict[str, tuple[str, Callable[[History], dict[str, Any]], str]] = {
     ),
     "a manifest of no run": (
         "manifest",
-        lambda _h: {"run_id": "ab" * 16, "manifest_digest": "12" * 32},
+        lambda _h: {"run_id": "ab" * 16, "manifest_digest": "12" * 32, "outputs": []},
         "no keys were released",
     ),
     "a manifest twice": ("manifest", lambda h: body_of(h, "manifest"), "was recorded before"),

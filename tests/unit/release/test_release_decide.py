@@ -35,6 +35,7 @@ from sealtrain.errors import (
     ConsortiumMismatch,
     DatasetMismatch,
     DatasetUnknown,
+    DatasetWithdrawn,
     LeaseStale,
     LeaseUnknown,
     PlatformMismatch,
@@ -157,6 +158,7 @@ class Case:
     run: RunState | None = None
     lease: LeaseState | None = LIVE
     registered: dict[str, DatasetManifest] = field(default_factory=lambda: {DATASET: MANIFEST})
+    withdrawn: dict[str, str] = field(default_factory=dict)
     now: int = NOW
     limits: Limits = LIMITS
 
@@ -168,6 +170,7 @@ class Case:
             tally=self.tally,
             run=self.run,
             registered=self.registered,
+            withdrawn=self.withdrawn,
             now=self.now,
             limits=self.limits,
         )
@@ -181,6 +184,7 @@ class Case:
             tally=self.tally,
             run=self.run or KNOWN,
             lease=self.lease,
+            withdrawn=self.withdrawn,
             now=self.now,
             limits=self.limits,
         )
@@ -242,6 +246,7 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
         replace(with_release(resume=True), run=replace(KNOWN, recipe_hash="ab" * 32)),
         RunMismatch,
     ),
+    ("12 withdrawn", replace(HONEST, withdrawn={DATASET: "hospital-a"}), DatasetWithdrawn),
     ("12 nobody's", replace(HONEST, registered={}), DatasetUnknown),
     ("12 other deployment", with_manifest(compose_hash="ab" * 32), DatasetUnknown),
     ("12 not named", with_manifest(name="payroll"), DatasetUnknown),
@@ -355,6 +360,11 @@ RENEWAL_REFUSALS: list[tuple[str, Callable[[], Case], type[SealtrainError]]] = [
     ("13 instance", lambda: with_lease(instance_id="i-2"), LeaseUnknown),
     ("14 lower", lambda: with_checkpoint(4, digest("five")), CheckpointRefused),
     ("14 other digest", lambda: with_checkpoint(5, digest("other")), CheckpointRefused),
+    (
+        "15 withdrawn",
+        lambda: replace(HONEST, withdrawn={DATASET: "hospital-a"}),
+        DatasetWithdrawn,
+    ),
 ]
 
 

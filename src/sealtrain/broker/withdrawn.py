@@ -1,0 +1,69 @@
+"""The part of a transaction that remembers withdrawals, and which run was given which dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from sealtrain.broker.tables import run_datasets, withdrawals
+
+__all__ = ["Withdrawals"]
+
+_ids: Final[sa.BindParameter[list[str]]] = sa.bindparam("ids", expanding=True)
+# Built once: one query for each release and renewal (see ``broker.statements``).
+_INVOLVED: Final = sa.select(withdrawals.c.dataset_id, withdrawals.c.owner).where(
+    sa.or_(
+        withdrawals.c.dataset_id.in_(_ids),
+        withdrawals.c.dataset_id.in_(
+            sa.select(run_datasets.c.dataset_id).where(
+                run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
+            )
+        ),
+    )
+)
+_GIVEN: Final = sa.select(run_datasets.c.dataset_id).where(
+    run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
+)
+
+
+class Withdrawals:
+    """Reads and writes of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def involved(self, run_id: str, dataset_ids: Sequence[str] = ()) -> dict[str, str]:
+        """Withdrawn datasets among those named and those the run was given: id → owner."""
+        rows = self._connection.execute(_INVOLVED, {"run": run_id, "ids": list(dataset_ids)})
+        return {row.dataset_id: row.owner for row in rows}
+
+    def given(self, run_id: str, dataset_ids: Sequence[str]) -> None:
+        """Record which datasets a run is given now."""
+        known = set(self._connection.execute(_GIVEN, {"run": run_id}).scalars())
+        new = [one for one in dataset_ids if one not in known]
+        if new:
+            self._connection.execute(
+                run_datasets.insert(), [{"run_id": run_id, "dataset_id": one} for one in new]
+            )
+
+    def submitted(self, digest: str) -> int | None:
+        """Ledger index of a withdrawal handed in before, by the digest of its envelope."""
+        found = self._connection.execute(
+            sa.select(withdrawals.c.ledger_index).where(withdrawals.c.digest == digest).limit(1)
+        ).scalar_one_or_none()
+        return None if found is None else int(found)
+
+    def add(
+        self, dataset_ids: Sequence[str], *, owner: str, digest: str, ledger_index: int
+    ) -> None:
+        """Record a withdrawal."""
+        self._connection.execute(
+            withdrawals.insert(),
+            [
+                {"dataset_id": one, "owner": owner, "digest": digest, "ledger_index": ledger_index}
+                for one in dataset_ids
+            ],
+        )

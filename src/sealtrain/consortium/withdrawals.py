@@ -1,0 +1,179 @@
+"""What an owner signs to take datasets back for good. See ``spec/approvals.md`` §6.
+
+A withdrawal is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``. ``verify_withdrawal``
+checks
+
+1. the envelope carries exactly one signature,
+2. by the signing key of an owner of this consortium,
+3. that verifies,
+4. over a canonical document that follows the format, and
+5. that names this consortium, and the signer as the datasets' owner.
+
+It is never refused for its date: a wrong clock must not keep an owner from withdrawing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.models import (
+    Hex32,
+    Hex64,
+    OwnerName,
+    StrictModel,
+    Timestamp,
+    load_canonical,
+    load_model,
+)
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, StatementInvalid
+from sealtrain.records import dsse
+from sealtrain.records.identity import PublicIdentity
+
+__all__ = [
+    "MAX_WITHDRAWN",
+    "PAYLOAD_TYPE",
+    "SignedWithdrawal",
+    "Withdrawal",
+    "sign_withdrawal",
+    "verify_withdrawal",
+]
+
+PAYLOAD_TYPE = "application/vnd.sealtrain.withdrawal+json"
+MAX_WITHDRAWN = 1024
+_MAX_BYTES = 128 << 10
+
+
+class Withdrawal(StrictModel):
+    """The signed document."""
+
+    version: Literal[1]
+    consortium_id: Hex64
+    owner: OwnerName
+    owner_id: Hex64
+    datasets: tuple[Hex32, ...] = Field(min_length=1, max_length=MAX_WITHDRAWN)
+    """Ids of the datasets, in order, none twice."""
+    nonce: Hex32
+    signed_at: Timestamp
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if list(self.datasets) != sorted(set(self.datasets)):
+            raise ValueError("datasets must stand in the order of their ids, none twice")
+        try:
+            from_rfc3339(self.signed_at)
+        except DataInvalid as error:
+            raise ValueError("signed_at names no real time") from error
+        return self
+
+    @classmethod
+    def of(
+        cls,
+        datasets: Iterable[str],
+        *,
+        consortium_id: str,
+        owner: PublicIdentity,
+        signed_at: int,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> Self:
+        """Write a withdrawal.
+
+        Args:
+            datasets: Ids, in any order.
+            consortium_id: The owner's consortium.
+            owner: Whose datasets they are.
+            signed_at: Now, seconds since the epoch.
+            random: Source of the nonce.
+
+        Raises:
+            StatementInvalid: The document would break its format.
+        """
+        document: dict[str, JsonValue] = {
+            "version": 1,
+            "consortium_id": consortium_id,
+            "owner": owner.name,
+            "owner_id": owner.owner_id,
+            "datasets": sorted(set(datasets)),
+            "nonce": random(16).hex(),
+            "signed_at": to_rfc3339(signed_at),
+        }
+        return load_model(cls, document, StatementInvalid, "withdrawal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedWithdrawal:
+    """A withdrawal whose signature was verified, and who signed it."""
+
+    owner: PublicIdentity
+    withdrawal: Withdrawal
+    envelope: dsse.Envelope
+    digest: str
+    """SHA-256 of the envelope's bytes, 64 hex digits."""
+
+    @property
+    def entry(self) -> dict[str, JsonValue]:
+        """Body of the ledger's entry about it."""
+        return {
+            "owner": self.owner.name,
+            "datasets": list(self.withdrawal.datasets),
+            "digest": self.digest,
+            "envelope": self.envelope.to_dict(),
+        }
+
+
+def sign_withdrawal(withdrawal: Withdrawal, signer: dsse.Ed25519Signer) -> dsse.Envelope:
+    """Envelope of ``withdrawal`` under the owner's signing key."""
+    return dsse.sign(canonical_json(withdrawal.to_dict()), PAYLOAD_TYPE, signer)
+
+
+def verify_withdrawal(envelope: dsse.Envelope, consortium: Consortium) -> SignedWithdrawal:
+    """Return what an owner of ``consortium`` withdrew, once the module's checks hold.
+
+    Args:
+        envelope: As received.
+        consortium: The consortium that must be named and whose owners may sign.
+
+    Raises:
+        SignatureInvalid: Not one signature, another payload type, or it does not verify.
+        ApprovalUnknown: Signed by nobody here, or about another consortium.
+        StatementInvalid: Signed by an owner but malformed.
+        DatasetMismatch: An owner withdraws for another owner.
+    """
+    owner = consortium.signer_of(envelope, "withdrawal")
+    payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=PAYLOAD_TYPE)
+    withdrawal = load_canonical(
+        Withdrawal,
+        payload,
+        StatementInvalid,
+        "withdrawal",
+        max_bytes=_MAX_BYTES,
+        check="withdrawal",
+    )
+    if withdrawal.consortium_id != consortium.consortium_id:
+        raise ApprovalUnknown(
+            "the withdrawal is about another consortium",
+            check="consortium",
+            owner=owner.name,
+            got=withdrawal.consortium_id,
+            expected=consortium.consortium_id,
+            hint="withdraw again with the present consortium file",
+        )
+    if (withdrawal.owner, withdrawal.owner_id) != (owner.name, owner.owner_id):
+        raise DatasetMismatch(
+            "the withdrawal names another owner than the one who signed it",
+            check="dataset owner",
+            owner=owner.name,
+            got=f"{withdrawal.owner} {withdrawal.owner_id}",
+            expected=f"{owner.name} {owner.owner_id}",
+            hint="each owner withdraws only their own datasets",
+        )
+    return SignedWithdrawal(
+        owner=owner, withdrawal=withdrawal, envelope=envelope, digest=envelope.digest
+    )

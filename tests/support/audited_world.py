@@ -1,0 +1,25 @@
+"""A release world whose leases are renewed and whose ledger is audited, by its entries alone."""
+
+from __future__ import annotations
+
+from release_world import ReleaseWorld
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.consortium.audit import Auditor, AuditReport
+from sealtrain.release.grant import Grant, renew
+from sealtrain.release.transcript import ledger_origin
+
+
+def renewed(world: ReleaseWorld, grant: Grant) -> Grant:
+    return renew(world.wire, world.attest(), world.collect(world.guest()), grant)
+
+
+def audited(world: ReleaseWorld) -> AuditReport:
+    auditor = Auditor(
+        world.consortium,
+        world.keyring.signer.public,
+        origin=ledger_origin(world.consortium.consortium_id),
+    )
+    for entry in world.ledger.entries():
+        auditor.entry(canonical_json(entry))
+    return auditor.finish()
