@@ -12,7 +12,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import parse_json
-from sealtrain.chain.chainfile import ChainFile
 from sealtrain.chain.node import Node
 from sealtrain.chain.proof import require_extra
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
@@ -203,19 +202,19 @@ def deploy(
     return str(send(web3, account, call, timeout=timeout)["contractAddress"]).lower()
 
 
-def require_chain(web3: Web3, chain: ChainFile) -> None:
-    """Return if the node is of the chain file's chain.
+def require_chain(web3: Web3, chain_id: int) -> None:
+    """Return if the node is of that chain.
 
     Raises:
         ChainUnreachable: It is of another, or does not answer.
     """
     named = told(lambda: web3.eth.chain_id)
-    if named != chain.chain_id:
+    if named != chain_id:
         raise ChainUnreachable(
             "the node is of another chain",
             check="chain id",
             got=named,
-            expected=chain.chain_id,
+            expected=chain_id,
         )
 
 

@@ -20,7 +20,7 @@ from sealtrain.chain.reading import Reader, reading
 from sealtrain.chain.slots import compose_slot
 from sealtrain.errors import ChainRefused
 
-__all__ = ["ChainGate", "counts_until", "opened_gate"]
+__all__ = ["ChainGate", "counts_until", "opened_gate", "require_app", "require_counting"]
 
 _KEPT = 1024
 _FOR_EVER = 2**63
@@ -58,9 +58,7 @@ class ChainGate:
                 return
             self._kept.pop(compose_hash, None)
             [value] = self._reader.read([compose_slot(chain.kind, compose_hash)], now=now).values
-            until = counts_until(chain, value)
-            if now > until:
-                raise _not_allowed(chain, compose_hash, until)
+            until = require_counting(chain, compose_hash, value, now)
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[compose_hash] = (begun + chain.cache_seconds, until)
@@ -102,12 +100,20 @@ def counts_until(chain: ChainFile, value: int) -> int:
     return _FOR_EVER if value & 0xFF == 1 else 0
 
 
-def _not_allowed(chain: ChainFile, compose_hash: str, until: int) -> ChainRefused:
-    return ChainRefused(
-        "the owners' contract on the chain does not allow this deployment"
-        + (" any longer" if until else ""),
-        check="compose hash",
-        got=compose_hash,
-        expected=f"a compose hash that {chain.contract} allows",
-        hint="owners decide with: sealtrain chain approve, or by a proposal to their Safe",
-    )
+def require_counting(chain: ChainFile, compose_hash: str, value: int, now: int) -> int:
+    """Last second at which a compose hash counts, by the value of its slot, if it counts now.
+
+    Raises:
+        ChainRefused: It does not.
+    """
+    until = counts_until(chain, value)
+    if now > until:
+        raise ChainRefused(
+            "the owners' contract on the chain does not allow this deployment"
+            + (" any longer" if until else ""),
+            check="compose hash",
+            got=compose_hash,
+            expected=f"a compose hash that {chain.contract} allows",
+            hint="owners decide with: sealtrain chain approve, or by a proposal to their Safe",
+        )
+    return until

@@ -94,10 +94,8 @@ class Reader:
             ProofInvalid: No agreeing node gives a proof that holds.
             ChainRefused: The contract is not the one that was pinned.
         """
-        head, agreed = self._agreed()
-        self._require_recent(head, now)
         proxied = self.chain.kind == "dstack-app"
-        account = self._proven(head, agreed, [*slots, *([IMPLEMENTATION] if proxied else [])])
+        head, agreed, account = self.account([*slots, *([IMPLEMENTATION] if proxied else [])], now)
         _require_pinned(account, self.chain)
         self._highest = head.number
         return Reading(
@@ -105,6 +103,12 @@ class Reader:
             agreed=tuple(node.host for node in agreed),
             values=account.values[: len(slots)],
         )
+
+    def account(self, slots: Sequence[bytes], now: int) -> tuple[Head, list[Node], Account]:
+        """The contract as it is, not compared with what was pinned. Errors as ``read``."""
+        head, agreed = self._agreed()
+        self._require_recent(head, now)
+        return head, agreed, self._proven(head, agreed, slots)
 
     def _agreed(self) -> tuple[Head, list[Node]]:
         reached = self._told_by(self.nodes, self._height)

@@ -18,6 +18,7 @@ from sealtrain.cli import (
     approvals,
     attest,
     broker,
+    chain,
     checkpoints,
     consortium,
     data,
@@ -70,6 +71,7 @@ _nouns.add_typer(consortium.app, name="consortium")
 _nouns.add_typer(attest.app, name="attest")
 _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")
+_nouns.add_typer(chain.app, name="chain")
 _nouns.add_typer(simulator.app, name="simulator")
 
 app = typer.Typer(

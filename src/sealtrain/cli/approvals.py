@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from sealtrain.consortium.approvals import Tally
     from sealtrain.consortium.decisions import Decision
     from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.lock import Lock
     from sealtrain.records.needs import Needs
 
-__all__ = ["confirm", "register"]
+__all__ = ["confirm", "register", "review"]
 
 approvals_app = typer.Typer(help="Where the approval of a recipe stands.")
 
@@ -59,23 +60,16 @@ def approve(
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.cli.connection import deployment_of, lock_of
-    from sealtrain.cli.recipe import change_lines
     from sealtrain.consortium.datasets import load_dataset_manifest
     from sealtrain.consortium.decisions import DatasetPin, Decision
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
-    from sealtrain.recipe.diff import diff
     from sealtrain.recipe.needs import needs_of
 
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
     before = lock_of(approved_before) if approved_before else None
-    if not as_json:
-        say("You are about to approve" + (" these changes:" if before else ":"))
-        for line in change_lines(diff(before, lock)):
-            say(f"  {line}")
-        say(f"  recipe hash {lock.recipe_hash}")
-        say(f"  it needs: {needs.to_text()}")
+    review(lock, needs, before, quiet=as_json)
     confirm("APPROVE", yes)
     members = Consortium.load(consortium)
     owner = Identity.load(identity).public
@@ -144,6 +138,20 @@ def status(
         target, Consortium.load(consortium), system_clock(), needs=needs_of(lock.recipe)
     )
     emit(as_json, tally.to_dict(), _tally_lines(tally))
+
+
+def review(lock: Lock, needs: Needs, before: Lock | None = None, *, quiet: bool) -> None:
+    """Show an owner what a signature would allow, unless ``quiet``."""
+    from sealtrain.cli.recipe import change_lines
+    from sealtrain.recipe.diff import diff
+
+    if quiet:
+        return
+    say("You are about to approve" + (" these changes:" if before else ":"))
+    for line in change_lines(diff(before, lock)):
+        say(f"  {line}")
+    say(f"  recipe hash {lock.recipe_hash}")
+    say(f"  it needs: {needs.to_text()}")
 
 
 def confirm(word: str, yes: bool) -> None:

@@ -1,0 +1,404 @@
+"""``chain``: owners' decisions on a public chain (spec/chain.md). The extra ``chain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sealtrain.cli import chain_setup
+from sealtrain.cli.approvals import confirm, review
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.chain.chainfile import ChainFile
+    from sealtrain.chain.safe import SafeProposal
+    from sealtrain.consortium.decisions import Decision
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Owners' decisions on a public chain.")
+chain_setup.register(app)
+
+ChainPath = Annotated[Path, typer.Option("--chain", help="The chain file.")]
+KeyFile = chain_setup.KeyFile
+PasswordFile = chain_setup.PasswordFile
+Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
+ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
+Out = Annotated[Path, typer.Option(help="File to write.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")]
+
+_CARRIED_WITHIN = 14 * 86400
+_MAX_FILE = 512 << 10
+
+
+@app.command()
+def status(
+    chain: ChainPath,
+    deployment: Annotated[
+        Path | None, typer.Option(help="app-compose.json: is it allowed now?")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a contract says, proven under a block that enough nodes agree on.
+
+    Leaves with 3 when the deployment is not allowed, with 4 when nothing can be known.
+    """
+    from sealtrain.base.clock import system_clock, to_rfc3339
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.chain.gate import counts_until, require_app, require_counting
+    from sealtrain.chain.reading import reading
+    from sealtrain.chain.slots import COMPOSE, compose_slot, nonce_slot
+    from sealtrain.cli.connection import target_of
+
+    file = load_chain_file(chain)
+    compose_hash, app_id = None, ""
+    slots: list[bytes] = []
+    if deployment is not None:
+        target = target_of(deployment)
+        compose_hash, app_id = target.compose_hash, target.app_id
+        slots.append(compose_slot(file.kind, compose_hash))
+        if file.kind == "owners":
+            slots.append(nonce_slot(COMPOSE, compose_hash))
+    now = system_clock()
+    with reading(file) as reader:
+        read = reader.read(slots, now=now)
+        shown: dict[str, Any] = {
+            "chain_id": file.chain_id,
+            "contract": file.contract,
+            "kind": file.kind,
+            "block": {"number": read.head.number, "at": to_rfc3339(read.head.time)},
+            "agreed": list(read.agreed),
+            "told": chain_setup.told_of(reader),
+        }
+    if compose_hash is not None:
+        until = counts_until(file, read.values[0])
+        shown["deployment"] = {
+            "compose_hash": compose_hash,
+            "allowed": now <= until,
+            "until": to_rfc3339(until) if file.kind == "owners" and until else None,
+            "nonce": read.values[1] if file.kind == "owners" else None,
+        }
+    emit(as_json, shown, _status_lines(shown))
+    if compose_hash is not None:
+        require_app(file, app_id)
+        require_counting(file, compose_hash, read.values[0], now)
+
+
+@app.command()
+def approve(
+    deployment: Deployment,
+    chain: ChainPath,
+    key: KeyFile,
+    out: Out,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    dataset: Annotated[
+        list[Path] | None, typer.Option(help="Your sealed datasets, pinned by root; repeat.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Read what a recipe will do, then sign its approval for your OwnersAppAuth.
+
+    Writes a file; nothing is sent. Enough owners' files together are sent by: chain execute.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.chain.account import address, load_account
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.cli.connection import deployment_of
+    from sealtrain.consortium.datasets import load_dataset_manifest
+    from sealtrain.consortium.decisions import DatasetPin, Decision
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.needs import needs_of
+
+    lock, target = deployment_of(deployment)
+    needs = needs_of(lock.recipe)
+    review(lock, needs, quiet=as_json)
+    confirm("APPROVE", yes)
+    file = load_chain_file(chain)
+    members = Consortium.load(consortium)
+    name = file.owner_of(address(load_account(key, password_file))) or ""
+    manifests = [load_dataset_manifest(one, members.owner(name)) for one in dataset or ()]
+    now = system_clock()
+    decision = Decision.approve(
+        consortium_id=members.consortium_id,
+        target=target,
+        needs=needs,
+        datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
+        signed_at=now,
+        not_after=now + days * 86400,
+    )
+    _signed_decision(
+        file, key, password_file, "approve", target.compose_hash, decision, out, as_json
+    )
+
+
+@app.command()
+def revoke(
+    deployment: Deployment,
+    chain: ChainPath,
+    key: KeyFile,
+    out: Out,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Sign a revocation for your OwnersAppAuth; it also voids approvals that still wait.
+
+    Writes a file; send it with: chain execute.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.cli.connection import target_of
+    from sealtrain.consortium.decisions import Decision
+    from sealtrain.consortium.members import Consortium
+
+    target = target_of(deployment)
+    confirm("REVOKE", yes)
+    decision = Decision.revoke(
+        consortium_id=Consortium.load(consortium).consortium_id,
+        target=target,
+        signed_at=system_clock(),
+    )
+    file = load_chain_file(chain)
+    _signed_decision(
+        file, key, password_file, "revoke", target.compose_hash, decision, out, as_json
+    )
+
+
+@app.command()
+def device(
+    device_id: Annotated[str, typer.Argument(help="Device id, 64 hex digits.")],
+    chain: ChainPath,
+    key: KeyFile,
+    out: Out,
+    revoked: Annotated[bool, typer.Option("--revoke", help="Revoke instead of approving.")] = False,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 365,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Sign a decision on a machine for your OwnersAppAuth, where not every machine may run."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.errors import UsageError
+
+    if len(device_id) != 64 or set(device_id) - set("0123456789abcdef"):
+        raise UsageError("not a device id", got=device_id[:80], expected="64 hex digits")
+    file = load_chain_file(chain)
+    ends = system_clock() + days * 86400
+    verdict: Literal["approve", "revoke"] = "revoke" if revoked else "approve"
+    _signed_decision(file, key, password_file, verdict, device_id, None, out, as_json, ends=ends)
+
+
+@app.command()
+def propose(
+    deployment: Deployment,
+    chain: ChainPath,
+    safe: Annotated[str, typer.Option(help="Address of the Safe that owns the contract.")],
+    out: Out,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove instead of adding.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
+    from sealtrain.base.files import atomic_write
+    from sealtrain.chain.chainfile import address_of, load_chain_file
+    from sealtrain.chain.safe import SafeProposal
+    from sealtrain.cli.connection import target_of
+
+    file = load_chain_file(chain)
+    _require_kind(file, "dstack-app")
+    target = target_of(deployment)
+    where = address_of(safe, "Safe")
+    proposal = SafeProposal(
+        version=1,
+        chain_id=file.chain_id,
+        safe=where,
+        contract=file.contract,
+        action="remove" if remove else "add",
+        compose_hash=target.compose_hash,
+        nonce=chain_setup.safe_nonce(file, where),
+        signatures=(),
+    )
+    atomic_write(out, proposal.to_bytes())
+    emit(as_json, {"proposal": str(out)} | proposal.to_dict(), _proposal_lines(proposal, out))
+
+
+@app.command()
+def sign(
+    proposal: Annotated[Path, typer.Argument(help="Proposal file.")],
+    chain: ChainPath,
+    key: KeyFile,
+    out: Out,
+    deployment: Annotated[
+        Path | None, typer.Option(help="app-compose.json; needed to sign an addition.")
+    ] = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Read what a proposal would allow, then add your signature to a copy of it."""
+    from sealtrain.base.files import atomic_write, read_bounded
+    from sealtrain.chain.account import load_account
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.chain.safe import SafeProposal, sign_proposal
+    from sealtrain.cli.connection import deployment_of
+    from sealtrain.errors import StatementInvalid, UsageError
+    from sealtrain.recipe.needs import needs_of
+
+    file = load_chain_file(chain)
+    read = SafeProposal.from_bytes(read_bounded(proposal, _MAX_FILE))
+    if deployment is not None:
+        lock, target = deployment_of(deployment)
+        if target.compose_hash != read.compose_hash:
+            raise StatementInvalid(
+                "the proposal is about another deployment than the one you read",
+                check="compose hash",
+                got=read.compose_hash,
+                expected=target.compose_hash,
+            )
+        review(lock, needs_of(lock.recipe), quiet=as_json)
+    elif read.action == "add":
+        raise UsageError(
+            "a compose hash alone tells nobody what it allows",
+            check="deployment",
+            expected="--deployment app-compose.json",
+        )
+    for line in _proposal_lines(read, proposal):
+        say(f"  {line}")
+    confirm("SIGN", yes)
+    signed = sign_proposal(load_account(key, password_file), read, file)
+    atomic_write(out, signed.to_bytes())
+    emit(as_json, {"proposal": str(out)} | signed.to_dict(), _proposal_lines(signed, out))
+
+
+@app.command()
+def execute(
+    files: Annotated[list[Path], typer.Argument(help="Decisions, or copies of one proposal.")],
+    chain: ChainPath,
+    key: KeyFile,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Send what enough owners signed. The key only pays; anybody's will do."""
+    from sealtrain.base.canonical import parse_json
+    from sealtrain.base.files import read_bounded
+    from sealtrain.chain.account import load_account
+    from sealtrain.chain.carrying import carry_out, execute_proposal
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.chain.decision import ChainDecision
+    from sealtrain.chain.reading import reading
+    from sealtrain.chain.safe import SafeProposal
+
+    file = load_chain_file(chain)
+    payer = load_account(key, password_file)
+    given = [read_bounded(one, _MAX_FILE) for one in files]
+    first = parse_json(given[0], max_bytes=_MAX_FILE)
+    proposed = isinstance(first, dict) and "safe" in first
+    with reading(file) as reader:
+        web3 = chain_setup.first_web3(reader.nodes, file.chain_id)
+        if proposed:
+            copies = [SafeProposal.from_bytes(one) for one in given]
+            receipt = execute_proposal(web3, file, payer, copies, timeout=chain_setup.WAIT_SECONDS)
+        else:
+            votes = [ChainDecision.from_bytes(one) for one in given]
+            receipt = carry_out(web3, file, payer, votes, timeout=chain_setup.WAIT_SECONDS)
+    shown = {
+        "transaction": f"0x{bytes(receipt['transactionHash']).hex()}",
+        "block": int(receipt["blockNumber"]),
+        "gas": int(receipt["gasUsed"]),
+    }
+    emit(as_json, shown, [f"{name:<12} {value}" for name, value in shown.items()])
+    say(f"brokers see it once block {shown['block']} is {file.block}: sealtrain chain status")
+
+
+def _signed_decision(
+    chain: ChainFile,
+    key: Path,
+    password_file: Path | None,
+    verdict: Literal["approve", "revoke"],
+    subject: str,
+    decision: Decision | None,
+    out: Path,
+    as_json: bool,
+    *,
+    ends: int = 0,
+) -> None:
+    """Sign a decision with the nonce that is proven, and write it."""
+    from sealtrain.base.clock import system_clock, to_rfc3339
+    from sealtrain.base.files import atomic_write
+    from sealtrain.chain.account import load_account
+    from sealtrain.chain.decision import decide
+    from sealtrain.chain.reading import reading
+    from sealtrain.chain.slots import COMPOSE, DEVICE, nonce_slot
+
+    _require_kind(chain, "owners")
+    now = system_clock()
+    with reading(chain) as reader:
+        slot = nonce_slot(DEVICE if decision is None else COMPOSE, subject)
+        [nonce] = reader.read([slot], now=now).values
+    vote = decide(
+        load_account(key, password_file),
+        chain,
+        subject=subject,
+        verdict=verdict,
+        nonce=nonce,
+        not_after=ends if decision is None else decision.ends or 0,
+        deadline=now + _CARRIED_WITHIN,
+        decision=decision,
+    )
+    atomic_write(out, vote.to_bytes())
+    emit(
+        as_json,
+        {"decision": str(out), "owner": chain.owner_of(vote.owner)} | vote.to_dict(),
+        [
+            f"decision  {out}",
+            f"owner     {chain.owner_of(vote.owner)}",
+            f"verdict   {vote.verdict} {vote.subject}",
+            f"nonce     {vote.nonce}",
+            *([f"send by   {to_rfc3339(vote.deadline)}"] if vote.deadline is not None else []),
+        ],
+    )
+
+
+def _require_kind(chain: ChainFile, kind: str) -> None:
+    from sealtrain.errors import UsageError
+
+    if chain.kind != kind:
+        other = "chain approve and revoke" if chain.kind == "owners" else "chain propose and sign"
+        raise UsageError(
+            "this contract is decided on in another way",
+            check="kind",
+            got=chain.kind,
+            expected=kind,
+            hint=f"use: sealtrain {other}",
+        )
+
+
+def _proposal_lines(proposal: SafeProposal, place: Path) -> list[str]:
+    return [
+        f"proposal    {place}",
+        f"action      {proposal.action} {proposal.compose_hash}",
+        f"contract    {proposal.contract} on chain {proposal.chain_id}",
+        f"safe        {proposal.safe}, nonce {proposal.nonce}",
+        f"signed by   {', '.join(one.owner for one in proposal.signatures) or 'nobody yet'}",
+    ]
+
+
+def _status_lines(shown: dict[str, Any]) -> list[str]:
+    block = shown["block"]
+    lines = [
+        f"contract    {shown['contract']} on chain {shown['chain_id']} ({shown['kind']})",
+        f"block       {block['number']} of {block['at']}",
+        f"agreed      {', '.join(shown['agreed'])}",
+    ]
+    if (named := shown.get("deployment")) is not None:
+        allowed = "allowed" if named["allowed"] else "not allowed"
+        until = f" until {named['until']}" if named["until"] else ""
+        lines += [f"deployment  {named['compose_hash']}", f"proven      {allowed}{until}"]
+        if named["nonce"] is not None:
+            lines.append(f"nonce       {named['nonce']}")
+    return lines + [f"told        {name}: {value}" for name, value in shown["told"].items()]

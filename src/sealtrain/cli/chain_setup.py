@@ -1,0 +1,241 @@
+"""``chain deploy`` and ``chain pin``: make a contract, and write down which one decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sealtrain.cli.output import Json, emit
+
+if TYPE_CHECKING:
+    from web3 import Web3
+
+    from sealtrain.chain.chainfile import ChainFile
+    from sealtrain.chain.node import Node
+    from sealtrain.chain.reading import Reader
+
+__all__ = [
+    "WAIT_SECONDS",
+    "KeyFile",
+    "PasswordFile",
+    "first_web3",
+    "register",
+    "safe_nonce",
+    "told_of",
+]
+
+WAIT_SECONDS = 180.0
+_NODE_SECONDS = 30.0
+
+KeyFile = Annotated[Path, typer.Option("--key", help="Ethereum key: 64 hex digits or a keystore.")]
+PasswordFile = Annotated[
+    Path | None, typer.Option("--password-file", help="Password of the keystore.")
+]
+Owners = Annotated[list[str], typer.Option("--owner", help="name=0x…, of each owner; repeat.")]
+Nodes = Annotated[list[str], typer.Option("--rpc", help="URL of a node; repeat.")]
+ChainId = Annotated[int, typer.Option(help="The chain's id.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the noun."""
+    app.command()(deploy)
+    app.command()(pin)
+
+
+def deploy(
+    owner: Owners,
+    rpc: Nodes,
+    chain_id: ChainId,
+    approve: Annotated[int, typer.Option(min=1, help="Owners that must approve.")],
+    key: KeyFile,
+    revoke: Annotated[int, typer.Option(min=1, help="Owners that suffice to revoke.")] = 1,
+    any_tcb: Annotated[
+        bool, typer.Option("--any-tcb", help="Let machines boot that are not up to date.")
+    ] = False,
+    any_device: Annotated[
+        bool, typer.Option("--any-device", help="Let every machine boot.")
+    ] = False,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Deploy an OwnersAppAuth; nothing about it can be changed. Then write it down: chain pin."""
+    from sealtrain.chain.account import load_account
+    from sealtrain.chain.contracts import deploy as deployed
+    from sealtrain.chain.node import Node
+
+    owners = _owners(owner)
+    nodes = [Node(url, _NODE_SECONDS) for url in rpc]
+    try:
+        where = deployed(
+            first_web3(nodes, chain_id),
+            load_account(key, password_file),
+            owners=list(owners.values()),
+            approve=approve,
+            revoke=revoke,
+            require_tcb_up_to_date=not any_tcb,
+            allow_any_device=any_device,
+            timeout=WAIT_SECONDS,
+        )
+    finally:
+        for node in nodes:
+            node.close()
+    emit(as_json, {"contract": where}, [f"contract  {where}"])
+
+
+def pin(
+    contract: Annotated[str, typer.Option(help="The contract's address.")],
+    kind: Annotated[str, typer.Option(help="owners or dstack-app.")],
+    owner: Owners,
+    rpc: Nodes,
+    chain_id: ChainId,
+    agree: Annotated[int, typer.Option(help="Nodes that must agree: more than half.")],
+    block: Annotated[str, typer.Option(help="finalized, safe or latest.")] = "finalized",
+    max_age_seconds: Annotated[int, typer.Option(help="How old that block may be.")] = 1800,
+    cache_seconds: Annotated[int, typer.Option(help="How long a permission is kept.")] = 10,
+    timeout_seconds: Annotated[int, typer.Option(help="For one answer of a node.")] = 10,
+    app_id: Annotated[str, typer.Option(help="contract, or any.")] = "contract",
+    kms: Annotated[str, typer.Option(help="dstack's KMS contract, or none.")] = "none",
+    out: Annotated[Path, typer.Option(help="Chain file to write.")] = Path("chain.yaml"),
+    as_json: Json = False,
+) -> None:
+    """Write a chain file: which contract decides, with the code it has now, and whom to ask.
+
+    Review the code, and of dstack's app its implementation, before you rely on the file.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.base.files import atomic_write
+    from sealtrain.base.models import load_model
+    from sealtrain.chain.chainfile import ChainFile, address_of
+    from sealtrain.chain.reading import reading
+    from sealtrain.chain.slots import IMPLEMENTATION
+    from sealtrain.errors import UsageError
+
+    proxied = kind == "dstack-app"
+    fields = {
+        "version": 1,
+        "chain_id": chain_id,
+        "rpc": rpc,
+        "agree": agree,
+        "block": block,
+        "max_age_seconds": max_age_seconds,
+        "cache_seconds": cache_seconds,
+        "timeout_seconds": timeout_seconds,
+        "contract": address_of(contract, "contract"),
+        "kind": kind,
+        "code_hash": "00" * 32,
+        "implementation": "0x" + "00" * 20 if proxied else "none",
+        "app_id": app_id,
+        "kms": kms if kms == "none" else address_of(kms, "kms"),
+        "owners": _owners(owner),
+    }
+    draft = load_model(ChainFile, fields, UsageError, "chain file")
+    with reading(draft) as reader:
+        _, _, account = reader.account([IMPLEMENTATION] if proxied else [], system_clock())
+        told = told_of(reader)
+    found = {"code_hash": account.code_hash}
+    if proxied:
+        found["implementation"] = f"0x{account.values[0]:040x}"
+    elif told.get("owners") != sorted(draft.owners.values()):
+        raise UsageError(
+            "the contract has other owners than were given",
+            check="owners",
+            got=", ".join(told.get("owners", ())),
+            expected=", ".join(sorted(draft.owners.values())),
+        )
+    file = draft.model_copy(update=found)
+    atomic_write(out, file.to_yaml().encode(), mode=0o600)  # URLs of nodes may hold access keys
+    emit(
+        as_json,
+        {"chain": str(out)} | found | {"told": told},
+        [f"chain file  {out}", *(f"{name}  {value}" for name, value in (found | told).items())],
+    )
+
+
+def first_web3(nodes: Sequence[Node], chain_id: int) -> Web3:
+    """Of the first node that is of the chain.
+
+    Raises:
+        ChainUnreachable: None is.
+    """
+    from sealtrain.chain.contracts import connected, require_chain
+    from sealtrain.errors import ChainUnreachable
+
+    for node in nodes[:-1]:
+        web3 = connected(node)
+        try:
+            require_chain(web3, chain_id)
+        except ChainUnreachable:
+            continue
+        return web3
+    web3 = connected(nodes[-1])
+    require_chain(web3, chain_id)
+    return web3
+
+
+def safe_nonce(chain: ChainFile, where: str) -> int:
+    """The Safe's nonce, which every node must name alike: it is signed, and not proven.
+
+    Raises:
+        ChainUnreachable: They do not, or one does not answer.
+    """
+    from sealtrain.chain.contracts import connected, safe, told
+    from sealtrain.chain.reading import reading
+    from sealtrain.errors import ChainUnreachable
+
+    with reading(chain) as reader:
+        calls = [safe(connected(node), where).functions.nonce() for node in reader.nodes]
+        named = {int(told(call.call)) for call in calls}
+    if len(named) != 1:
+        raise ChainUnreachable(
+            "the chain's nodes name different nonces of the Safe",
+            check="Safe nonce",
+            got=", ".join(map(str, sorted(named))),
+            hint="wait until all have caught up, and try again",
+        )
+    return named.pop()
+
+
+def told_of(reader: Reader) -> dict[str, Any]:
+    """What one node says of the contract's rules: to show, not to decide on."""
+    from sealtrain.chain.contracts import app, kms, owners_app_auth, safe, told
+    from sealtrain.errors import ChainRefused, ChainUnreachable
+
+    chain = reader.chain
+    web3 = first_web3(reader.nodes, chain.chain_id)
+    shown: dict[str, Any] = {}
+    if chain.kind == "owners":
+        rules = owners_app_auth(web3, chain.contract).functions
+        shown["owners"] = sorted(str(one).lower() for one in told(rules.owners().call))
+        shown["approve"] = told(rules.approveThreshold().call)
+        shown["revoke"] = told(rules.revokeThreshold().call)
+        shown["TCB up to date"] = told(rules.requireTcbUpToDate().call)
+        shown["any device"] = told(rules.allowAnyDevice().call)
+    else:
+        shown["owner"] = str(told(app(web3, chain.contract).functions.owner().call)).lower()
+        try:
+            rules = safe(web3, shown["owner"]).functions
+            shown["Safe threshold"] = told(rules.getThreshold().call)
+            shown["Safe owners"] = sorted(str(one).lower() for one in told(rules.getOwners().call))
+        except (ChainRefused, ChainUnreachable):
+            shown["Safe threshold"] = "none: the owner is no Safe"
+    if chain.kms != "none":
+        where = web3.to_checksum_address(chain.contract)
+        registered = kms(web3, chain.kms).functions.registeredApps(where)
+        shown["registered with the KMS"] = told(registered.call)
+    return shown
+
+
+def _owners(given: Sequence[str]) -> dict[str, str]:
+    from sealtrain.chain.chainfile import address_of
+    from sealtrain.errors import UsageError
+
+    owners: dict[str, str] = {}
+    for one in given:
+        name, mark, where = one.partition("=")
+        if not mark or name in owners:
+            raise UsageError("not one owner's address", got=one[:100], expected="name=0x…")
+        owners[name] = address_of(where, f"address of {name}")
+    return owners

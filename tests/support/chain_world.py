@@ -1,0 +1,244 @@
+"""A chain inside the test: py-evm executes, a loopback server answers JSON-RPC with real proofs.
+
+``eth_getProof``, which eth-tester lacks, is answered from py-evm's own state trie. A node may be
+told to lie about the answer to a method.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import rlp
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from eth_tester import EthereumTester, PyEVMBackend
+from eth_utils.crypto import keccak
+from trie.hexary import HexaryTrie
+from web3 import EthereumTesterProvider, Web3
+
+from sealtrain.chain.account import address
+from sealtrain.chain.chainfile import ChainFile
+from sealtrain.chain.contracts import artefact, deploy
+from sealtrain.chain.decision import ChainDecision
+
+OWNERS = ("hospital-a", "hospital-b", "hospital-c")
+OS_IMAGE = "22" * 32
+DEVICE = "55" * 32
+_STAND_INS = Path(__file__).parent / "contracts" / "stand_ins.json"
+
+Lie = Callable[[list[Any], Any], Any]
+
+
+def owner_account(name: str) -> LocalAccount:
+    """An owner's account, the same in every test."""
+    account: LocalAccount = Account.from_key(keccak(text=f"tests only: {name}"))
+    return account
+
+
+@cache
+def stand_ins() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_STAND_INS.read_text("utf-8"))
+    return found
+
+
+@dataclass
+class TestChain:
+    """One py-evm chain, and who pays on it."""
+
+    __test__ = False
+
+    tester: EthereumTester
+    web3: Web3
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def now(self) -> int:
+        return int(self.tester.get_block_by_number("latest")["timestamp"])
+
+    @property
+    def payer(self) -> LocalAccount:
+        """Somebody with money and no say."""
+        account: LocalAccount = Account.from_key(keccak(text="tests only: payer"))
+        return account
+
+    def fund(self) -> None:
+        rich = self.web3.eth.accounts[0]
+        self.web3.eth.send_transaction({"from": rich, "to": self.payer.address, "value": 10**20})
+
+    def deploy(self, name: str, *arguments: Any) -> Any:
+        """A stand-in, deployed; its web3 contract."""
+        return deployed(self.web3, self.web3.eth.accounts[0], name, *arguments)
+
+    def code_hash(self, where: str) -> str:
+        return keccak(self.web3.eth.get_code(Web3.to_checksum_address(where))).hex()
+
+    def answer(self, method: str, params: list[Any]) -> Any:
+        """What an honest node answers."""
+        with self.turn:
+            if method == "eth_getProof":
+                return self._proof(*params)
+            call = EthereumTesterProvider(self.tester)
+            ask = call.request_func(self.web3, self.web3.middleware_onion)
+            told = ask(method, params)
+        if "error" in told:
+            raise ValueError(told["error"])
+        return told["result"]
+
+    def _proof(self, where: str, keys: list[str], block: str) -> dict[str, Any]:
+        chain = self.tester.backend.chain
+        header = chain.get_canonical_block_header_by_number(int(block, 16))
+        accounts = HexaryTrie(chain.chaindb.db, header.state_root)
+        account_key = keccak(bytes.fromhex(where[2:]))
+        raw = accounts.get(account_key)
+        storage = HexaryTrie(chain.chaindb.db, rlp.decode(raw)[2]) if raw else HexaryTrie({})
+        return {
+            "address": where,
+            "accountProof": _nodes(accounts, account_key),
+            "storageProof": [
+                {
+                    "key": key,
+                    "value": hex(int.from_bytes(rlp.decode(found), "big") if found else 0),
+                    "proof": _nodes(storage, slot),
+                }
+                for key in keys
+                for slot in [keccak(bytes.fromhex(key[2:]))]
+                for found in [storage.get(slot)]
+            ],
+        }
+
+
+def _nodes(trie: HexaryTrie, key: bytes) -> list[str]:
+    return [f"0x{rlp.encode(node).hex()}" for node in trie.get_proof(key)]
+
+
+def deployed(web3: Web3, payer: str, name: str, *arguments: Any) -> Any:
+    """A stand-in on any chain, paid by an unlocked account; its web3 contract."""
+    made = stand_ins()[name]
+    factory = web3.eth.contract(abi=made["abi"], bytecode=made["bytecode"])
+    sent = factory.constructor(*arguments).transact({"from": payer})
+    where = web3.eth.wait_for_transaction_receipt(sent)["contractAddress"]
+    return web3.eth.contract(address=where, abi=made["abi"])
+
+
+@contextmanager
+def served(chain: TestChain, lies: dict[str, Lie] | None = None) -> Iterator[str]:
+    """One node of the chain; yields its URL. ``lies`` change what it answers to a method."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            method, params = asked["method"], asked["params"]
+            answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
+            try:
+                told = _hexed(chain.answer(method, params))
+                lie = (lies or {}).get(method)
+                answer["result"] = told if lie is None else lie(params, told)
+            except Exception as error:
+                answer["error"] = {"code": 3, "message": str(error), "data": _data(error)}
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_args: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _data(error: Exception) -> str:
+    told = getattr(error, "data", None)
+    return told if isinstance(told, str) else "0x"
+
+
+def _hexed(value: Any) -> Any:
+    """As JSON-RPC writes it."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return hex(value)
+    if isinstance(value, bytes):
+        return f"0x{bytes(value).hex()}"
+    if isinstance(value, list | tuple):
+        return [_hexed(one) for one in value]
+    return {name: _hexed(one) for name, one in dict(value).items()}
+
+
+def new_chain() -> TestChain:
+    tester = EthereumTester(PyEVMBackend())
+    chain = TestChain(tester, Web3(EthereumTesterProvider(tester)))
+    chain.fund()
+    return chain
+
+
+def owners_contract(
+    chain: TestChain, *, approve: int = 2, revoke: int = 1, any_device: bool = True
+) -> str:
+    """An OwnersAppAuth of the three owners; its address."""
+    return deploy(
+        chain.web3,
+        chain.payer,
+        owners=[address(owner_account(name)) for name in OWNERS],
+        approve=approve,
+        revoke=revoke,
+        require_tcb_up_to_date=True,
+        allow_any_device=any_device,
+        timeout=10,
+    )
+
+
+def chain_file(chain: TestChain, contract: str, *urls: str, **changed: Any) -> ChainFile:
+    """A chain file of nodes of this chain."""
+    fields: dict[str, Any] = {
+        "version": 1,
+        "chain_id": chain.web3.eth.chain_id,
+        "rpc": urls,
+        "agree": len(urls) // 2 + 1,
+        "block": "latest",
+        "max_age_seconds": 600,
+        "cache_seconds": 0,
+        "timeout_seconds": 10,
+        "contract": contract,
+        "kind": "owners",
+        "code_hash": chain.code_hash(contract),
+        "implementation": "none",
+        "app_id": "any",
+        "kms": "none",
+        "owners": {name: address(owner_account(name)) for name in OWNERS},
+    }
+    return ChainFile(**(fields | changed))
+
+
+@contextmanager
+def served_by(chain: TestChain, *lies: dict[str, Lie] | None) -> Iterator[list[str]]:
+    """Several nodes, each with its lies; yields their URLs."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(served(chain, one)) for one in lies]
+
+
+def contract_of(chain: TestChain, where: str) -> Any:
+    return chain.web3.eth.contract(address=Web3.to_checksum_address(where), abi=artefact()["abi"])
+
+
+def votes(*decisions: ChainDecision) -> list[Any]:
+    """As the contract takes them."""
+    from sealtrain.chain.carrying import votes_of
+
+    return votes_of(decisions)
