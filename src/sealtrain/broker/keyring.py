@@ -8,6 +8,7 @@ is here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache, partial
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
@@ -26,16 +27,21 @@ from sealtrain.sealing.stanza import RecipeBinding, Stanza, unwrap_for_recipe
 
 __all__ = ["Keyring"]
 
+_PAIRS = 256
+"""Recipe keys that are kept; deriving one anew gives the same."""
+
 
 class Keyring:
     """Everything derived from one root secret, for one consortium."""
 
-    __slots__ = ("_root", "signer")
+    __slots__ = ("_recipe_key", "_root", "signer")
 
     def __init__(self, root: Secret) -> None:
         self._root = root
         self.signer: Ed25519Signer = signing_key(root, "broker")
         """Signs receipts and ledger checkpoints."""
+        # A pair takes longer to derive than to use, and each release uses the same few.
+        self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
 
     def public_keys(
         self, consortium: Consortium, *, app_id: str, compose_hash: str
@@ -46,8 +52,7 @@ class Keyring:
                 owner=owner.name,
                 owner_id=owner.owner_id,
                 public_key=to_base64(
-                    recipe_key(
-                        self._root,
+                    self._recipe_key(
                         app_id=app_id,
                         compose_hash=compose_hash,
                         owner_id=owner.owner_id,
@@ -106,8 +111,7 @@ class Keyring:
         binding = RecipeBinding(
             app_id=request.app_id, compose_hash=request.compose_hash, owner_id=manifest.owner_id
         )
-        private = recipe_key(
-            self._root,
+        private = self._recipe_key(
             app_id=request.app_id,
             compose_hash=request.compose_hash,
             owner_id=manifest.owner_id,

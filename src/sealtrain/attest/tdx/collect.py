@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -118,9 +119,13 @@ def load_collateral(uri: str, quote: TdxQuote | None = None) -> Collateral:
         )
     path = Path(unquote(rest.removeprefix("//")))
     try:
-        value = parse_json(read_bounded(path, MAX_COLLATERAL_BYTES), max_depth=8)
+        return _parsed(read_bounded(path, MAX_COLLATERAL_BYTES))
     except DataInvalid as error:
         raise TrustInvalid(
             f"collateral cannot be read: {error.message}", check="collateral", hint=error.hint
         ) from error
-    return Collateral.from_dict(value)
+
+
+@lru_cache(maxsize=4)  # a broker reads its file for every decision; the same bytes say the same
+def _parsed(data: bytes) -> Collateral:
+    return Collateral.from_dict(parse_json(data, max_depth=8))
