@@ -13,9 +13,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import StrictModel
 from sealtrain.errors import LimitExceeded, SealtrainError
 
-__all__ = ["answer", "error_answer", "internal_answer", "read_body"]
+__all__ = ["NO_STORE", "answer", "error_answer", "internal_answer", "read_body"]
 
-_NO_STORE: Final = {"cache-control": "no-store"}
+NO_STORE: Final = {"cache-control": "no-store"}
+"""Header of every answer."""
 
 
 async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
@@ -54,16 +55,16 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
 def answer(message: StrictModel) -> Response:
     """A message as canonical JSON."""
     return Response(
-        canonical_json(message.to_dict()), media_type="application/json", headers=_NO_STORE
+        canonical_json(message.to_dict()), media_type="application/json", headers=NO_STORE
     )
 
 
 def error_answer(error: SealtrainError, status: int) -> Response:
     """A refusal."""
-    return JSONResponse({"error": error.to_dict()}, status_code=status, headers=_NO_STORE)
+    return JSONResponse({"error": error.to_dict()}, status_code=status, headers=NO_STORE)
 
 
 def internal_answer(status: int = 500) -> Response:
     """A failure of ours; says nothing about it."""
     body = {"error": {"code": "internal", "message": "the broker failed"}}
-    return JSONResponse(body, status_code=status, headers=_NO_STORE)
+    return JSONResponse(body, status_code=status, headers=NO_STORE)

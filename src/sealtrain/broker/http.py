@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as StarletteMessage
 
 from sealtrain import __version__
-from sealtrain.broker.bodies import answer, error_answer, internal_answer
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.broker.bodies import NO_STORE, answer, error_answer, internal_answer
 from sealtrain.broker.bootauth import BootAuthority, add_boot_routes
 from sealtrain.broker.metrics import Metrics
 from sealtrain.broker.openapi import describe
@@ -35,9 +36,16 @@ from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
-from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError, Unreachable
+from sealtrain.errors import (
+    DataInvalid,
+    LimitExceeded,
+    SealtrainError,
+    TokenRefused,
+    Unreachable,
+)
 from sealtrain.release.messages import (
     BrokerKeys,
+    BrokerStatus,
     CosignedPage,
     Health,
     LedgerCheckpoint,
@@ -57,18 +65,18 @@ _Index = Annotated[int, Query(ge=0, le=2**53 - 1)]
 _CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
 
 
-def broker_app(
-    broker: Broker, metrics: Metrics | None = None, *, public_urls: tuple[str, ...] = ()
-) -> FastAPI:
+def broker_app(broker: Broker, metrics: Metrics, *, public_urls: tuple[str, ...] = ()) -> FastAPI:
     """ASGI application of one broker; its documentation is at ``/docs``.
 
     Args:
         broker: What answers.
-        metrics: Counts requests, where somebody reads the counts.
+        metrics: Counts requests.
         public_urls: URLs under which owners reach it; none for the address of the connection.
     """
     boot = broker.boot
-    app = _application(lambda: broker, None if boot is None else lambda: boot, public_urls)
+    app = _application(
+        lambda: broker, lambda: metrics, None if boot is None else lambda: boot, public_urls
+    )
     app.add_middleware(
         Watch, shares=broker.shares, now=broker.now, metrics=metrics, random=os.urandom
     )
@@ -85,11 +93,14 @@ def described(*, boot_auth: bool) -> dict[str, Any]:
     def nobody() -> NoReturn:
         raise RuntimeError("this application is described, not served")
 
-    return _application(nobody, nobody if boot_auth else None, ()).openapi()
+    return _application(nobody, nobody, nobody if boot_auth else None, ()).openapi()
 
 
 def _application(
-    broker: Serving, boot: Callable[[], BootAuthority] | None, public_urls: tuple[str, ...]
+    broker: Serving,
+    metrics: Callable[[], Metrics],
+    boot: Callable[[], BootAuthority] | None,
+    public_urls: tuple[str, ...],
 ) -> FastAPI:
     app = FastAPI(
         title="sealtrain broker",
@@ -100,6 +111,7 @@ def _application(
     _add_reads(app, broker)
     _add_ledger(app, broker)
     add_posts(app, broker, public_urls)
+    _add_operators(app, broker, metrics)
     if boot is not None:
         add_boot_routes(app, boot)
     _add_errors(app)
@@ -181,6 +193,43 @@ def _add_ledger(app: FastAPI, broker: Serving) -> None:
         return answer(broker().registry.witnessing.newest(quorum))
 
 
+def _add_operators(app: FastAPI, broker: Serving, metrics: Callable[[], Metrics]) -> None:
+    text = {"text/plain": {"schema": {"type": "string"}}}
+
+    @app.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"description": "Numbers", "content": text}},
+        openapi_extra={"x-token": "metrics"},
+    )
+    def numbers(request: Request) -> Response:
+        """Numbers for Prometheus; asks for a token of scope metrics."""
+        broker().operators.admit(request.headers.get("authorization", ""), "metrics")
+        return Response(metrics().text(), headers=dict(NO_STORE), media_type=Metrics.MEDIA_TYPE)
+
+    @app.get("/v1/status", response_model=BrokerStatus, openapi_extra={"x-token": "status"})
+    def status(request: Request) -> Response:
+        """How the broker is; asks for a token of scope status."""
+        asked = broker()
+        asked.operators.admit(request.headers.get("authorization", ""), "status")
+        why: str | None = None
+        try:
+            asked.ready()
+        except Unreachable as error:
+            why = f"{error.check}: {error.got or error.message}"
+        return answer(
+            BrokerStatus(
+                version=__version__,
+                consortium_id=asked.consortium.consortium_id,
+                now=to_rfc3339(asked.now()),
+                started_at=to_rfc3339(asked.operators.began),
+                ready=why is None,
+                why_not=why,
+                sizes={name: value for name, (_, value) in asked.sizes().items()},
+            )
+        )
+
+
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(SealtrainError)
     async def ours(request: Request, error: SealtrainError) -> Response:
@@ -191,6 +240,10 @@ def _add_errors(app: FastAPI) -> None:
         status = 429 if isinstance(error, LimitExceeded) and error.check in _RATE_CHECKS else None
         if isinstance(error, LimitExceeded | DataInvalid) and error.check in _CHECKS:
             status = _CHECKS[error.check]
+        if isinstance(error, TokenRefused):
+            answered = error_answer(error, 401)
+            answered.headers["www-authenticate"] = "Bearer"
+            return answered
         return error_answer(error, status or _STATUS[error.exit_code])
 
     @app.exception_handler(RequestValidationError)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import ClassVar, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sealtrain.broker.service import Broker
@@ -30,6 +37,9 @@ _GRANTS: Final = {
 
 class Metrics:
     """Counters of one broker; its sizes are read on every visit."""
+
+    MEDIA_TYPE: ClassVar[str] = CONTENT_TYPE_LATEST
+    """Of ``text``."""
 
     def __init__(self, broker: Broker) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
@@ -56,6 +66,10 @@ class Metrics:
         for action in _GRANTS.values():
             self._granted.labels(action)  # shown as 0 before the first
         self.registry.register(_Sizes(broker))
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)
 
     def count(
         self,

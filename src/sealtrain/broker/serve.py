@@ -210,13 +210,14 @@ def _app(broker: Broker, config: BrokerConfig) -> Iterator[FastAPI]:
     from sealtrain.broker.metrics import Metrics, metrics_page
 
     public_urls = tuple(public_url(one) for one in config.public_urls)
-    if config.metrics_port is None:
-        yield broker_app(broker, public_urls=public_urls)
-        return
     metrics = Metrics(broker)
+    app = broker_app(broker, metrics, public_urls=public_urls)
+    if config.metrics_port is None:
+        yield app
+        return
     with metrics_page(metrics, config.metrics_port) as port:
         logging.getLogger("sealtrain.broker").info("metrics port=%s", port())
-        yield broker_app(broker, metrics, public_urls=public_urls)
+        yield app
 
 
 def _able(config: BrokerConfig) -> None:

@@ -17,24 +17,25 @@ from functools import lru_cache
 from typing import Literal, TypeVar
 
 from sealtrain.attest.report_data import Binding
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.bootauth import BootAuthority
 from sealtrain.broker.budgets import spent_so_far
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
+from sealtrain.broker.entries import granted_entry, refusal_entry, target_of
 from sealtrain.broker.guests import Appraised, appraise_guest
+from sealtrain.broker.operators import Operators
 from sealtrain.broker.owners import Owners
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.store import Transaction
 from sealtrain.broker.submissions import Registry
 from sealtrain.broker.throttle import Shares, Throttle
-from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest, sign_receipt
+from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
@@ -70,6 +71,8 @@ class Broker:
         """What owners and guests submit."""
         self.owners = Owners(parts)
         """Who may hand in what owners hand in."""
+        self.operators = Operators(parts)
+        """Who may see how it is."""
         self.throttle = Throttle(parts.limits.posts_per_minute)
         """Counts requests that cost disk or a quote."""
         self.shares = Shares(parts.limits.share)
@@ -223,7 +226,7 @@ class Broker:
         except Unreachable:
             raise  # the broker failed, nobody was refused
         except SealtrainError as error:
-            self.ledger.append("refusal", _refusal(request, action, error))
+            self.ledger.append("refusal", refusal_entry(request, action, error))
             raise
 
     def _release(
@@ -239,7 +242,7 @@ class Broker:
                 challenge=challenge,
                 measured=guest.measured,
                 tally=self._counting.tally(
-                    transaction, _target(request), now, needs=guest.measured.needs
+                    transaction, target_of(request), now, needs=guest.measured.needs
                 ),
                 run=run,
                 registered=registered,
@@ -274,7 +277,7 @@ class Broker:
             # Last, so that the ledger holds no release that the database undid; before the commit,
             # so that the database holds none that the ledger does not.
             index = self.ledger.append(
-                "release", _granted(request, permit, guest, lease_id, receipt)
+                "release", granted_entry(request, permit, guest, lease_id, receipt)
             )
             if permit.reserves:
                 transaction.reserve(request.run_id, ledger_index=index)
@@ -295,7 +298,7 @@ class Broker:
                 challenge=challenge,
                 measured=guest.measured,
                 tally=self._counting.tally(
-                    transaction, _target(request), now, needs=guest.measured.needs
+                    transaction, target_of(request), now, needs=guest.measured.needs
                 ),
                 run=transaction.run(request.run_id),
                 lease=transaction.lease(request.lease_id),
@@ -308,7 +311,7 @@ class Broker:
                 transaction.anchor(request.run_id, permit.checkpoint)
             transaction.extend_lease(request.lease_id, not_after=permit.not_after)
             index = self.ledger.append(
-                "renewal", _granted(request, permit, guest, request.lease_id, receipt)
+                "renewal", granted_entry(request, permit, guest, request.lease_id, receipt)
             )
         return RenewalAnswer(
             version=1,
@@ -356,46 +359,3 @@ class Broker:
             checkpoint=permit.checkpoint,
         )
         return sign_receipt(receipt, self._parts.keyring.signer)
-
-
-def _target(request: ReleaseRequest | RenewalRequest) -> Target:
-    return Target(
-        app_id=request.app_id,
-        compose_hash=request.compose_hash,
-        recipe_hash=request.recipe_hash,
-    )
-
-
-def _granted(
-    request: ReleaseRequest | RenewalRequest,
-    permit: Permit,
-    guest: Appraised,
-    lease_id: str,
-    receipt: Envelope,
-) -> dict[str, JsonValue]:
-    reserved = [one.to_dict() for one in permit.reserves]
-    return {
-        **({"privacy": reserved} if reserved else {}),
-        "run_id": request.run_id,
-        **_target(request).to_dict(),
-        "datasets": [{"dataset_id": one.dataset_id, "root": one.root} for one in permit.datasets],
-        "lease_id": lease_id,
-        "not_after": to_rfc3339(permit.not_after),
-        "evidence_digest": guest.evidence_digest,
-        "receipt_digest": receipt_digest(receipt),
-        "simulated": guest.verdict.simulated,
-        "needs": guest.measured.needs.to_dict(),
-    }
-
-
-def _refusal(
-    request: ReleaseRequest | RenewalRequest, action: str, error: SealtrainError
-) -> dict[str, JsonValue]:
-    return {
-        "action": action,
-        "code": error.code,
-        "check": error.check,
-        "run_id": request.run_id,
-        **_target(request).to_dict(),
-        "transcript_digest": transcript_digest(request.transcript()),
-    }

@@ -34,6 +34,7 @@ from sealtrain.broker.tables import (
     reservations,
     runs,
 )
+from sealtrain.broker.tokens import Tokens
 from sealtrain.broker.withdrawn import Withdrawals
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import LimitExceeded, Unreachable
@@ -116,6 +117,8 @@ class Transaction:
         """Owners' cosignatures of the ledger."""
         self.nonces = Nonces(connection)
         """Nonces of signed requests."""
+        self.tokens = Tokens(connection)
+        """Operators' tokens."""
         self.withdrawals = Withdrawals(connection)
         """Datasets that owners took back, and which run was given which."""
 

@@ -28,7 +28,7 @@ class Watch:
         app: The rest of it.
         shares: Requests by address.
         now: The broker's time.
-        metrics: Counts them, where somebody reads the counts.
+        metrics: Counts them.
         random: Makes request ids.
         timer: Seconds since some moment.
     """
@@ -39,7 +39,7 @@ class Watch:
         *,
         shares: Shares,
         now: Callable[[], int],
-        metrics: Metrics | None,
+        metrics: Metrics,
         random: Callable[[int], bytes],
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -101,6 +101,5 @@ class Watch:
             "seconds": seconds,
         }
         request_line(request_id=request_id, **told)
-        if self._metrics is not None:
-            refused = code is not None and issubclass(error_by_code(code), Refused)
-            self._metrics.count(**told, refused=refused)
+        refused = code is not None and issubclass(error_by_code(code), Refused)
+        self._metrics.count(**told, refused=refused)

@@ -289,6 +289,19 @@ class Ready(StrictModel):
     status: Literal["ready"]
 
 
+class BrokerStatus(StrictModel):
+    """How a broker is, for its operators."""
+
+    version: str
+    consortium_id: Hex64
+    now: Timestamp
+    started_at: Timestamp
+    ready: bool
+    why_not: str | None
+    """What it lacks to decide."""
+    sizes: dict[str, int]
+
+
 class ErrorFields(StrictModel):
     """``SealtrainError.to_dict()`` (§8)."""
 
