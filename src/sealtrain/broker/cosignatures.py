@@ -62,9 +62,6 @@ class Cosignatures:
         ]
 
     def _lines(self, size: int) -> list[str]:
-        lines = (
-            sa.select(cosignatures.c.line)
-            .where(cosignatures.c.size == size)
-            .order_by(cosignatures.c.owner)
-        )
-        return [str(line) for line in self._connection.execute(lines).scalars()]
+        found = self._connection.execute(sa.select(cosignatures).filter_by(size=size))
+        # Sorted here: what order a database gives text depends on how it was made.
+        return [str(row.line) for row in sorted(found, key=lambda row: row.owner)]

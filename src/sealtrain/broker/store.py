@@ -1,9 +1,9 @@
-"""What a broker remembers, in one SQLite file: challenges, decisions, datasets, runs, leases.
+"""What a broker remembers, in one database: challenges, decisions, datasets, runs, leases.
 
-Contract: every change is one transaction that begins with the write lock (``BEGIN IMMEDIATE``), so
+Contract: every change is one transaction that begins with the write lock (``broker.database``), so
 what a transaction read is still true when it commits, whatever other threads or processes do. No
-key is ever stored. The ledger is another file (``consortium.ledger``): a schema change here cannot
-touch it.
+key is ever stored. The ledger is another file or schema (``consortium.ledger``): a change of the
+tables here cannot touch it.
 
 ``burn`` is the heart of replay protection: one conditional update; of many callers with the same
 challenge exactly one sees it unused.
@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker import statements
 from sealtrain.broker.cosignatures import Cosignatures
-from sealtrain.broker.database import engine_of
+from sealtrain.broker.database import begun, engine_of
 from sealtrain.broker.nonces import Nonces
 from sealtrain.broker.schema import check
 from sealtrain.broker.tables import (
@@ -36,6 +36,7 @@ from sealtrain.broker.tables import (
 )
 from sealtrain.broker.tokens import Tokens
 from sealtrain.broker.withdrawn import Withdrawals
+from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import LimitExceeded, Unreachable
 from sealtrain.release.facts import ChallengeState, LeaseState, RunState
@@ -51,21 +52,22 @@ StoredDocument = tuple[int, str, bytes]
 
 
 class Store:
-    """One SQLite database, safe to use from many threads."""
+    """One database, safe to use from many threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, where: Path | Postgres) -> None:
         """Open or create.
 
         Args:
-            path: Database file; its folder must exist.
+            where: SQLite file, whose folder must exist; or a PostgreSQL database.
 
         Raises:
             ConfigError: It was written by another version, or is not a broker's.
+            Unreachable: It cannot be opened.
         """
-        self._engine = engine_of(path)
+        self._engine = engine_of(where)
         self._writer = threading.Lock()
         try:
-            with self._engine.begin() as connection:
+            with begun(self._engine) as connection:
                 check(connection)
         except BaseException:
             self.close()
@@ -76,18 +78,11 @@ class Store:
         """Everything inside happens, or nothing if the block raises.
 
         Raises:
-            Unreachable: The file cannot be read or written; nothing happened.
+            Unreachable: The database cannot be read or written; nothing happened, unless the
+                connection to a server broke during the commit.
         """
-        try:
-            with self._turn(), self._engine.begin() as connection:
-                yield Transaction(connection)
-        except sa.exc.OperationalError as error:
-            raise Unreachable(
-                "the broker's database cannot be read or written",
-                check="database file",
-                got=getattr(error.orig, "sqlite_errorname", type(error).__name__),
-                hint="check the disk, the permissions and that no other program locks the file",
-            ) from error
+        with self._turn(), begun(self._engine) as connection:
+            yield Transaction(connection)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -95,7 +90,7 @@ class Store:
         if not self._writer.acquire(timeout=_TURN_SECONDS):
             raise Unreachable(
                 "the broker's database is held by another request for too long",
-                check="database file",
+                check="database",
                 expected=f"a turn within {_TURN_SECONDS:g} s",
             )
         try:

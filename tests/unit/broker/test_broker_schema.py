@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,12 +18,14 @@ from sealtrain.broker.database import engine_of
 from sealtrain.broker.schema import HEAD, check, migrate, migrations
 from sealtrain.broker.store import Store
 from sealtrain.broker.tables import metadata
+from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import ConfigError
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = engine_of(tmp_path / "broker.sqlite", migrating=True)
+def engine(database: Path | Postgres) -> Iterator[Engine]:
+    """To a file, then to a database of a real server."""
+    made = engine_of(database, migrating=True)
     yield made
     made.dispose()
 
@@ -68,12 +67,14 @@ def test_migrating_again_changes_nothing(engine: Engine) -> None:
             assert migrate(connection) == (before, HEAD)
 
 
-def test_a_newer_version_is_refused_and_left_alone(engine: Engine, tmp_path: Path) -> None:
+def test_a_newer_version_is_refused_and_left_alone(
+    engine: Engine, database: Path | Postgres
+) -> None:
     with engine.begin() as connection:
         check(connection)
     say_version(engine, "9999")
     with pytest.raises(ConfigError, match="another version") as refused:
-        Store(tmp_path / "broker.sqlite")
+        Store(database)
     assert (refused.value.got, refused.value.expected) == ("9999", HEAD)
     with pytest.raises(ConfigError, match="newer version"), engine.begin() as connection:
         migrate(connection)
@@ -82,17 +83,17 @@ def test_a_newer_version_is_refused_and_left_alone(engine: Engine, tmp_path: Pat
     assert version == "9999"
 
 
-def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "broker.sqlite"
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("CREATE TABLE customers (name TEXT)")
+def test_a_database_of_something_else_is_refused(engine: Engine, database: Path | Postgres) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE customers (name TEXT)"))
     with pytest.raises(ConfigError, match="not a broker's"):
-        Store(path)
+        Store(database)
 
 
-def test_a_failed_start_makes_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_makes_no_tables(
+    engine: Engine, database: Path | Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All steps are one transaction: after a failure in the last, none is done."""
-    path = tmp_path / "broker.sqlite"
 
     def broken(*_args: object, **_named: object) -> None:
         raise RuntimeError("power cut")
@@ -100,17 +101,26 @@ def test_a_failed_start_makes_no_tables(tmp_path: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr("alembic.op.create_index", broken)
         with pytest.raises(RuntimeError, match="power cut"):
-            Store(path)
-    with closing(sqlite3.connect(path)) as left:
-        assert left.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
-    Store(path).close()
+            Store(database)
+    with engine.begin() as connection:
+        assert sa.inspect(connection).get_table_names() == []
+    Store(database).close()
 
 
-def test_brokers_that_start_together_make_the_tables_once(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from sealtrain.broker.store import Store\n"
-        "Store(Path(sys.argv[1])).close()\n"
-    )
-    path = str(tmp_path / "broker.sqlite")
-    started = [subprocess.Popen([sys.executable, "-c", script, path]) for _ in range(3)]
-    assert [process.wait(60) for process in started] == [0, 0, 0]
+def test_brokers_that_start_together_make_the_tables_once(database: Path | Postgres) -> None:
+    together = threading.Barrier(6)
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        together.wait()
+        try:
+            Store(database).close()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
