@@ -23,6 +23,7 @@ from sealtrain.consortium.approvals import Target, require, tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
+from sealtrain.consortium.withdrawals import verify_withdrawal
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records import merkle, runlog
 from sealtrain.records.checkpoint import verify_checkpoint
@@ -78,6 +79,19 @@ def test_a_decision_is_accepted_or_refused_by_its_check(case: Case) -> None:
     if code == "ok":
         assert result.owner.name == case["owner"]
         assert result.digest == case.get("digest", result.digest)
+
+
+@pytest.mark.parametrize("case", cases("approvals/withdrawals"))
+def test_a_withdrawal_is_accepted_or_refused_by_its_check(case: Case) -> None:
+    consortium = Consortium.from_dict(load("approvals/withdrawals")["consortium"])
+
+    def read() -> Any:
+        return verify_withdrawal(Envelope.from_bytes(case["envelope"].encode()), consortium)
+
+    code, result = outcome(read)
+    assert code == case["outcome"], result
+    if code == "ok":
+        assert result.digest == case["digest"]
 
 
 @pytest.mark.parametrize("case", cases("approvals/tallies"))

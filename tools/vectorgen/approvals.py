@@ -1,7 +1,7 @@
 """Vectors of consortium documents, decisions and tallies, made without sealtrain.
 
-Writes ``vectors/approvals/{consortium,decisions,tallies}.json``. Everything follows from the seeds
-in approval_parts.py, so a second run writes the same bytes.
+Writes ``vectors/approvals/{consortium,decisions,tallies,withdrawals}.json``. Everything follows
+from the seeds in approval_parts.py, so a second run writes the same bytes.
 Run: ``python tools/vectorgen/approvals.py [FOLDER]``.
 """
 
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from approval_parts import (
+    DECISION,
     ENDS,
     NEEDS,
     NOW,
@@ -25,6 +26,7 @@ from approval_parts import (
     B,
     C,
     Json,
+    Owner,
     b64,
     canonical,
     consortium,
@@ -220,13 +222,59 @@ def decision_vectors() -> Json:
     return {"consortium": TWO_OF_THREE, "now": NOW, "cases": cases}
 
 
+def withdrawal_vectors() -> Json:
+    """Signed withdrawals: accepted, and one for each check."""
+    cases: list[Json] = []
+    kind = "application/vnd.sealtrain.withdrawal+json"
+    good = {
+        "version": 1,
+        "consortium_id": sha(canonical(TWO_OF_THREE)),
+        "owner": A.name,
+        "owner_id": A.owner_id,
+        "datasets": ["d1" * 16, "d2" * 16],
+        "nonce": "ab" * 16,
+        "signed_at": SIGNED,
+    }
+
+    def case(name: str, document: Json, outcome: str, *signers: Owner, **how: Json) -> None:
+        written = envelope(document, *(signers or (A,)), **{"kind": kind, **how})
+        digest = {"digest": sha(canonical(written))} if outcome == "ok" else {}
+        cases.append({"name": name, "envelope": text(written), "outcome": outcome, **digest})
+
+    case("two datasets", good, "ok")
+    case("one dataset", {**good, "datasets": ["d1" * 16]}, "ok")
+    case("dated years ahead", {**good, "signed_at": "2031-01-01T00:00:00Z"}, "ok")
+    case("signed by an outsider", good, "approval-unknown", OUTSIDER)
+    case("two signatures", good, "signature-invalid", A, B)
+    case("signed by another owner", good, "dataset-mismatch", B)
+    case("another owner's id", {**good, "owner_id": B.owner_id}, "dataset-mismatch")
+    case("the payload type of a decision", good, "signature-invalid", kind=DECISION)
+    other = sha(canonical(consortium([A, B, C], 3, 1)))
+    case("of another consortium", {**good, "consortium_id": other}, "approval-unknown")
+    loose = json.dumps(good, sort_keys=True).encode()
+    case("payload not canonical", good, "statement-invalid", payload=loose)
+    for name, changes in (
+        ("no dataset", {"datasets": []}),
+        ("datasets out of order", {"datasets": good["datasets"][::-1]}),
+        ("a dataset twice", {"datasets": ["d1" * 16] * 2}),
+        ("an id too short", {"datasets": ["d1" * 15]}),
+        ("another version", {"version": 2}),
+        ("an unknown field", {"reason": "none"}),
+        ("a time that does not exist", {"signed_at": "2026-02-30T11:00:00Z"}),
+        ("a nonce too short", {"nonce": "00" * 15}),
+    ):
+        case(name, {**good, **changes}, "statement-invalid")
+    return {"consortium": TWO_OF_THREE, "cases": cases}
+
+
 def main(folder: Path) -> None:
-    """Write the three files."""
+    """Write the files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, made in (
         ("consortium", consortium_vectors()),
         ("decisions", decision_vectors()),
         ("tallies", tally_vectors()),
+        ("withdrawals", withdrawal_vectors()),
     ):
         path = folder / f"{name}.json"
         path.write_text(json.dumps(made, indent=1) + "\n")

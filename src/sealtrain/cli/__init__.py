@@ -35,6 +35,7 @@ from sealtrain.cli import (
     train,
     trust,
     validate,
+    withdraw,
 )
 from sealtrain.cli.ondemand import on_demand
 from sealtrain.cli.output import report_bug, report_error
@@ -65,6 +66,7 @@ for noun in (
     validate,
     publish,
     doctor,
+    withdraw,
 ):
     noun.register(_nouns)
 _nouns.add_typer(consortium.app, name="consortium")

@@ -12,13 +12,13 @@ import typer
 from sealtrain.cli.output import Json, emit, progress_items, say, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sealtrain.consortium.audit import Auditor, AuditReport, References
     from sealtrain.consortium.members import Consortium
     from sealtrain.release.client import BrokerClient
 
-__all__ = ["app"]
+__all__ = ["ConsortiumFile", "StateFile", "app", "audit_broker", "given", "plain"]
 
 app = typer.Typer(help="Show the ledger: every approval, release, refusal and manifest, in order.")
 
@@ -151,9 +151,9 @@ def audit(
     if (broker is None) == (database is None):
         raise UsageError("one ledger is audited", expected="either --broker or --database")
     members = Consortium.load(consortium)
-    key, notes = _given(state, trust, kept or [])
+    key, notes = given(state, trust, kept or [])
     if broker is not None:
-        report = _audit_broker(broker, members, key, notes, shown=not as_json)
+        report = audit_broker(broker, members, key, notes, shown=not as_json)
     elif database is not None:
         if key is None:
             raise UsageError(
@@ -176,9 +176,16 @@ def audit(
         raise typer.Exit(3)
 
 
-def _audit_broker(
-    broker: Path, members: Consortium, key: bytes | None, notes: list[str], *, shown: bool
+def audit_broker(
+    broker: Path,
+    members: Consortium,
+    key: bytes | None,
+    notes: list[str],
+    *,
+    shown: bool,
+    seen: Callable[[int, object], None] = lambda _index, _entry: None,
 ) -> AuditReport:
+    """Audit what a broker serves, and show each entry to ``seen`` as it comes."""
     from sealtrain.base.canonical import canonical_json
     from sealtrain.base.clock import system_clock
     from sealtrain.records.checkpoint import verify_checkpoint
@@ -201,6 +208,7 @@ def _audit_broker(
                     auditor.found("entry missing", "the broker serves no such entry", auditor.size)
                     break
                 for entry in page[: size - auditor.size]:
+                    seen(auditor.size, entry)
                     auditor.entry(canonical_json(entry))
                 advance(len(page))
     return auditor.finish()
@@ -253,7 +261,7 @@ def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
     return Auditor(members, key, origin=origin, checkpoints=notes)
 
 
-def _given(
+def given(
     state: Path | None, trust: Path | None, kept: list[Path]
 ) -> tuple[bytes | None, list[str]]:
     """The ledger's key, where it was given, and the checkpoints that were."""
@@ -290,13 +298,13 @@ def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[
         return [*lines, "holds        yes"]
     lines.append(f"holds        no: {len(report.findings)} findings")
     for one in report.findings[:_MAX_SHOWN]:
-        lines.append(f"  {one.where}: {one.check}: {_plain(one.problem)}")
+        lines.append(f"  {one.where}: {one.check}: {plain(one.problem)}")
     if len(report.findings) > _MAX_SHOWN:
         lines.append(f"  and {len(report.findings) - _MAX_SHOWN} more; --json has all")
     return lines
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Words out of a doctored file, safe for a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:500])
 

@@ -20,7 +20,16 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
+from sealtrain.base.models import (
+    Hex32,
+    Hex40,
+    Hex64,
+    OwnerName,
+    StrictModel,
+    Timestamp,
+    load_canonical,
+    load_model,
+)
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
 from sealtrain.records import dsse
@@ -35,6 +44,7 @@ __all__ = [
     "PAYLOAD_TYPE",
     "DatasetManifest",
     "dataset_entry",
+    "dataset_id_in",
     "load_dataset_manifest",
     "read_dataset_envelope",
     "reissue_dataset",
@@ -216,6 +226,23 @@ def read_dataset_envelope(folder: Folder) -> dsse.Envelope:
         SignatureInvalid: It is no envelope.
     """
     return dsse.Envelope.from_bytes(read_small(folder, FILE_NAME, 2 * MAX_MANIFEST_BYTES))
+
+
+def dataset_id_in(folder: Folder) -> str:
+    """Id that the manifest of a sealed dataset names; nothing is verified.
+
+    Raises:
+        DataInvalid: There is no such file, or it is no dataset manifest.
+        SignatureInvalid: It is no envelope.
+    """
+    return load_canonical(
+        DatasetManifest,
+        read_dataset_envelope(folder).payload,
+        DataInvalid,
+        "dataset manifest",
+        max_bytes=MAX_MANIFEST_BYTES,
+        check="dataset manifest",
+    ).dataset_id
 
 
 def load_dataset_manifest(folder: Folder, trusted: Consortium | PublicIdentity) -> DatasetManifest:

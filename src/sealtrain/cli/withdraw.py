@@ -1,0 +1,187 @@
+"""``withdraw``: take data back for good. ``log uses``: what became of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sealtrain.cli import log
+from sealtrain.cli.approvals import confirm
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.consortium.audit import AuditReport
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.uses import DatasetUse
+
+__all__ = ["register"]
+
+Datasets = Annotated[
+    list[str], typer.Argument(help="Sealed folders, or ids of datasets.", metavar="DATASET...")
+]
+BrokerFiles = Annotated[
+    list[Path], typer.Option(help="Broker file (made by: sealtrain broker pin); repeat.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    app.command()(withdraw)
+    log.app.command()(uses)
+
+
+def withdraw(
+    dataset: Datasets,
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    broker: BrokerFiles,
+    consortium: log.ConsortiumFile = Path("consortium.json"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take datasets of yours back for good, and list what has them in it.
+
+    No key of them is released again, no lease of a run that has them renewed, and they are never
+    registered again. What left before stays where it is: the list names runs, manifests and model
+    files. Every broker is told; exits 4 when one did not answer.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.withdrawals import Withdrawal, sign_withdrawal
+    from sealtrain.errors import SealtrainError, Unreachable
+    from sealtrain.keys.identity import Identity
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    members, owner = Consortium.load(consortium), Identity.load(identity)
+    members.owner(owner.name)
+    named = [_dataset_id(one) for one in dataset]
+    if not as_json:
+        say(f"You are about to withdraw for good: {', '.join(named)}")
+    confirm("WITHDRAW", yes)
+    envelope = sign_withdrawal(
+        Withdrawal.of(
+            named,
+            consortium_id=members.consortium_id,
+            owner=owner.public,
+            signed_at=system_clock(),
+        ),
+        owner.signer,
+    )
+    told: list[dict[str, Any]] = []
+    lines: list[str] = []
+    failed: list[SealtrainError] = []
+    for path in broker:
+        url = load_pin(path).url
+        answer: dict[str, Any] = {"broker": url, "index": None}
+        told.append(answer)
+        try:
+            with BrokerClient(url, signer=owner.signer) as client:
+                answer["index"] = client.withdraw(envelope)
+            lines.append(f"{url}: withdrawn, entry {answer['index']}")
+            report, found = _uses_at(path, members, None, [], named, shown=not as_json)
+        except SealtrainError as error:
+            failed.append(error)
+            answer["error"] = error.to_dict()
+            word = "did not take it" if answer["index"] is None else "does not tell what used it"
+            say(f"{url} {word} [{error.code}]: {error.message}")
+            continue
+        answer["ledger_holds"] = report.holds
+        answer["datasets"] = [one.to_dict() for one in found]
+        lines += _lines(found)
+    say("keys and models that left before stay where they are; delete your copies of the data")
+    emit(as_json, {"digest": envelope.digest, "brokers": told}, lines)
+    if failed:
+        unreachable = all(isinstance(error, Unreachable) for error in failed)
+        raise typer.Exit(4 if unreachable or len(failed) < len(broker) else failed[0].exit_code)
+
+
+def uses(
+    dataset: Datasets,
+    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    consortium: log.ConsortiumFile = Path("consortium.json"),
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Your memory of the ledger (see log witness): its key and checkpoint."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List what became of datasets: runs that got them, their manifests and model files.
+
+    Reads the whole ledger and verifies it as ``log audit`` does; exits 3 where it does not hold.
+    """
+    from sealtrain.consortium.members import Consortium
+
+    key, notes = log.given(state, None, [])
+    named = [_dataset_id(one) for one in dataset]
+    members = Consortium.load(consortium)
+    report, found = _uses_at(broker, members, key, notes, named, shown=not as_json)
+    emit(
+        as_json,
+        {
+            "ledger": {"size": report.size, "root": report.root, "holds": report.holds},
+            "datasets": [one.to_dict() for one in found],
+        },
+        _lines(found),
+    )
+    if not report.holds:
+        say(f"refused: the ledger does not hold ({len(report.findings)} findings): see log audit")
+        raise typer.Exit(3)
+
+
+def _uses_at(
+    broker: Path,
+    members: Consortium,
+    key: bytes | None,
+    notes: list[str],
+    named: list[str],
+    *,
+    shown: bool,
+) -> tuple[AuditReport, tuple[DatasetUse, ...]]:
+    from sealtrain.consortium.uses import Uses
+
+    collected = Uses(named)
+    report = log.audit_broker(broker, members, key, notes, shown=shown, seen=collected.entry)
+    return report, collected.found()
+
+
+def _dataset_id(given: str) -> str:
+    """An id as it is, or that of a sealed folder."""
+    from sealtrain.consortium.datasets import dataset_id_in
+    from sealtrain.errors import UsageError
+
+    if re.fullmatch("[0-9a-f]{32}", given):
+        return given
+    folder = Path(given)
+    if not folder.is_dir():
+        raise UsageError(
+            "neither a sealed folder nor the id of a dataset",
+            check="dataset",
+            got=given,
+            expected="a folder with dataset.json, or 32 hex digits",
+        )
+    return dataset_id_in(folder)
+
+
+def _lines(found: tuple[DatasetUse, ...]) -> list[str]:
+    lines: list[str] = []
+    for one in found:
+        state = f"withdrawn {one.withdrawn_at}" if one.withdrawn_at else "not withdrawn"
+        name = f" {one.owner}/{one.name}" if one.name else ""
+        lines.append(f"dataset {one.dataset_id}{name}: {state}, {len(one.runs)} runs")
+        for run in one.runs:
+            lines.append(
+                f"  run {run.run_id} of recipe {run.recipe_hash[:16]}, keys {run.released_at}, "
+                f"lease until {run.leased_until}"
+            )
+            for manifest in run.manifests:
+                lines.append(f"    manifest {manifest['digest']} (entry {manifest['index']})")
+                outputs = manifest["outputs"]
+                if outputs is None:
+                    lines.append("      files: more than the ledger lists; see the manifest")
+                lines += [f"      {log.plain(o['name'])} {o['sha256']}" for o in outputs or ()]
+            if not run.manifests:
+                lines.append("    no manifest was recorded: what it made is not known here")
+    return lines
