@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,13 +35,14 @@ quiet.silence()
 
 import torch  # noqa: E402  # after silence()
 
-__all__ = ["Pool", "write_pool"]
+__all__ = ["OwnPool", "Pool", "write_pool"]
 
 MAGIC: Final = b"SEALOTP\x01"
 MAX_HEADER: Final = 1 << 20
 MAX_STREAMS: Final = 1 << 12
 MAX_BLOCK_ROWS: Final = 1 << 16
 TAG_BYTES: Final = 16
+BLOCK_ROWS: Final = 256
 
 
 class PoolStream(StrictModel):
@@ -110,8 +111,9 @@ def write_pool(
     matrices: Sequence[PublicMatrix],
     rows: int,
     exact: ExactProduct,
-    first: int = 0,
-    block_rows: int = 256,
+    first: Mapping[tuple[bytes, Direction], int] | None = None,
+    block_rows: int = BLOCK_ROWS,
+    overwrite: bool = False,
 ) -> None:
     """Make U for some rows of each matrix and direction, and a file of them.
 
@@ -121,8 +123,9 @@ def write_pool(
         matrices: Each once.
         rows: For each matrix and direction: a forward or backward pass takes one for each token.
         exact: How to multiply.
-        first: Rows of each stream that are not for this file.
+        first: Rows of a stream (digest, direction) that are not for this file; 0 if not named.
         block_rows: Read and opened together.
+        overwrite: Replace a file.
 
     Raises:
         AlreadyExists: There is such a file.
@@ -132,7 +135,7 @@ def write_pool(
             matrix=matrix.digest.hex(),
             direction=direction,
             columns=matrix.widths(direction)[1],
-            first=first,
+            first=(first or {}).get((matrix.digest, direction), 0),
             rows=rows,
         )
         for matrix in matrices
@@ -142,11 +145,11 @@ def write_pool(
     layout, masks = _Layout(header), Masks(secret)
     key = layout.key(secret)
     by_digest = {matrix.digest.hex(): matrix for matrix in matrices}
-    with atomic_writer(path, mode=0o600) as file:
+    with atomic_writer(path, mode=0o600, overwrite=overwrite) as file:
         file.write(layout.front)
         for number, stream in enumerate(streams):
             matrix = by_digest[stream.matrix]
-            _pass_over(masks, matrix, stream.direction, first, block_rows)
+            _pass_over(masks, matrix, stream.direction, stream.first, block_rows)
             for block in range(-(-rows // block_rows)):
                 _, mask = masks.rows(matrix, stream.direction, layout.rows_of(number, block))
                 product = exact.product(mask, matrix.factor(stream.direction))
@@ -198,11 +201,6 @@ class Pool:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def left(self, matrix: PublicMatrix, direction: Direction, position: int) -> int:
-        """Rows from ``position`` of the stream on."""
-        stream = self._layout.header.streams[self._numbers[matrix.digest.hex(), direction]]
-        return max(0, stream.first + stream.rows - position)
 
     def begin(self, secret: Secret) -> None:
         """As ``Supplier.begin``."""
@@ -278,6 +276,77 @@ class Pool:
         opened = wire.elements(bytearray(plain), rows, columns)
         self._last = number, block, opened
         return opened
+
+
+class OwnPool:
+    """A pool that the guest fills itself while it has nothing else to do. A ``Supplier``.
+
+    Args:
+        path: Of the file; replaced at each filling, of no use to anybody else.
+        exact: How to multiply.
+        block_rows: Read and opened together.
+    """
+
+    def __init__(self, path: Path, *, exact: ExactProduct, block_rows: int = BLOCK_ROWS) -> None:
+        self._path, self._exact, self._block_rows = path, exact, block_rows
+        self._secret: Secret | None = None
+        self._pool: Pool | None = None
+        self._matrices: dict[bytes, PublicMatrix] = {}
+        self._next: dict[tuple[bytes, Direction], int] = {}
+
+    def close(self) -> None:
+        """Close and remove the file."""
+        if self._pool is not None:
+            self._pool.close()
+        self._path.unlink(missing_ok=True)
+
+    def begin(self, secret: Secret) -> None:
+        """As ``Supplier.begin``."""
+        if self._secret is not None:
+            raise UsageError("a pool serves one beginning", hint="make another pool")
+        self._secret = secret
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """As ``Supplier.admit``."""
+        self._matrices[matrix.digest] = matrix
+
+    def fill(self, rows: int) -> None:
+        """Have so many rows more of every matrix that was admitted, in both directions.
+
+        Rows that the last filling left are made again: they were not used.
+
+        Args:
+            rows: A forward or backward pass takes one for each token.
+        """
+        if self._secret is None or not self._matrices:
+            raise UsageError("a pool is filled for a model that is protected with it")
+        write_pool(
+            self._path,
+            secret=self._secret,
+            matrices=list(self._matrices.values()),
+            rows=rows,
+            exact=self._exact,
+            first=self._next,
+            block_rows=self._block_rows,
+            overwrite=True,
+        )
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = Pool(self._path)
+        self._pool.begin(self._secret)
+
+    def product(
+        self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """As ``Supplier.product``.
+
+        Raises:
+            PadsRefused: It is used up, or was not filled.
+        """
+        self._next[matrix.digest, direction] = first + mask.shape[0]
+        if self._pool is None:
+            raise PadsRefused("the pool of pads was not filled", check="pads", hint="fill it first")
+        return self._pool.product(matrix, direction, first, mask)
 
 
 def _header(file: BinaryIO) -> PoolHeader:

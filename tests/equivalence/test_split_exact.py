@@ -1,0 +1,135 @@
+"""Under pads a model learns what it learns without: the same bits, the W8 model's losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from language_world import minilm
+from otp_world import (
+    Watched,
+    batches,
+    in_thread,
+    tiny_model,
+    trained,
+)
+
+from sealtrain.collab.otp.accelerator import RemoteAccelerator
+from sealtrain.collab.otp.dealer import RemoteDealer
+from sealtrain.collab.otp.exact import Float64
+from sealtrain.collab.otp.pool import OwnPool
+from sealtrain.collab.otp.serving import Served, served
+from sealtrain.collab.split.protect import protect, protected_layers, quantise, restore
+
+STEPS = 3
+ROWS = 2 * 12  # tokens of a batch
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Served]:
+    """An accelerator that is another process."""
+    with served("accelerator") as there:
+        yield there
+
+
+@pytest.fixture(scope="module")
+def unmasked() -> tuple[list[float], list[torch.Tensor]]:
+    """Training with the same arithmetic inside the guest."""
+    model = tiny_model()
+    quantise(model)
+    return trained(model, STEPS)
+
+
+def same(left: tuple[list[float], list[torch.Tensor]], right: Any) -> bool:
+    return left[0] == right[0] and all(map(torch.equal, left[1], right[1]))
+
+
+def test_training_on_another_process_under_pads_gives_the_same_bits(
+    elsewhere: Served, unmasked: tuple[list[float], list[torch.Tensor]]
+) -> None:
+    model = tiny_model()
+    accelerator = RemoteAccelerator(elsewhere.host, elsewhere.port)
+    protection = protect(model, accelerator)
+    assert same(trained(model, STEPS), unmasked)
+    # Per layer q+k+v, o, gate+up and down, and the head, forward; backward nothing has to go
+    # below the first layer's adapters but the products that lead to them.
+    assert len(protection.layers) == 2 * 4 + 1
+    assert protection.engine.spent.products >= STEPS * 2 * (2 * 4 + 1) - STEPS
+    assert protection.engine.spent.bytes_out > 0
+    assert all("lora" in name for name in protection.inside)
+    accelerator.close()
+
+
+def test_a_dealer_in_its_own_right_gives_the_same_bits(
+    unmasked: tuple[list[float], list[torch.Tensor]],
+) -> None:
+    with in_thread("accelerator") as there, in_thread("dealer") as dealer:
+        accelerator = RemoteAccelerator(*there.server_address)
+        assert dealer.key is not None
+        supplier = RemoteDealer(*dealer.server_address, key=dealer.key.public)
+        model = tiny_model()
+        protect(model, accelerator, supplier=supplier, checks=2)
+        assert same(trained(model, STEPS), unmasked)
+        supplier.close()
+        accelerator.close()
+
+
+def test_a_pool_filled_twice_gives_the_same_bits(
+    tmp_path: Path, unmasked: tuple[list[float], list[torch.Tensor]]
+) -> None:
+    pool = OwnPool(tmp_path / "pool", exact=Float64(), block_rows=16)
+    model, accelerator = tiny_model(), Watched()
+    protect(model, accelerator, supplier=pool)
+
+    def refilled(step: int) -> None:
+        if step in (0, 2):
+            pool.fill(rows=2 * ROWS)
+
+    assert same(trained(model, STEPS, before=refilled), unmasked)
+    pool.close()
+
+
+def test_minilm_under_pads_keeps_the_losses_of_its_int8_model() -> None:
+    protected, whole = encoder(), encoder()
+    accelerator = Watched()
+    protect(protected, accelerator)
+    quantise(whole)
+    restore(whole)
+    assert not protected_layers(whole)
+    under_pads, without = fine_tuned(protected), fine_tuned(whole)
+    assert max(abs(a - b) for a, b in zip(under_pads, without, strict=True)) < 1e-3
+    assert under_pads[-1] < under_pads[0]
+    assert len(accelerator.matrices) == 6 * 4 + 1  # q+k+v, o, up, down, and the pooler
+
+
+def encoder() -> Any:
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertForSequenceClassification
+
+    torch.manual_seed(3)
+    base = BertForSequenceClassification.from_pretrained(minilm(), num_labels=3)
+    config = LoraConfig(
+        r=4, lora_alpha=8, target_modules=["query", "value"], modules_to_save=["classifier"]
+    )
+    return get_peft_model(base.eval(), config).eval()  # without dropout: chance is the same anyway
+
+
+def fine_tuned(model: Any) -> list[float]:
+    """Losses of some steps on the same four texts."""
+    torch.manual_seed(29)
+    (ids,) = batches(1, rows=3, length=10, words=20_000)
+    labels = torch.tensor([0, 1, 2])
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=2e-3)
+    losses = []
+    for _ in range(3):
+        loss = model(input_ids=ids, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses

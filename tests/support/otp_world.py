@@ -1,0 +1,110 @@
+"""A small model with LoRA, accelerators that record or lie, and servers in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from sealtrain.collab.otp.exact import Float64
+from sealtrain.collab.otp.matrix import Direction, PublicMatrix
+from sealtrain.collab.otp.serving import Limits, Role, Server
+
+LABELS = 3
+
+
+def random_matrix(outputs: int = 24, inputs: int = 40, *, seed: int = 0) -> PublicMatrix:
+    generator = torch.Generator().manual_seed(seed)
+    return PublicMatrix.stacked([torch.randn(outputs, inputs, generator=generator)])[0]
+
+
+def random_entries(matrix: PublicMatrix, direction: Direction, rows: int = 9) -> torch.Tensor:
+    reach = matrix.largest(direction)
+    generator = torch.Generator().manual_seed(rows)
+    shape = (rows, matrix.widths(direction)[0])
+    return torch.randint(-reach, reach + 1, shape, generator=generator, dtype=torch.int32)
+
+
+def tiny_model(**lora: Any) -> Any:
+    """A Llama of random weights with LoRA; the same at every call."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]} | lora
+    return get_peft_model(LlamaForCausalLM(config), LoraConfig(**settings))
+
+
+def batches(count: int, *, rows: int = 2, length: int = 12, words: int = 64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    return [torch.randint(0, words, (rows, length), generator=generator) for _ in range(count)]
+
+
+def trained(
+    model: Any, steps: int, *, before: Callable[[int], object] = lambda step: None
+) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses of a few steps and what was trained, from the same chance each time."""
+    torch.manual_seed(23)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=2e-3)
+    losses = []
+    for step, ids in enumerate(batches(steps)):
+        before(step)
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, [weight.detach().clone() for weight in weights]
+
+
+Changed = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Watched:
+    """An honest accelerator until told otherwise, that keeps what it sees.
+
+    Args:
+        lie: Makes its answers from right ones.
+    """
+
+    def __init__(self, lie: Changed | None = None) -> None:
+        self.seen: list[torch.Tensor] = []
+        self.matrices: list[torch.Tensor] = []
+        self.lie = lie
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        self.matrices.append(matrix.values)
+
+    def product(
+        self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor
+    ) -> torch.Tensor:
+        self.seen.append(elements.clone())
+        answer = Float64().product(elements, matrix.factor(direction))
+        return answer if self.lie is None else self.lie(answer)
+
+
+@contextmanager
+def in_thread(role: Role, **limits: Any) -> Iterator[Server]:
+    """A server in this process, on loopback."""
+    server = Server(role, device="cpu", exact="float64", limits=Limits(**limits))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
