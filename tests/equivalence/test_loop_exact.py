@@ -11,6 +11,7 @@ from training_world import (
     RUN_ID,
     Interrupted,
     PlainDataset,
+    StopsAfter,
     checkpoint_store,
     classify,
     seal_records,
@@ -35,7 +36,12 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def run(
-    datasets: dict[str, Any], store: Any, *, stop_at: int | None = None, resume: Any = None
+    datasets: dict[str, Any],
+    store: Any,
+    *,
+    stop_at: int | None = None,
+    resume: Any = None,
+    keeper: StopsAfter | None = None,
 ) -> tuple[str, list[Any], SealedLoop]:
     """Train a perceptron with dropout; its digest, what was released, the loop."""
     import torch
@@ -54,6 +60,7 @@ def run(
         ),
         on_checkpoint=checkpointed,
         resume=resume,
+        keeper=keeper,
     )
     train = [one for one in sources_of(RECIPE, datasets) if one.role == "train"]
     torch.manual_seed(5)
@@ -113,6 +120,20 @@ def test_a_resumed_loop_is_the_uninterrupted_one(sealed: dict[str, Any], tmp_pat
     assert resumed == whole
     assert [one for one in before if one[0] <= ref.step] + after == losses
     assert (loop.steps, loop.rows) == (9, 36)
+
+
+@pytest.mark.claim("C23")
+def test_a_loop_stopped_within_an_interval_tells_the_same_to_the_last_digit(
+    sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    whole, losses, _ = run(sealed, checkpoint_store(tmp_path / "whole"))
+    store = checkpoint_store(tmp_path / "parts")
+    _, before, loop = run(sealed, store, keeper=StopsAfter(5))
+    assert loop.steps == 5
+    assert [step for step, _ in before] == [2, 3, 4]
+    resumed, after, _ = run(sealed, store, resume=newest(store, None))
+    assert resumed == whole
+    assert before + after == losses
 
 
 def test_a_checkpoint_of_another_model_is_refused(sealed: dict[str, Any], tmp_path: Path) -> None:

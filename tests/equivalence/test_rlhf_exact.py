@@ -10,7 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from rlhf_world import rlhf, write_questions, write_scorer
-from training_world import LORA, PlainDataset, Ran, checkpoint_store, run, seal_records, sources_of
+from training_world import (
+    LORA,
+    PlainDataset,
+    Ran,
+    StopsAfter,
+    checkpoint_store,
+    run,
+    seal_records,
+    sources_of,
+)
 
 from sealtrain.errors import SealtrainError
 from sealtrain.training import checkpoint
@@ -100,6 +109,28 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     saved = [ref.step for ref in first.checkpoints + second.checkpoints]
     assert saved == [ref.step for ref in whole(name).checkpoints]
     assert {3, 6, 8} <= set(saved)
+
+
+@pytest.mark.claim("C23")
+@pytest.mark.parametrize(("name", "wanted", "stopped"), [("ppo", 5, 5), ("grpo-repeated", 4, 6)])
+def test_a_run_that_stopped_for_its_lease_is_the_uninterrupted_one(
+    name: str,
+    wanted: int,
+    stopped: int,
+    whole: Any,
+    sealed: dict[str, Any],
+    base_dir: Path,
+    tmp_path: Path,
+) -> None:
+    recipe = RECIPES[name]()
+    sources = sources_of(recipe, sealed)
+    store = checkpoint_store(tmp_path)
+    first = run(recipe, sources, store, base_dir=base_dir, keeper=StopsAfter(wanted))
+    # Not between steps on the same answers: those are in no checkpoint.
+    assert first.checkpoints[-1].step == stopped
+    second = run(recipe, sources, store, resume=newest(store, None), base_dir=base_dir)
+    assert measured(second) == measured(whole(name))
+    assert first.history + second.history == whole(name).history
 
 
 @pytest.mark.claim("C24")

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sealing_world import KEY, repeatable, sealed_folder
 
@@ -173,6 +173,23 @@ class Interrupted(Exception):
     """Raised in place of a crash."""
 
 
+class StopsAfter:
+    """A lease that ends after a step."""
+
+    def __init__(self, step: int, *, boundaries: bool = False) -> None:
+        self.step, self.boundaries = step, boundaries
+        self.anchored = 0
+        self.asked: list[tuple[int, int, int]] = []
+
+    def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
+        assert sealing is None or sealing > 0
+        self.asked.append((step, ahead, span))
+        return step >= self.step and not (self.boundaries and ahead)
+
+    def stopped(self) -> NoReturn:
+        raise Interrupted
+
+
 @dataclass(slots=True)
 class Ran:
     """What one training gave."""
@@ -201,6 +218,7 @@ def run(
     secret: DataKey | None = None,
     monitor: Any = None,
     model: Any = None,
+    keeper: Any = None,
 ) -> Ran:
     """Train; with ``stop_at``, until the first checkpoint at or after that step."""
     from sealtrain.training.run import train
@@ -228,6 +246,7 @@ def run(
             secret=secret,
             monitor=monitor,
             model=model,
+            keeper=keeper,
         )
     except Interrupted:
         # Training had gone on while the checkpoint was sealed; a journal does not keep that.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.lease import LeaseKeeping
     from sealtrain.training.sources import BlobStore, SealedFolder, Source
 
 quiet.silence()
@@ -41,6 +42,7 @@ def train(
     secret: DataKey | None = None,
     monitor: Monitor | None = None,
     model: SealedFolder | None = None,
+    keeper: LeaseKeeping | None = None,
 ) -> Trained:
     """Train from the beginning or from a checkpoint, as one of the ranks if there are several.
 
@@ -57,6 +59,7 @@ def train(
         secret: What this run alone has, the same after a resume; noise and canaries come from it.
         monitor: Watches, opened by whoever made it.
         model: The sealed model that the recipe names, opened.
+        keeper: Says when to stop for the sake of the lease on the keys.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
@@ -93,6 +96,7 @@ def train(
             arguments=arguments,
             on_step=(bar.step, watch.step),
             machinery=machinery_of(recipe),
+            keeper=keeper,
         )
         work = Workplace(
             recipe=recipe,
