@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import re
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -19,10 +20,11 @@ from sealtrain.broker.tables import tokens
 from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, UsageError
 from sealtrain.sealing.datakey import Randomness
 
-__all__ = ["MAX_TOKENS", "Scope", "TokenState", "Tokens", "make_token", "scope_of"]
+__all__ = ["MAX_TOKENS", "Scope", "TokenState", "Tokens", "make_token", "name_of", "scope_of"]
 
 Scope = Literal["metrics", "status"]
 MAX_TOKENS: Final = 64
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _PREFIX: Final = "sealtrain_"
 _BYTES: Final = 32
 _MAX_LENGTH: Final = 256
@@ -41,6 +43,17 @@ def scope_of(name: str) -> Scope:
     raise UsageError(
         "no such scope of a token", check="scope", got=name, expected=" or ".join(get_args(Scope))
     )
+
+
+def name_of(name: str) -> str:
+    """Return the name of a token, checked.
+
+    Raises:
+        UsageError: Not a name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError("not a name", check="token", got=name[:64], expected=_NAME.pattern)
+    return name
 
 
 def make_token(random: Randomness) -> str:

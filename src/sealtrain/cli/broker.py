@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.cli import broker_operations
+from sealtrain.cli import broker_operations, broker_tokens
 from sealtrain.cli.output import Json, emit, say
 
 __all__ = ["app"]
@@ -148,3 +148,4 @@ def pin(
 
 
 broker_operations.register(app)
+app.add_typer(broker_tokens.app, name="token")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.release.messages import BrokerStatus
 
 __all__ = ["register"]
 
@@ -24,9 +27,13 @@ def register(app: typer.Typer) -> None:
 
 def status(
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    token: Annotated[
+        Path | None, typer.Option(help="File of an operator's token, to see what it lacks.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Ask a broker how it is. Leaves with 4 when it cannot decide; nothing here is verified."""
+    from sealtrain.cli.broker_tokens import read_token
     from sealtrain.errors import AnswerInvalid, BrokerUnreachable
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
@@ -39,6 +46,7 @@ def status(
         except BrokerUnreachable:
             ready = False
         consortium = client.consortium(health.consortium_id)
+        told = None if token is None else client.status(read_token(token))
         head = client.ledger_checkpoint().splitlines()
         if len(head) < 3:
             raise AnswerInvalid("the broker's checkpoint is none", check="checkpoint")
@@ -54,6 +62,7 @@ def status(
             "approve": consortium.thresholds.approve,
         },
         "ledger": {"origin": head[0], "size": head[1], "root": head[2]},
+        "operator": None if told is None else told.to_dict(),
     }
     emit(
         as_json,
@@ -65,10 +74,21 @@ def status(
             f"consortium  {consortium.name} "
             f"({consortium.thresholds.approve} of {len(consortium.owners)})",
             f"ledger      {head[1]} entries, root {head[2]}",
+            *_operator_lines(told),
         ],
     )
     if not ready:
         raise typer.Exit(4)
+
+
+def _operator_lines(told: BrokerStatus | None) -> list[str]:
+    if told is None:
+        return []
+    return [
+        f"since       {told.started_at}",
+        *([f"lacks       {told.why_not}"] if told.why_not else []),
+        *(f"{name.replace('_', ' ')}: {value}" for name, value in told.sizes.items()),
+    ]
 
 
 def backup(

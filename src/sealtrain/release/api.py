@@ -23,6 +23,7 @@ from sealtrain.records.needs import Needs
 from sealtrain.release.messages import (
     Accepted,
     BrokerKeys,
+    BrokerStatus,
     Challenge,
     ChallengePurpose,
     CosignedPage,
@@ -94,6 +95,17 @@ class BrokerClient:
             BrokerUnreachable: It cannot, or does not answer.
         """
         return self._transport.get("/v1/ready", Ready)
+
+    def status(self, token: str) -> BrokerStatus:
+        """How it is, for an operator.
+
+        Args:
+            token: Of scope ``status``.
+
+        Raises:
+            TokenRefused: The token is not good for this.
+        """
+        return self._transport.get("/v1/status", BrokerStatus, bearer=token)
 
     def consortium(self, consortium_id: str) -> Consortium:
         """The consortium document with this id, as the broker holds it.

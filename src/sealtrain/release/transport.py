@@ -79,15 +79,23 @@ class Transport:
         """Close connections."""
         self._client.close()
 
-    def get(self, path: str, cls: type[Answer], **query: str | int) -> Answer:
+    def get(
+        self, path: str, cls: type[Answer], *, bearer: str | None = None, **query: str | int
+    ) -> Answer:
         """Ask for a message.
+
+        Args:
+            path: Where.
+            cls: What is answered.
+            bearer: An operator's token, where one is needed.
+            query: What about.
 
         Raises:
             BrokerUnreachable: No answer, or the broker failed.
             AnswerInvalid: The answer is not a ``cls``.
             SealtrainError: What the broker refused with.
         """
-        body = self._exchange("GET", path, None, dict(query))
+        body = self._exchange("GET", path, None, dict(query), bearer=bearer)
         return self._parse(cls, body)
 
     def get_json(self, path: str, **query: str | int) -> JsonValue:
@@ -124,8 +132,9 @@ class Transport:
         body: bytes | None,
         query: dict[str, str | int],
         sign: Sign | None = None,
+        bearer: str | None = None,
     ) -> bytes:
-        response = self._send(method, path, body, query, sign, None)
+        response = self._send(method, path, body, query, sign, None, bearer)
         with closing(response):
             try:
                 return self._read(path, response)
@@ -144,8 +153,10 @@ class Transport:
         query: dict[str, str | int],
         sign: Sign | None,
         now: int | None,
+        bearer: str | None = None,
     ) -> httpx.Response:
         headers = {} if body is None else {"content-type": "application/json"}
+        headers |= {} if bearer is None else {"authorization": f"Bearer {bearer}"}
         for attempt in range(1, _CONNECT_TRIES + 1):
             request = self._client.build_request(
                 method, path, content=body, params=query, headers=headers

@@ -1,0 +1,124 @@
+"""``broker token``: make, list and remove the tokens by which operators see how a broker is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, table
+
+if TYPE_CHECKING:
+    from sealtrain.broker.store import Store
+    from sealtrain.broker.tokens import TokenState
+
+__all__ = ["app", "read_token"]
+
+app = typer.Typer(help="Operators' tokens.")
+
+StateFolder = Annotated[Path, typer.Option("--state", help="Folder of the broker's state.")]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What the token is called.")],
+    scope: Annotated[str, typer.Option(help="metrics or status: what it shows.")],
+    state: StateFolder,
+    out: Annotated[Path, typer.Option(help="File to write the token to, for its user alone.")],
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Good for so many days.")] = 365,
+    as_json: Json = False,
+) -> None:
+    """Make a token. The broker keeps its hash only: whoever loses the file makes another one."""
+    import os
+
+    from sealtrain.base.clock import system_clock
+    from sealtrain.broker.tokens import TokenState, make_token, name_of, scope_of
+    from sealtrain.keys.keyfile import write_secret_file
+
+    now = system_clock()
+    made = TokenState(
+        name=name_of(name), scope=scope_of(scope), made_at=now, not_after=now + days * 86400
+    )
+    token = make_token(os.urandom)
+    store = _store(state)
+    try:
+        with store.transaction() as transaction:
+            transaction.tokens.add(token, made)
+            write_secret_file(out, f"{token}\n".encode())
+    finally:
+        store.close()
+    emit(as_json, {**_shown(made), "token": str(out)}, [f"token  {out}, scope {scope}"])
+
+
+@app.command("list")
+def listed(state: StateFolder, as_json: Json = False) -> None:
+    """Show every token's name, scope and end."""
+    store = _store(state)
+    try:
+        with store.transaction() as transaction:
+            found = [_shown(one) for one in transaction.tokens.all()]
+    finally:
+        store.close()
+    rows = [(one["name"], one["scope"], one["not_after"]) for one in found]
+    emit(as_json, {"tokens": found}, table(rows, header=("name", "scope", "good until")))
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="What the token is called.")],
+    state: StateFolder,
+    as_json: Json = False,
+) -> None:
+    """Remove a token: a running broker refuses it from now on."""
+    store = _store(state)
+    try:
+        with store.transaction() as transaction:
+            transaction.tokens.remove(name)
+    finally:
+        store.close()
+    emit(as_json, {"removed": name}, [f"removed  {name}"])
+
+
+def read_token(path: Path) -> str:
+    """The token in a file that nobody else can read.
+
+    Raises:
+        KeyFileInvalid: No such file, readable by others, or no token.
+    """
+    from sealtrain.errors import KeyFileInvalid
+    from sealtrain.keys.keyfile import read_secret_file
+
+    token = read_secret_file(path, max_bytes=256).strip()
+    if not token.isascii() or len(token.split()) != 1:
+        raise KeyFileInvalid(f"{path} is not the file of a token", check="token")
+    return token.decode("ascii")
+
+
+def _store(state: Path) -> Store:
+    from sealtrain.broker.serve import require_extra
+    from sealtrain.errors import ConfigError
+
+    require_extra()
+    from sealtrain.broker.store import Store
+
+    database = state / "broker.sqlite"
+    if not database.is_file():
+        raise ConfigError(
+            f"{state} does not hold a broker's state",
+            check="broker state",
+            got="no broker.sqlite",
+            hint="give the folder of --state; a broker makes it when it starts",
+        )
+    return Store(database)
+
+
+def _shown(state: TokenState) -> dict[str, str]:
+    from sealtrain.base.clock import to_rfc3339
+
+    return {
+        "name": state.name,
+        "scope": state.scope,
+        "made_at": to_rfc3339(state.made_at),
+        "not_after": to_rfc3339(state.not_after),
+    }
