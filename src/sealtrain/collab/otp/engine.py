@@ -185,5 +185,8 @@ class UnderPads:
         """A copied model uses the same pads, each row once."""
         return self
 
+    def __copy__(self) -> Self:
+        return self
+
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("pads must not be pickled: they would be used twice")

@@ -48,8 +48,8 @@ def added(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def subtracted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """``left - right``, centred int32.
 
-    ``left`` may be any int32, as an accelerator sends it: what int32 cannot hold wraps around to
-    something in range again, and the check of the product judges that.
+    ``left`` may be any int32, as an accelerator sends it: a difference that int32 cannot hold wraps
+    around to another element, and the check of the product refuses that.
     """
     return _wrapped(left - right)
 

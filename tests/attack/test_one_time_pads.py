@@ -1,0 +1,554 @@
+"""The accelerator, the dealer, the network and the host attack products under pads."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from otp_world import Watched, in_thread, random_entries, random_matrix, tiny_model, trained
+
+from sealtrain.base.secret import Secret
+from sealtrain.collab.otp.dealer import RemoteDealer
+from sealtrain.collab.otp.engine import Inside, UnderPads
+from sealtrain.collab.otp.exact import Float64
+from sealtrain.collab.otp.field import HALF, PRIME
+from sealtrain.collab.otp.freivalds import Freivalds
+from sealtrain.collab.otp.masks import Masks, MaskStream, drawn_secret
+from sealtrain.collab.otp.matrix import DIRECTIONS, Direction, PublicMatrix
+from sealtrain.collab.otp.pads import InGuest, Pads
+from sealtrain.collab.otp.pool import OwnPool, Pool, write_pool
+from sealtrain.collab.split.protect import protect
+from sealtrain.errors import (
+    AcceleratorUnreachable,
+    ModelInvalid,
+    PadsRefused,
+    ProductAltered,
+    UsageError,
+    WrongKey,
+)
+from sealtrain.sealing.hpke import HpkePrivateKey
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+seen_by = pytest.mark.claim("C60")
+altered = pytest.mark.claim("C61")
+FALSE_ALARM = 1e-9
+"""These tests draw fresh pads; so often they may call honest ones uneven."""
+
+
+# --- What the accelerator sees ------------------------------------------------------------------
+
+
+def unevenness(sample: torch.Tensor) -> float:
+    """Kolmogorov-Smirnov distance of centred elements to uniform."""
+    places = ((sample.flatten().double() + HALF + 0.5) / PRIME).sort().values
+    steps = torch.arange(1, places.numel() + 1, dtype=torch.float64) / places.numel()
+    return float(
+        torch.maximum((steps - places).abs(), (steps - 1 / steps.numel() - places).abs()).max()
+    )
+
+
+def bound(count: int) -> float:
+    """What an even sample of that size stays below (Dvoretzky, Kiefer, Wolfowitz)."""
+    return math.sqrt(math.log(2 / FALSE_ALARM) / (2 * count))
+
+
+def correlation(left: torch.Tensor, right: torch.Tensor) -> float:
+    pair = torch.stack([left.flatten().double(), right.flatten().double()])
+    return float(torch.corrcoef(pair)[0, 1])
+
+
+@seen_by
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("content", ["zeros", "largest", "one row again", "random"])
+def test_whatever_is_multiplied_the_accelerator_sees_even_chance(
+    content: str, direction: Direction
+) -> None:
+    matrix, accelerator = random_matrix(96, 128), Watched()
+    engine, rows = UnderPads(accelerator), 1500
+    entries = {
+        "zeros": lambda: torch.zeros(rows, matrix.widths(direction)[0], dtype=torch.int32),
+        "largest": lambda: torch.full_like(random_entries(matrix, direction, rows), 2047),
+        "one row again": lambda: random_entries(matrix, direction, 1).repeat(rows, 1),
+        "random": lambda: random_entries(matrix, direction, rows),
+    }[content]()
+    engine.product(matrix, direction, entries)
+    engine.product(matrix, direction, entries)
+    first, second = accelerator.seen
+    for sample in (first, second):
+        assert unevenness(sample) < bound(sample.numel())
+        for byte in range(4):  # each byte of what travels, by a chi-square of its values
+            values = (sample.flatten() >> (8 * byte)) & 0xFF
+            if byte < 3:
+                counts = torch.bincount(values, minlength=256).double()
+                even = sample.numel() / 256
+                off = float(((counts - even) ** 2 / even).sum())
+                assert off < 255 + 8 * math.sqrt(2 * 255)
+    difference = (first.long() - second.long()) % PRIME
+    centred = torch.where(difference > HALF, difference - PRIME, difference)
+    assert unevenness(centred) < bound(centred.numel())
+    assert abs(correlation(first, second)) < 7 / math.sqrt(first.numel())
+    if content == "random":
+        assert abs(correlation(first, entries)) < 7 / math.sqrt(first.numel())
+
+
+@seen_by
+def test_one_alone_of_two_equal_rows_shows_no_likeness() -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    entries = random_entries(matrix, "forward", 1).repeat(400, 1)
+    UnderPads(accelerator).product(matrix, "forward", entries)
+    (sample,) = accelerator.seen
+    assert len(torch.unique(sample, dim=0)) == 400
+
+
+@seen_by
+def test_the_measure_sees_what_is_not_even() -> None:
+    sample = torch.randint(-HALF, HALF + 1, (200_000,), dtype=torch.int32)
+    assert unevenness(sample) < bound(sample.numel())
+    assert unevenness(sample.clamp(max=int(0.97 * HALF))) > bound(sample.numel())
+    assert unevenness(random_entries(random_matrix(), "forward", 2000)) > 0.4
+
+
+@seen_by
+def test_only_base_weights_become_public() -> None:
+    model, accelerator = tiny_model(), Watched()
+    for name, weight in model.named_parameters():
+        if "lora" in name:
+            weight.requires_grad_(False)  # a finished adapter is as secret as one that is trained
+            weight.data.normal_()
+    protection = protect(model, accelerator)
+    assert not any("lora" in name for stack in protection.layers for name in stack)
+    secret = {weight.shape for name, weight in model.named_parameters() if "lora" in name}
+    assert secret.isdisjoint(values.shape for values in accelerator.matrices)
+
+
+@seen_by
+def test_a_layer_with_an_adapter_merged_into_it_is_refused() -> None:
+    model, accelerator = tiny_model(), Watched()
+    model.merge_adapter()
+    with pytest.raises(ModelInvalid, match="merged"):
+        protect(model, accelerator)
+    assert accelerator.matrices == []
+
+
+# --- No pad twice -------------------------------------------------------------------------------
+
+
+def masks_seen(accelerator: Watched, entries: torch.Tensor) -> set[bytes]:
+    """Rows of masks, which the test can tell as it knows what was hidden."""
+    rows = torch.cat([(sample.long() - entries.long()) % PRIME for sample in accelerator.seen])
+    return {row.numpy().tobytes() for row in rows}
+
+
+@seen_by
+def test_a_restarted_guest_with_the_same_chance_has_other_pads() -> None:
+    matrix, entries = random_matrix(), random_entries(random_matrix(), "forward")
+    accelerator = Watched()
+    for _ in range(3):
+        torch.manual_seed(0)
+        UnderPads(accelerator).product(matrix, "forward", entries)
+    assert len(masks_seen(accelerator, entries)) == 3 * len(entries)
+
+
+@seen_by
+def test_training_again_from_one_state_shows_the_accelerator_nothing_twice() -> None:
+    accelerator = Watched()
+    for _ in range(2):  # as after a host restored an older checkpoint
+        model = tiny_model()
+        protect(model, accelerator)
+        trained(model, 1)
+    half = len(accelerator.seen) // 2
+    for before, after in zip(accelerator.seen[:half], accelerator.seen[half:], strict=True):
+        assert before.shape == after.shape
+        rows = torch.unique(torch.cat([before, after]), dim=0)
+        assert len(rows) == len(before) + len(after)
+
+
+@seen_by
+def test_a_pool_of_an_earlier_beginning_is_of_no_use(tmp_path: Path) -> None:
+    matrix = random_matrix()
+    pool = filled(tmp_path / "pool", matrix)
+    kept = shutil.copy(tmp_path / "pool", tmp_path / "kept")
+    pool.close()
+    restarted = Pool(Path(kept))
+    engine = UnderPads(Watched(), supplier=restarted)
+    with pytest.raises(WrongKey):
+        engine.admit(matrix)
+    restarted.close()
+
+
+def filled(path: Path, matrix: PublicMatrix, rows: int = 20) -> OwnPool:
+    pool = OwnPool(path, exact=Float64(), block_rows=4)
+    engine = UnderPads(Watched(), supplier=pool)
+    engine.admit(matrix)
+    pool.fill(rows)
+    return pool
+
+
+@seen_by
+def test_a_pool_that_is_set_back_gives_no_row_again(tmp_path: Path) -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    entries = random_entries(matrix, "forward", 4)
+    pool = OwnPool(tmp_path / "pool", exact=Float64(), block_rows=4)
+    engine = UnderPads(accelerator, supplier=pool)
+    engine.admit(matrix)
+    pool.fill(8)
+    full = (tmp_path / "pool").read_bytes()
+    engine.product(matrix, "forward", entries)
+    (tmp_path / "pool").write_bytes(full)
+    engine.product(matrix, "forward", entries)
+    (tmp_path / "pool").write_bytes(full)
+    with pytest.raises(PadsRefused, match="used up"):
+        engine.product(matrix, "forward", entries)
+    assert len(accelerator.seen) == 2
+    assert len(masks_seen(accelerator, entries)) == 8
+    pool.close()
+
+
+@seen_by
+def test_an_older_filling_put_in_place_of_a_newer_one_does_not_open(tmp_path: Path) -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    entries = random_entries(matrix, "forward", 4)
+    pool = OwnPool(tmp_path / "pool", exact=Float64(), block_rows=4)
+    engine = UnderPads(accelerator, supplier=pool)
+    engine.admit(matrix)
+    pool.fill(4)
+    older = (tmp_path / "pool").read_bytes()
+    engine.product(matrix, "forward", entries)
+    pool.fill(4)
+    with (tmp_path / "pool").open("r+b") as file:  # the guest has it open
+        file.write(older)
+    with pytest.raises(WrongKey):
+        engine.product(matrix, "forward", entries)
+    assert len(accelerator.seen) == 1
+    pool.close()
+
+
+@seen_by
+def test_when_pads_are_used_up_nothing_is_sent_any_more(tmp_path: Path) -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    pool = OwnPool(tmp_path / "pool", exact=Float64())
+    engine = UnderPads(accelerator, supplier=pool)
+    engine.admit(matrix)
+    pool.fill(10)
+    engine.product(matrix, "forward", random_entries(matrix, "forward", 9))
+    with pytest.raises(PadsRefused, match="used up"):
+        engine.product(matrix, "forward", random_entries(matrix, "forward", 2))
+    with pytest.raises(PadsRefused):  # not even what a row is left for
+        engine.product(matrix, "forward", random_entries(matrix, "forward", 1))
+    assert len(accelerator.seen) == 1
+    pool.close()
+
+
+@seen_by
+def test_a_pool_that_was_never_filled_gives_nothing(tmp_path: Path) -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    engine = UnderPads(accelerator, supplier=OwnPool(tmp_path / "pool", exact=Float64()))
+    engine.admit(matrix)
+    with pytest.raises(PadsRefused, match="not filled"):
+        engine.product(matrix, "forward", random_entries(matrix, "forward"))
+    assert accelerator.seen == []
+
+
+@seen_by
+def test_a_stream_ends_instead_of_beginning_anew() -> None:
+    stream = MaskStream(drawn_secret(), 4, max_words=10)
+    stream.rows(2)
+    with pytest.raises(PadsRefused):
+        stream.rows(1)
+
+
+@seen_by
+def test_a_forked_process_has_no_pads() -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    engine = UnderPads(accelerator)
+    entries = random_entries(matrix, "forward")
+    engine.product(matrix, "forward", entries)
+    child = os.fork()
+    if child == 0:  # says by its exit code what happened; nothing else of it comes back
+        try:
+            engine.product(matrix, "forward", entries)
+            os._exit(1)
+        except PadsRefused:
+            os._exit(17 if len(accelerator.seen) == 1 else 2)
+        except BaseException:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    engine.product(matrix, "forward", entries)
+    assert len(masks_seen(accelerator, entries)) == 2 * len(entries)
+
+
+@seen_by
+def test_a_copied_model_shares_the_place_in_the_stream() -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    engine = UnderPads(accelerator)
+    entries = random_entries(matrix, "forward")
+    for one in (engine, copy.deepcopy(engine), copy.copy(engine)):
+        one.product(matrix, "forward", entries)
+    assert len(masks_seen(accelerator, entries)) == 3 * len(entries)
+    masks = Masks(drawn_secret())
+    assert copy.deepcopy(masks) is copy.copy(masks) is masks
+
+
+@seen_by
+@pytest.mark.parametrize(
+    "secret",
+    [
+        lambda: UnderPads(Watched()),
+        lambda: Pads(drawn_secret(), InGuest(Float64())),
+        lambda: Masks(drawn_secret()),
+        lambda: MaskStream(drawn_secret(), 4),
+        lambda: Freivalds(drawn_secret()),
+    ],
+)
+def test_nothing_that_knows_a_secret_can_be_stored(secret: Callable[[], object]) -> None:
+    with pytest.raises(TypeError):
+        pickle.dumps(secret())
+
+
+@seen_by
+def test_a_protected_models_state_holds_no_secret_and_a_secret_serves_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[bytes] = []
+
+    def remembered() -> Secret:
+        drawn.append(os.urandom(32))
+        return Secret(drawn[-1])
+
+    monkeypatch.setattr("sealtrain.collab.otp.engine.drawn_secret", remembered)
+    model = tiny_model()
+    protect(model, Watched())
+    state = pickle.dumps({name: value.numpy() for name, value in model.state_dict().items()})
+    assert len(set(drawn)) == 2
+    assert not any(secret in state for secret in drawn)
+
+
+# --- Altered products ---------------------------------------------------------------------------
+
+
+def changed(row: int, column: int, by: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def lie(answer: torch.Tensor) -> torch.Tensor:
+        answer = answer.clone()
+        answer[row, column] += by
+        return answer
+
+    return lie
+
+
+@altered
+@pytest.mark.parametrize("checks", [1, 2])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("by", [1, -1, 1 << 16, HALF, -(1 << 30), 1 << 31])
+def test_a_single_altered_entry_is_caught_wherever_it_is(
+    direction: Direction, by: int, checks: int
+) -> None:
+    matrix, entries = random_matrix(), random_entries(random_matrix(), direction)
+    wide = matrix.widths(direction)[1]
+    for place in range(0, len(entries) * wide, 41):
+        accelerator = Watched(changed(*divmod(place, wide), _int32(by)))
+        engine = UnderPads(accelerator, checks=checks)
+        with pytest.raises(ProductAltered) as refused:
+            engine.product(matrix, direction, entries)
+        assert refused.value.got == f"1 of {len(entries)} rows altered"
+        accelerator.lie = None
+        with pytest.raises(ProductAltered):  # no second try with the same secret vectors
+            engine.product(matrix, direction, entries)
+        assert len(accelerator.seen) == 1
+
+
+def _int32(value: int) -> int:
+    return value - (1 << 32) if value > (1 << 31) - 1 else value
+
+
+@altered
+@pytest.mark.parametrize("place", range(12))
+def test_another_form_of_the_right_number_opens_to_the_same_or_not_at_all(place: int) -> None:
+    matrix = random_matrix()
+    entries = random_entries(matrix, "forward")
+
+    def other_form(answer: torch.Tensor) -> torch.Tensor:
+        answer = answer.clone()
+        answer[0, place] += -PRIME if answer[0, place] > 0 else PRIME
+        return answer
+
+    try:
+        opened = UnderPads(Watched(other_form)).product(matrix, "forward", entries)
+    except ProductAltered:
+        return  # the difference to its pad did not fit 32 bits
+    assert torch.equal(opened, Inside().product(matrix, "forward", entries))
+
+
+LIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "zeros": torch.zeros_like,
+    "rows swapped": lambda answer: answer.roll(1, dims=0),
+    "columns swapped": lambda answer: answer.roll(1, dims=1),
+    "negated": lambda answer: -answer,
+    "largest numbers": lambda answer: torch.full_like(answer, (1 << 31) - 1),
+    "smallest numbers": lambda answer: torch.full_like(answer, -(1 << 31)),
+    "cancelling errors": lambda answer: (
+        answer + torch.tensor([1, -1] * (answer.shape[1] // 2), dtype=torch.int32)
+    ),
+}
+
+
+@altered
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("lie", LIES)
+def test_no_other_answer_passes(lie: str, direction: Direction) -> None:
+    matrix = random_matrix()
+    engine = UnderPads(Watched(LIES[lie]))
+    with pytest.raises(ProductAltered):
+        engine.product(matrix, direction, random_entries(matrix, direction))
+
+
+@altered
+def test_an_answer_to_another_question_does_not_pass() -> None:
+    matrix, first = random_matrix(), []
+
+    def replay(answer: torch.Tensor) -> torch.Tensor:
+        first.append(answer)
+        return first[0]
+
+    engine = UnderPads(Watched(replay))
+    entries = random_entries(matrix, "forward")
+    engine.product(matrix, "forward", entries)
+    with pytest.raises(ProductAltered):
+        engine.product(matrix, "forward", entries)
+
+
+@altered
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_training_stops_at_an_altered_product_and_no_weight_has_moved(way: str) -> None:
+    model = tiny_model()
+    accelerator = Watched()
+    protect(model, accelerator)
+    before = [weight.detach().clone() for weight in model.parameters() if weight.requires_grad]
+    forward = 2 * 4 + 1
+    wrong = 3 if way == "forward" else forward + 2
+
+    def lie(answer: torch.Tensor) -> torch.Tensor:
+        return changed(0, 0, 1)(answer) if len(accelerator.seen) == wrong else answer
+
+    accelerator.lie = lie
+    with pytest.raises(ProductAltered, match="wrong") as refused:
+        trained(model, 1)
+    assert refused.value.check == f"freivalds {way}"
+    assert len(accelerator.seen) == wrong
+    after = [weight.detach() for weight in model.parameters() if weight.requires_grad]
+    assert all(map(torch.equal, before, after))
+
+
+class Crooked(InGuest):
+    """A dealer that adds something to what it deals: it would come out in the product."""
+
+    def product(self, *asked: Any) -> torch.Tensor:
+        return changed(2, 3, 5)(super().product(*asked))
+
+
+@altered
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_dealer_that_deals_falsely_is_caught_too(direction: Direction) -> None:
+    matrix = random_matrix()
+    engine = UnderPads(Watched(), supplier=Crooked(Float64()))
+    with pytest.raises(ProductAltered):
+        engine.product(matrix, direction, random_entries(matrix, direction))
+
+
+@altered
+def test_there_is_no_way_to_leave_the_check_out() -> None:
+    for checks in (0, -1, 5):
+        with pytest.raises(UsageError):
+            UnderPads(Watched(), checks=checks)
+
+
+# --- Between guest and dealer -------------------------------------------------------------------
+
+
+@seen_by
+def test_a_dealers_answers_open_in_their_order_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sealtrain.collab.otp import wire
+
+    matrix, answers = random_matrix(), []
+    honest = wire.Channel.ask
+
+    def replayed(channel: wire.Channel, kind: int, *parts: Any) -> bytearray:
+        body = honest(channel, kind, *parts)
+        if kind == wire.PADS:
+            answers.append(bytes(body))
+            return bytearray(answers[0])
+        return body
+
+    monkeypatch.setattr(wire.Channel, "ask", replayed)
+    with in_thread("dealer") as dealer:
+        assert dealer.key is not None
+        supplier = RemoteDealer(*dealer.server_address, key=dealer.key.public)
+        accelerator = Watched()
+        engine = UnderPads(accelerator, supplier=supplier)
+        engine.admit(matrix)
+        entries = random_entries(matrix, "forward")
+        engine.product(matrix, "forward", entries)
+        with pytest.raises(PadsRefused, match="does not open"):
+            engine.product(matrix, "forward", entries)
+        assert len(accelerator.seen) == 1
+        supplier.close()
+
+
+@seen_by
+def test_what_passes_between_guest_and_dealer_shows_neither_secret_nor_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sealtrain.collab.otp import wire
+
+    said: list[bytes] = []
+    honest = wire.Channel.ask
+
+    def heard(channel: wire.Channel, kind: int, *parts: Any) -> bytearray:
+        body = honest(channel, kind, *parts)
+        said.extend([*(bytes(part) for part in parts), bytes(body)])
+        return body
+
+    monkeypatch.setattr(wire.Channel, "ask", heard)
+    matrix, secret = random_matrix(), drawn_secret()
+    with in_thread("dealer") as dealer:
+        assert dealer.key is not None
+        supplier = RemoteDealer(*dealer.server_address, key=dealer.key.public)
+        pads = Pads(secret, supplier)
+        pads.admit(matrix)
+        pad = pads.take(matrix, "forward", 5)
+        supplier.close()
+    heard_bytes = b"".join(said)
+    assert secret.reveal() not in heard_bytes
+    assert bytes(wire.octets(pad.product)) not in heard_bytes
+    assert bytes(wire.octets(pad.product))[:16] not in heard_bytes
+
+
+@seen_by
+def test_a_dealer_with_another_key_never_learns_the_secret() -> None:
+    other = HpkePrivateKey(drawn_secret()).public
+    with in_thread("dealer") as dealer:
+        supplier = RemoteDealer(*dealer.server_address, key=other)
+        with pytest.raises(AcceleratorUnreachable, match="refused"):
+            UnderPads(Watched(), supplier=supplier)
+        supplier.close()
+
+
+@seen_by
+def test_a_pool_begins_where_the_guest_stands_or_not_at_all(tmp_path: Path) -> None:
+    matrix, secret = random_matrix(), drawn_secret()
+    ahead = {(matrix.digest, direction): 3 for direction in DIRECTIONS}
+    write_pool(
+        tmp_path / "pool", secret=secret, matrices=[matrix], rows=4, exact=Float64(), first=ahead
+    )
+    pool = Pool(tmp_path / "pool")
+    pads = Pads(secret, pool)
+    with pytest.raises(PadsRefused, match="further on"):
+        pads.take(matrix, "forward", 1)
+    pool.close()
