@@ -7,8 +7,9 @@ databases. No secret is in it: the root secret is kept elsewhere.
    moment: no release, decision or dataset is in one and not in the other.
 2. ``restore`` believes nothing: names, sizes and hashes, every hash of the ledger, and that the
    ledger holds what the database says it does. It fills an empty folder, wholly or not at all.
-3. What a restored broker must not take up again is ended: challenges that wait (one may have been
-   used since) and leases (one may have been replaced since). Guests resume with fresh evidence.
+3. What a restored broker must not take up again is ended (``broker.restored``).
+
+A broker in PostgreSQL is copied with PostgreSQL's own programs.
 
 An old backup put back is a ledger set back: whoever kept a newer checkpoint notices
 (spec/ledger.md).
@@ -27,7 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Final, Literal
 
 from pydantic import Field
 
@@ -35,7 +36,8 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.files import sync
 from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
-from sealtrain.broker.schema import HEAD
+from sealtrain.broker.database import DATABASE, LEDGER, begun, engine_of
+from sealtrain.broker.restored import ended
 from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.errors import (
     AlreadyExists,
@@ -47,21 +49,12 @@ from sealtrain.errors import (
 
 __all__ = ["BackupManifest", "Restored", "back_up", "restore"]
 
-DATABASE: Final = "broker.sqlite"
-LEDGER: Final = "ledger.sqlite"
 _MANIFEST: Final = "manifest.json"
 _FILES: Final = (DATABASE, LEDGER)
 _MAX_MANIFEST: Final = 64 << 10
 _MAX_FILE: Final = 1 << 40
 _BUSY_SECONDS: Final = 20.0
 _BLOCK: Final = 1 << 20
-# Tables whose rows name an entry of the ledger, and the field of the entry that names the row.
-_RECORDED: Final = {
-    "decisions": "digest",
-    "datasets": "digest",
-    "withdrawals": "digest",
-    "manifests": "manifest_digest",
-}
 
 
 class BackupFile(StrictModel):
@@ -171,9 +164,8 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
         )
     with _errors("the backup"), _folder_beside(state) as folder:
         manifest = _unpack(file, folder)
-        _, size, root = _audited(
-            folder / LEDGER, {"origin": manifest.origin, "key_id": manifest.key_id}
-        )
+        meta = {"origin": manifest.origin, "key_id": manifest.key_id}
+        _, size, root = _audited(folder / LEDGER, meta)
         if (size, root) != (manifest.ledger_size, manifest.ledger_root):
             raise LedgerInconsistent(
                 "the backup's ledger is not the one its manifest names",
@@ -181,7 +173,7 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
                 got=f"{root} at size {size}",
                 expected=f"{manifest.ledger_root} at size {manifest.ledger_size}",
             )
-        leases, challenges = _ended(folder, now)
+        leases, challenges = _ended(folder, now, meta)
         for name in _FILES:
             sync(folder / name)
         sync(folder)
@@ -220,45 +212,22 @@ def _audited(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, 
     return meta, size, root
 
 
-def _ended(folder: Path, now: int) -> tuple[int, int]:
+def _ended(folder: Path, now: int, meta: dict[str, str]) -> tuple[int, int]:
     """Check the database against its ledger, then end what must not go on."""
-    with closing(_open(folder / DATABASE)) as db, closing(_open(folder / LEDGER)) as ledger:
-        version = db.execute("SELECT version_num FROM alembic_version").fetchone()[0]
-        if version != HEAD:
-            raise ConfigError(
-                "the backup was made by another version of the broker",
-                check="schema version",
-                got=version,
-                expected=HEAD,
-                hint="restore it with the version of sealtrain that made it",
-            )
+    with closing(_open(folder / DATABASE)) as db:
         if db.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
             raise DataInvalid("the backup's database is damaged", check="database")
-        for table, field in _RECORDED.items():
-            rows = db.execute(f"SELECT digest, ledger_index FROM {table}")  # noqa: S608  # ours
-            for digest, index in rows:
-                _recorded(ledger, table, field, digest, index)
-        live = "superseded_at IS NULL AND not_after > ?"
-        leases = db.execute(
-            f"UPDATE leases SET superseded_at = ? WHERE {live}",  # noqa: S608  # ours
-            (now, now),
-        ).rowcount
-        challenges = db.execute(
-            "UPDATE challenges SET used_at = ? WHERE used_at IS NULL", (now,)
-        ).rowcount
-        return leases, challenges
-
-
-def _recorded(ledger: sqlite3.Connection, table: str, field: str, digest: str, index: int) -> None:
-    row = ledger.execute("SELECT data FROM entry WHERE i = ?", (index,)).fetchone()
-    entry: Any = None if row is None else parse_json(bytes(row[0]))
-    if entry is None or entry["body"].get(field) != digest:
-        raise LedgerInconsistent(
-            f"the backup's database names an entry of the ledger that is not there ({table})",
-            check="ledger entry",
-            got=index,
-            hint="the two files are not of one broker, or not of one moment",
-        )
+    ledger, engine = LedgerStore(folder / LEDGER, meta), engine_of(folder / DATABASE)
+    try:
+        with begun(engine) as connection:
+            done = ended(connection, ledger, now)
+    finally:
+        engine.dispose()
+        ledger.close()
+    for name in _FILES:
+        with closing(_open(folder / name)) as db:
+            db.execute("PRAGMA journal_mode = DELETE")
+    return done
 
 
 def _unpack(file: Path, folder: Path) -> BackupManifest:

@@ -74,9 +74,12 @@ class BrokerConfig:
 
     Attributes:
         consortium: The consortium file.
+        succeeds: The succession by which it took another one's place; ``None`` for the first.
         policy: Appraisal policy for guests, YAML.
         root_secret: URI of the root secret (``file:…`` or ``dstack:…``).
         state: Folder of the database and the ledger; created if absent, mode 0700.
+        database: PostgreSQL for both instead (``broker.database.database_of``); ``None`` for files
+            in ``state``.
         guest: Where evidence of the broker itself comes from (``attest.guest``).
         collateral: Source of the collateral for quotes (``file:…``, or ``https://…`` of a PCCS or
             of Intel's service); ``None`` where neither guests nor broker run on TDX.
@@ -103,7 +106,9 @@ class BrokerConfig:
     guest: str
     collateral: str | None
     platform: str
+    succeeds: Path | None = None
     gpu_collateral: str | None = None
+    database: str | None = None
     host: str = "127.0.0.1"
     port: int = 8470
     lease_seconds: int = 3600

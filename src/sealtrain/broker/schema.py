@@ -16,9 +16,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-from sealtrain.errors import ConfigError
+from sealtrain.broker.database import begun, engine_of
+from sealtrain.consortium.postgres import Postgres
+from sealtrain.errors import ConfigError, DataInvalid
 
-__all__ = ["HEAD", "check", "migrate", "migrations", "version_of"]
+__all__ = ["HEAD", "bring_on", "check", "migrate", "migrations", "version_of"]
 
 _FOLDER: Final = Path(__file__).with_name("migrations")
 
@@ -101,6 +103,35 @@ def migrate(connection: Connection) -> tuple[str | None, str]:
         )
     command.upgrade(migrations(connection), "head")
     return found, HEAD
+
+
+def bring_on(where: Path | Postgres) -> tuple[str | None, str]:
+    """Bring a database to the present version; ``migrate`` says what it returns and raises.
+
+    Raises:
+        ConfigError: There is no such file.
+        DataInvalid: A step left rows that do not fit together; nothing was changed.
+        Unreachable: It cannot be read or written.
+    """
+    if isinstance(where, Path) and not where.is_file():
+        raise ConfigError(f"no such database: {where}", check="broker state")
+    engine = engine_of(where, migrating=True)
+    try:
+        with begun(engine) as connection:
+            done = migrate(connection)
+            # Not enforced while SQLite replaces tables, so asked for once at the end.
+            if isinstance(where, Path):
+                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
+                if broken:
+                    raise DataInvalid(
+                        "the database would not fit together after the migration",
+                        check="foreign keys",
+                        got=f"{len(broken)} rows",
+                        hint="it is as before; restore it from a backup, or report this",
+                    )
+    finally:
+        engine.dispose()
+    return done
 
 
 def _known(version: str) -> bool:

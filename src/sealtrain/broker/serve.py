@@ -3,7 +3,7 @@
 1. Everything it trusts is read and checked before it listens.
 2. The ledger is audited when it is opened: a ledger that was rewritten stops the start.
 3. It listens on loopback unless told otherwise; TLS, where wanted, ends in front of it.
-4. On a signal it stops accepting, answers what it began and closes both databases.
+4. On a signal it stops accepting, answers what it began and closes its databases.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def serve(
 
     Raises:
         ConfigError: A file it is told of cannot be used.
-        Unreachable: The guest API or the ledger file cannot be reached.
+        Unreachable: The guest API, the ledger file or the database cannot be reached.
         LedgerInconsistent: The ledger was changed from outside.
         ExtraMissing: The ``broker`` extra is not installed.
     """
@@ -119,10 +119,12 @@ def assembled(
 ) -> Iterator[Broker]:
     """A broker without HTTP, from its configuration. Arguments and errors as ``serve``."""
     require_extra()
+    from sealtrain.broker.database import places
     from sealtrain.broker.keyring import Keyring
     from sealtrain.broker.parts import BrokerParts
     from sealtrain.broker.service import Broker
     from sealtrain.broker.store import Store
+    from sealtrain.broker.succession import begin_ledger
     from sealtrain.consortium.ledger import Ledger
 
     consortium = Consortium.load(config.consortium)
@@ -138,17 +140,20 @@ def assembled(
     )
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     keyring = Keyring(root_secret(config.root_secret, create=True, random=random))
-    store = Store(config.state / "broker.sqlite")
+    tables, log = places(config.state, config.database)
+    store = Store(tables)
     try:
         with (
             Ledger.open(
-                config.state / "ledger.sqlite",
+                log,
                 origin=ledger_origin(consortium.consortium_id),
                 signer=keyring.signer,
                 clock=clock,
             ) as ledger,
             _chain_gate(config, consortium, clock) as chain,
         ):
+            if config.succeeds is not None:
+                begin_ledger(ledger, consortium, config.succeeds, now=clock())
             yield Broker(
                 BrokerParts(
                     consortium=consortium,

@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection
 from sealtrain.broker import statements
 from sealtrain.broker.cosignatures import Cosignatures
 from sealtrain.broker.database import begun, engine_of
+from sealtrain.broker.home import move_in
 from sealtrain.broker.nonces import Nonces
 from sealtrain.broker.schema import check
 from sealtrain.broker.tables import (
@@ -61,7 +62,7 @@ class Store:
             where: SQLite file, whose folder must exist; or a PostgreSQL database.
 
         Raises:
-            ConfigError: It was written by another version, or is not a broker's.
+            ConfigError: It was written by another version, is not a broker's, or was copied.
             Unreachable: It cannot be opened.
         """
         self._engine = engine_of(where)
@@ -69,6 +70,7 @@ class Store:
         try:
             with begun(self._engine) as connection:
                 check(connection)
+                move_in(connection)
         except BaseException:
             self.close()
             raise

@@ -21,12 +21,14 @@ __all__ = [
     "cosigned",
     "datasets",
     "decisions",
+    "home",
     "leases",
     "manifests",
     "metadata",
     "nonces",
     "reservations",
     "run_datasets",
+    "successions",
     "runs",
     "tokens",
     "withdrawals",
@@ -165,5 +167,21 @@ withdrawals = sa.Table(
     sa.Column("dataset_id", sa.Text, primary_key=True),
     sa.Column("digest", sa.Text, primary_key=True, index=True),
     sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
+)
+
+home = sa.Table(
+    "home",
+    metadata,
+    sa.Column("identity", sa.Text, primary_key=True),
+)
+
+successions = sa.Table(
+    "successions",
+    metadata,
+    # Always 0: a consortium has one successor.
+    sa.Column("place", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("successor_id", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
     sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli import broker_operations, broker_tokens
+from sealtrain.cli.broker_database import Database
 from sealtrain.cli.output import Json, emit, say
 
 __all__ = ["app"]
@@ -42,6 +43,7 @@ def serve(
     gateway_app_id: Annotated[
         str, typer.Option(help="What dstack's KMS is told of its gateway.")
     ] = "",
+    database: Database = None,
     chain: Annotated[
         Path | None, typer.Option(help="Chain file: a contract that must allow a recipe too.")
     ] = None,
@@ -67,6 +69,7 @@ def serve(
         policy=policy,
         root_secret=root_secret,
         state=state,
+        database=database,
         guest=guest,
         collateral=collateral,
         gpu_collateral=gpu_collateral,

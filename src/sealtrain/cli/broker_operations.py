@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli import broker_database
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def register(app: typer.Typer) -> None:
     app.command()(status)
     app.command()(backup)
     app.command()(restore)
+    broker_database.register(app)
     app.command()(openapi)
     app.command("approve-kms")(approve_kms)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any, Final, LiteralString
 
@@ -26,9 +26,9 @@ import psycopg
 from sealtrain.consortium.ledger_schema import MAKE, STRUCTURE, structure
 from sealtrain.consortium.ledger_tree import another_meta, grown, recomputed, subtree, tampered
 from sealtrain.consortium.postgres import Postgres, is_unreachable, unreachable
-from sealtrain.errors import LedgerInconsistent
+from sealtrain.errors import ConfigError, LedgerInconsistent
 
-__all__ = ["PostgresLedger"]
+__all__ = ["PostgresLedger", "meta_of"]
 
 _KEPT_NODES: Final = 1 << 14
 _BATCH: Final = 1000
@@ -137,7 +137,7 @@ class PostgresLedger:
         Raises:
             LedgerInconsistent: An entry or hash is missing, extra or changed.
         """
-        with _failures(self._database.name), self._database.connect() as connection:
+        with _failures(self._database.name), closing(self._database.connect()) as connection:
             connection.execute("SET statement_timeout = 0")  # of a long ledger
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -247,6 +247,23 @@ def _prepare(connection: psycopg.Connection, name: str, meta: dict[str, str]) ->
     for key in sorted(said | meta):
         if meta.get(key) != said.get(key):
             raise another_meta(name, key, said.get(key), meta.get(key))
+
+
+def meta_of(database: Postgres) -> dict[str, str]:
+    """What the ledger of a database says of itself: origin and key id.
+
+    Raises:
+        ConfigError: There is none.
+        Unreachable: The database cannot be reached.
+    """
+    with _failures(database.name), closing(database.connect()) as connection:
+        if not structure(connection):
+            raise ConfigError(
+                f"the database {database.name} holds no ledger",
+                check="database",
+                hint="give the database that was restored",
+            )
+        return dict(connection.execute(_SAID).fetchall())
 
 
 def _streamed(connection: psycopg.Connection, name: str, query: LiteralString) -> Iterator[Any]:

@@ -1,0 +1,87 @@
+"""``broker migrate`` and ``restored``: a broker's databases, while no broker serves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+
+__all__ = ["Database", "register"]
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        help="PostgreSQL instead of files: postgresql+psycopg://USER@HOST/DATABASE, or file:PATH "
+        "of a private file with the address and its password."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the noun."""
+    app.command()(migrate)
+    app.command()(restored)
+
+
+def migrate(
+    state: Annotated[
+        Path | None, typer.Option(help="Folder of the broker's state, without --database.")
+    ] = None,
+    database: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Bring a broker's tables to this version. Stop its brokers and make a backup first."""
+    from sealtrain.broker.serve import require_extra
+    from sealtrain.errors import UsageError
+
+    if (state is None) == (database is None):
+        raise UsageError("give either --state or --database", check="database")
+    require_extra()
+    from sealtrain.broker.database import places
+    from sealtrain.broker.schema import bring_on
+
+    tables, _ = places(state or Path(), database)
+    before, after = bring_on(tables)
+    emit(
+        as_json,
+        {"before": before, "after": after},
+        [f"version  {before or 'empty'} → {after}" if before != after else f"version  {after}"],
+    )
+
+
+def restored(
+    database: Annotated[
+        str, typer.Option(help="The database that pg_restore filled, as of broker serve.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check a restored PostgreSQL database, so that a broker starts on it. Leases in it end."""
+    from sealtrain.base.clock import system_clock
+    from sealtrain.broker.serve import require_extra
+
+    require_extra()
+    from sealtrain.broker.database import database_of
+    from sealtrain.broker.restored import settle
+
+    where = database_of(database)
+    done = settle(where, now=system_clock())
+    say("compare the root with the newest checkpoint an owner kept: sealtrain log audit")
+    emit(
+        as_json,
+        {
+            "database": where.name,
+            "origin": done.origin,
+            "ledger_size": done.size,
+            "ledger_root": done.root,
+            "leases_ended": done.leases_ended,
+            "challenges_ended": done.challenges_ended,
+        },
+        [
+            f"database  {where.name}",
+            f"ledger    {done.size} entries, root {done.root}",
+            f"ended     {done.leases_ended} leases, {done.challenges_ended} challenges",
+        ],
+    )
