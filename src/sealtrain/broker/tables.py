@@ -28,7 +28,6 @@ __all__ = [
     "nonces",
     "reservations",
     "run_datasets",
-    "successions",
     "runs",
     "tokens",
     "withdrawals",
@@ -174,14 +173,4 @@ home = sa.Table(
     "home",
     metadata,
     sa.Column("identity", sa.Text, primary_key=True),
-)
-
-successions = sa.Table(
-    "successions",
-    metadata,
-    # Always 0: a consortium has one successor.
-    sa.Column("place", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("successor_id", sa.Text, nullable=False),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )
