@@ -6,6 +6,7 @@ told to lie about the answer to a method.
 
 from __future__ import annotations
 
+import ast
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -26,13 +27,15 @@ from web3 import EthereumTesterProvider, Web3
 
 from sealtrain.chain.account import address
 from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.contracts import artefact, deploy
-from sealtrain.chain.decision import ChainDecision
+from sealtrain.chain.contracts import connected, deploy, owners_app_auth
+from sealtrain.chain.node import Node
 
 OWNERS = ("hospital-a", "hospital-b", "hospital-c")
 OS_IMAGE = "22" * 32
 DEVICE = "55" * 32
 _STAND_INS = Path(__file__).parent / "contracts" / "stand_ins.json"
+
+_GAS = 4_000_000
 
 Lie = Callable[[list[Any], Any], Any]
 
@@ -57,6 +60,9 @@ class TestChain:
 
     tester: EthereumTester
     web3: Web3
+    """In this process, for what a test arranges."""
+    wire: Web3 | None = None
+    """Over JSON-RPC, where a test opened it."""
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -85,8 +91,12 @@ class TestChain:
         with self.turn:
             if method == "eth_getProof":
                 return self._proof(*params)
-            call = EthereumTesterProvider(self.tester)
-            ask = call.request_func(self.web3, self.web3.middleware_onion)
+            provider = EthereumTesterProvider(self.tester)
+            ask = provider.request_func(self.web3, self.web3.middleware_onion)
+            if method == "eth_estimateGas":
+                # eth-tester searches for the least; whether it runs at all is what tests ask.
+                ask("eth_call", [*params[:1], "latest"])
+                return hex(_GAS)
             told = ask(method, params)
         if "error" in told:
             raise ValueError(told["error"])
@@ -138,11 +148,11 @@ def served(chain: TestChain, lies: dict[str, Lie] | None = None) -> Iterator[str
             method, params = asked["method"], asked["params"]
             answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
             try:
-                told = _hexed(chain.answer(method, params))
+                told = hexed(chain.answer(method, params))
                 lie = (lies or {}).get(method)
                 answer["result"] = told if lie is None else lie(params, told)
             except Exception as error:
-                answer["error"] = {"code": 3, "message": str(error), "data": _data(error)}
+                answer["error"] = _failure(error)
             body = json.dumps(answer).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(body)))
@@ -163,12 +173,14 @@ def served(chain: TestChain, lies: dict[str, Lie] | None = None) -> Iterator[str
         server.server_close()
 
 
-def _data(error: Exception) -> str:
-    told = getattr(error, "data", None)
-    return told if isinstance(told, str) else "0x"
+def _failure(error: Exception) -> dict[str, Any]:
+    """As a node tells it: a contract's own error as data, which eth-tester puts into its words."""
+    words = str(error).removeprefix("execution reverted: ")
+    raw = ast.literal_eval(words) if words.startswith(("b'", 'b"')) else b""
+    return {"code": 3, "message": f"execution reverted: {words}", "data": f"0x{raw.hex()}"}
 
 
-def _hexed(value: Any) -> Any:
+def hexed(value: Any) -> Any:
     """As JSON-RPC writes it."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
@@ -177,8 +189,8 @@ def _hexed(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"0x{bytes(value).hex()}"
     if isinstance(value, list | tuple):
-        return [_hexed(one) for one in value]
-    return {name: _hexed(one) for name, one in dict(value).items()}
+        return [hexed(one) for one in value]
+    return {name: hexed(one) for name, one in dict(value).items()}
 
 
 def new_chain() -> TestChain:
@@ -188,20 +200,32 @@ def new_chain() -> TestChain:
     return chain
 
 
+@contextmanager
+def connected_to(chain: TestChain) -> Iterator[Web3]:
+    """The chain as the product sees it: over JSON-RPC."""
+    with served(chain) as url:
+        node = Node(url, 10)
+        try:
+            yield connected(node)
+        finally:
+            node.close()
+
+
 def owners_contract(
     chain: TestChain, *, approve: int = 2, revoke: int = 1, any_device: bool = True
 ) -> str:
     """An OwnersAppAuth of the three owners; its address."""
-    return deploy(
-        chain.web3,
-        chain.payer,
-        owners=[address(owner_account(name)) for name in OWNERS],
-        approve=approve,
-        revoke=revoke,
-        require_tcb_up_to_date=True,
-        allow_any_device=any_device,
-        timeout=10,
-    )
+    with connected_to(chain) as web3:
+        return deploy(
+            web3,
+            chain.payer,
+            owners=[address(owner_account(name)) for name in OWNERS],
+            approve=approve,
+            revoke=revoke,
+            require_tcb_up_to_date=True,
+            allow_any_device=any_device,
+            timeout=10,
+        )
 
 
 def chain_file(chain: TestChain, contract: str, *urls: str, **changed: Any) -> ChainFile:
@@ -234,11 +258,5 @@ def served_by(chain: TestChain, *lies: dict[str, Lie] | None) -> Iterator[list[s
 
 
 def contract_of(chain: TestChain, where: str) -> Any:
-    return chain.web3.eth.contract(address=Web3.to_checksum_address(where), abi=artefact()["abi"])
-
-
-def votes(*decisions: ChainDecision) -> list[Any]:
-    """As the contract takes them."""
-    from sealtrain.chain.carrying import votes_of
-
-    return votes_of(decisions)
+    """An OwnersAppAuth over JSON-RPC where a test opened it."""
+    return owners_app_auth(chain.wire or chain.web3, where)
