@@ -75,8 +75,7 @@ def test_a_stale_lease_starts_again_with_resume(world: ReleaseWorld) -> None:
     renewed(world, grant, checkpoint=(4, "aa" * 32))
     world.clock.advance(4000)
     again = world.obtain(run_id=grant.run_id, resume=True)
-    assert again.run_key == grant.run_key
-    assert again.data_keys == grant.data_keys
+    assert again.keys == grant.keys
     assert again.latest_checkpoint is not None
     assert (again.latest_checkpoint.counter, again.latest_checkpoint.digest) == (4, "aa" * 32)
     assert again.lease_id != grant.lease_id
@@ -147,8 +146,7 @@ def test_an_invented_lease(world: ReleaseWorld) -> None:
     other = world.obtain()
     swapped = Grant(
         run_id=grant.run_id,
-        data_keys={},
-        run_key=grant.run_key,
+        keys={},
         latest_checkpoint=None,
         receipts=other.receipts,
     )
@@ -170,8 +168,7 @@ def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
     receipt = grant.receipts[0].receipt.model_copy(update={"recipe_hash": other.recipe_hash})
     swapped = Grant(
         run_id=grant.run_id,
-        data_keys={},
-        run_key=grant.run_key,
+        keys={},
         latest_checkpoint=None,
         receipts=(replace(grant.receipts[0], receipt=receipt),),
     )
@@ -232,7 +229,3 @@ def test_a_challenge_for_a_release_does_not_renew(world: ReleaseWorld) -> None:
     plain = world.wire.challenge
     world.wire.challenge = lambda consortium_id, _purpose: plain(consortium_id, "release")
     refused(world, ChallengeUnknown, grant)
-
-
-def test_two_runs_never_share_a_run_key(world: ReleaseWorld) -> None:
-    assert world.obtain().run_key != world.obtain().run_key

@@ -348,7 +348,7 @@ def test_a_broker_whose_clock_is_outside_its_collateral_releases_nothing(
         parts = replace(world.broker._parts, collateral=lambda _evidence: fixed)
         world.broker._parts = parts
         honest = world.obtain()
-        assert honest.data_keys
+        assert honest.keys
         attested = world.attest()
         world.clock.advance(days * 24 * 3600)
         refused(world, CollateralExpired, lambda: world.obtain(attested=attested))
@@ -362,10 +362,10 @@ def test_a_broker_whose_clock_is_outside_its_collateral_releases_nothing(
 def test_whoever_relays_every_byte_learns_no_key(world: ReleaseWorld) -> None:
     """Genuine evidence over somebody else's connection: the answer opens for one key only."""
     grant = world.obtain()
-    assert len(grant.data_keys) == 3
+    assert len(grant.keys) == 3
     world.assert_no_key_left()
     request = canonical_json(world.wire.requests[-1].to_dict())
-    secrets = [key.reveal() for key in grant.data_keys.values()] + [grant.run_key.reveal()]
+    secrets = [key.reveal() for key in grant.keys.values()]
     for data in (request, *world.wire.left_the_broker):
         for secret in secrets:
             for form in (secret, secret.hex().encode(), to_base64(secret).encode()):

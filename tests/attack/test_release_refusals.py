@@ -102,7 +102,7 @@ def test_one_approval_short(tmp_path: Path) -> None:
         assert error.got is not None
         assert error.got.startswith("1 of 2")
         world.approve("hospital-c")
-        assert len(world.obtain().data_keys) == 3
+        assert len(world.obtain().keys) == 3
 
 
 @pytest.mark.claim("C10")

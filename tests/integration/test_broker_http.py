@@ -47,6 +47,7 @@ from sealtrain.records.http_signature import sign_request
 from sealtrain.release.client import AttestedBroker, BrokerClient, Grant, fetch_keys, obtain, renew
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.release.pin import BrokerPin
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset, read_stanzas, seal_dataset
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
@@ -228,7 +229,9 @@ def test_three_owners_two_approvals_one_run(site: Site, folders: list[Path]) -> 
     for folder in folders:
         manifest = load_dataset_manifest(folder, site.consortium)
         with SealedDataset.open(
-            folder, grant.data_keys[manifest.dataset_id], root=manifest.root
+            folder,
+            DataKey(grant.keys[manifest.dataset_id].reveal()),
+            root=manifest.root,
         ) as opened:
             first = opened.batch(0).to_pylist()[0]
         assert first == {"prompt": f"{manifest.owner} 0", "completion": "benign"}
@@ -243,7 +246,7 @@ def test_three_owners_two_approvals_one_run(site: Site, folders: list[Path]) -> 
     assert renewed.latest_checkpoint is not None
     again = site.obtain(folders, run_id=grant.run_id, resume=True)
     assert again.latest_checkpoint == renewed.latest_checkpoint
-    assert again.run_key == grant.run_key
+    assert again.keys == grant.keys
 
 
 def test_a_recipe_changed_after_approval_is_named_so(site: Site, folders: list[Path]) -> None:

@@ -93,7 +93,7 @@ def test_the_recorded_answer_is_good_as_it_is(
 ) -> None:
     client, arguments, honest = recorded
     client.answer = honest
-    assert obtain(client, **arguments).data_keys
+    assert obtain(client, **arguments).keys
 
 
 @pytest.fixture(scope="module")

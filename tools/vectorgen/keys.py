@@ -24,6 +24,7 @@ APP, OTHER_APP = "a1" * 20, "a2" * 20
 COMPOSE, OTHER_COMPOSE = "b1" * 32, "b2" * 32
 OWNER, OTHER_OWNER = "c1" * 32, "c2" * 32
 RUN = "d1" * 16
+DATASETS = ("e2" * 16, "e1" * 16)
 
 
 def sha(data: bytes) -> str:
@@ -96,7 +97,7 @@ def derive_vectors() -> list[dict[str, Any]]:
 
 
 def keypair_vectors() -> list[dict[str, Any]]:
-    """Recipe-bound pairs, run keys and signers of a root secret."""
+    """Recipe-bound pairs and signers of a root secret, and run keys of data keys."""
     cases: list[dict[str, Any]] = []
     for root_label, app, compose, owner in (
         ("root", APP, COMPOSE, OWNER),
@@ -116,15 +117,24 @@ def keypair_vectors() -> list[dict[str, Any]]:
                 "public_sha256": sha(hpke_public(pair_seed)),
             }
         )
-    for compose in (COMPOSE, OTHER_COMPOSE):
+    for compose, labels in (
+        (COMPOSE, "ab"),
+        (OTHER_COMPOSE, "ab"),
+        (COMPOSE, "ba"),
+        (COMPOSE, "a"),
+    ):
+        # The ids do not come in their order here; the key takes them in it.
+        data = {dataset: seed(label) for dataset, label in zip(DATASETS, labels, strict=False)}
+        ids = sorted(data)
+        together = b"".join(data[dataset] for dataset in ids)
         cases.append(
             {
                 "kind": "run",
-                "root": seed("root").hex(),
+                "data_keys": {dataset: key.hex() for dataset, key in data.items()},
                 "app_id": APP,
                 "compose_hash": compose,
                 "run_id": RUN,
-                "key": derived(seed("root"), "run-key", [APP, compose, RUN]).hex(),
+                "key": derived(together, "run-key", [APP, compose, RUN, *ids]).hex(),
             }
         )
     for purpose in ("broker", "ledger"):

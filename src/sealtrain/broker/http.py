@@ -52,6 +52,7 @@ from sealtrain.release.messages import (
     LedgerConsistency,
     LedgerPage,
     Ready,
+    RegisteredDatasets,
     TallyAnswer,
 )
 
@@ -152,6 +153,12 @@ def _add_reads(app: FastAPI, broker: Serving) -> None:
         """Its public keys for one recipe, under fresh evidence of its own."""
         broker().throttle.take(broker().now())
         return answer(broker().keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
+
+    @app.get("/v1/datasets/registered", response_model=RegisteredDatasets)
+    def registered(app_id: _AppId, compose_hash: _Hash) -> Response:
+        """Which datasets are registered here for one deployment."""
+        found = broker().registry.registered(app_id=app_id, compose_hash=compose_hash)
+        return answer(found)
 
     @app.get("/v1/approvals", response_model=TallyAnswer)
     def approvals(app_id: _AppId, compose_hash: _Hash, recipe_hash: _Hash) -> Response:

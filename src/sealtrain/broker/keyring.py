@@ -17,13 +17,18 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import DatasetMismatch, NoStanza, WrongKey
-from sealtrain.keys.derive import recipe_key, run_key, signing_key
+from sealtrain.keys.derive import recipe_key, signing_key
 from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
-from sealtrain.release.transcript import answer_info, transcript_digest
-from sealtrain.sealing.datakey import DataKey
+from sealtrain.release.transcript import answer_info, broker_id, transcript_digest
 from sealtrain.sealing.hpke import HpkePublicKey
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, unwrap_for_recipe
+from sealtrain.sealing.stanza import (
+    RecipeBinding,
+    ShareBinding,
+    Stanza,
+    unwrap_for_recipe,
+    unwrap_share,
+)
 
 __all__ = ["Keyring"]
 
@@ -68,7 +73,7 @@ class Keyring:
         manifests: Mapping[str, DatasetManifest],
         checkpoint: Anchor | None,
     ) -> bytes:
-        """Unwrap the data keys of a request that was decided on and seal them to the guest.
+        """Unwrap the keys, or shares, of a request that was decided on and seal them to the guest.
 
         Args:
             request: The request ``decide`` said yes to.
@@ -79,7 +84,7 @@ class Keyring:
             HPKE ciphertext (spec/key-release.md §4.4).
 
         Raises:
-            NoStanza: A stanza is for another recipe or owner.
+            NoStanza: A stanza is for another recipe, owner or broker.
             WrongKey: A stanza was made for another dataset or key, or altered.
             DatasetMismatch: A stanza is not a stanza.
             DataInvalid: The guest's public key is malformed.
@@ -91,15 +96,8 @@ class Keyring:
             )
             for dataset in request.datasets
         }
-        run = run_key(
-            self._root,
-            app_id=request.app_id,
-            compose_hash=request.compose_hash,
-            run_id=request.run_id,
-        )
         answer = {
             "keys": keys,
-            "run_key": to_base64(run.reveal()),
             "latest_checkpoint": None if checkpoint is None else checkpoint.to_dict(),
         }
         info = answer_info(transcript_digest(request.transcript()))
@@ -107,7 +105,7 @@ class Keyring:
 
     def _unwrap(
         self, asked: DatasetRequest, request: ReleaseRequest, manifest: DatasetManifest
-    ) -> DataKey:
+    ) -> Secret:
         binding = RecipeBinding(
             app_id=request.app_id, compose_hash=request.compose_hash, owner_id=manifest.owner_id
         )
@@ -118,6 +116,11 @@ class Keyring:
         )
         try:
             stanza = Stanza.from_dict(asked.stanza.to_dict())
+            if stanza.kind == "share":
+                mine = ShareBinding.of(binding, broker_id(self.signer.public))
+                return unwrap_share(
+                    stanza, dataset_id=asked.dataset_id, binding=mine, private=private
+                )
             return unwrap_for_recipe(
                 stanza, dataset_id=asked.dataset_id, binding=binding, private=private
             )

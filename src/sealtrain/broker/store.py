@@ -258,6 +258,15 @@ class Transaction:
             for dataset_id, known in self._manifests(dataset_ids).items()
         }
 
+    def registered(self, *, app_id: str, compose_hash: str) -> tuple[str, ...]:
+        """Ids of the datasets that are registered for a deployment, in their order."""
+        rows = self._connection.execute(
+            sa.select(datasets.c.dataset_id)
+            .where(datasets.c.app_id == app_id, datasets.c.compose_hash == compose_hash)
+            .order_by(datasets.c.dataset_id)
+        )
+        return tuple(row.dataset_id for row in rows)
+
     # Runs and leases
 
     def run(self, run_id: str) -> RunState | None:

@@ -10,12 +10,13 @@ import typer
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     Base,
-    BrokerFile,
+    BrokerFiles,
     Collateral,
     Data,
     GpuCollateral,
     GuestAddress,
     PlatformName,
+    broker_missed,
     run_settings,
 )
 
@@ -31,7 +32,7 @@ def evaluate(
     lock: Annotated[Path, typer.Argument(help="recipe.lock.json of a recipe of phase evaluate.")],
     platform: PlatformName,
     guest: GuestAddress,
-    broker: BrokerFile,
+    brokers: BrokerFiles,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for sealed metrics and manifest.")],
     collateral: Collateral = None,
@@ -55,12 +56,12 @@ def evaluate(
         guest=guest,
         collateral=collateral,
         gpu_collateral=gpu_collateral,
-        broker=broker,
+        brokers=brokers,
         data=data,
         base=base,
         out=out,
     )
-    outcome = start(settings, progress=False, alone=True)
+    outcome = start(settings, progress=False, missed=broker_missed, alone=True)
     if outcome.simulated:
         say("SIMULATED — NOT ATTESTED")
     metrics = [f"{name:<12} {value}" for name, value in outcome.metrics.items()]

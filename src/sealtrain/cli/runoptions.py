@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli.output import say
+
 if TYPE_CHECKING:
+    from sealtrain.errors import SealtrainError
     from sealtrain.runner.settings import RunSettings
 
 __all__ = [
     "Base",
-    "BrokerFile",
+    "BrokerFiles",
     "Collateral",
     "Data",
     "GpuCollateral",
     "GuestAddress",
     "PlatformName",
+    "broker_missed",
     "run_settings",
 ]
 
@@ -36,7 +40,10 @@ Collateral = Annotated[
 GpuCollateral = Annotated[
     str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
 ]
-BrokerFile = Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")]
+BrokerFiles = Annotated[
+    list[Path],
+    typer.Option("--broker", help="Broker file (made by: sealtrain broker pin); repeat for each."),
+]
 Data = Annotated[
     list[str],
     typer.Option(help="Sealed dataset, a folder of them, or a URL of one (https, s3); repeat."),
@@ -53,7 +60,7 @@ def run_settings(
     guest: str,
     collateral: str | None,
     gpu_collateral: str | None,
-    broker: Path,
+    brokers: list[Path],
     data: list[str],
     base: Path | None,
     out: Path,
@@ -72,8 +79,13 @@ def run_settings(
         guest=guest,
         collateral=collateral,
         gpu_collateral=gpu_collateral,
-        broker=broker,
+        brokers=tuple(brokers),
         data=tuple(place_of(one) for one in data),
         base=base or lock.parent,
         out=out,
     )
+
+
+def broker_missed(url: str, error: SealtrainError) -> None:
+    """Say that a run goes on without a broker, and why."""
+    say(f"broker {url}: {error.code}: {error.message}")

@@ -10,12 +10,13 @@ import typer
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     Base,
-    BrokerFile,
+    BrokerFiles,
     Collateral,
     Data,
     GpuCollateral,
     GuestAddress,
     PlatformName,
+    broker_missed,
     run_settings,
 )
 
@@ -42,7 +43,7 @@ def train(
     lock: Annotated[Path, typer.Argument(help="recipe.lock.json")],
     platform: PlatformName,
     guest: GuestAddress,
-    broker: BrokerFile,
+    brokers: BrokerFiles,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, model and manifest.")],
     collateral: Collateral = None,
@@ -60,12 +61,15 @@ def train(
         guest=guest,
         collateral=collateral,
         gpu_collateral=gpu_collateral,
-        broker=broker,
+        brokers=brokers,
         data=data,
         base=base,
         out=out,
     )
-    _show(start(settings, progress=True, metrics_port=metrics_port, alone=True), as_json)
+    _show(
+        start(settings, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True),
+        as_json,
+    )
 
 
 def resume(
@@ -76,7 +80,10 @@ def resume(
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     from sealtrain.runner.run import resume as resume_run
 
-    _show(resume_run(out, progress=True, metrics_port=metrics_port, alone=True), as_json)
+    _show(
+        resume_run(out, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True),
+        as_json,
+    )
 
 
 def _show(outcome: Outcome, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Derivations from a broker's root secret and an identity's seed.
+"""Derivations from a broker's root secret, an identity's seed and the data keys of a run.
 
 One scheme (spec/keys.md)::
 
@@ -12,6 +12,7 @@ Length prefixes make the list of parts unambiguous; the purpose keeps uses apart
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -47,8 +48,7 @@ def derive(secret: Secret, purpose: str, *parts: str) -> Secret:
         raise UsageError("not a purpose", got=purpose[:80], expected="words with hyphens")
     if len(secret) != KEY_BYTES:
         raise UsageError("secret has the wrong length", got=len(secret), expected=KEY_BYTES)
-    info = b"".join(_prefixed(text) for text in (f"sealtrain/{purpose}/v1", *parts))
-    return Secret(HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(secret.reveal()))
+    return Secret(_expanded(secret.reveal(), purpose, parts))
 
 
 def recipe_key(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -> HpkePrivateKey:
@@ -68,11 +68,13 @@ def recipe_key(root: Secret, *, app_id: str, compose_hash: str, owner_id: str) -
     return HpkePrivateKey(derive(root, "recipe-key", app_id, compose_hash, owner_id))
 
 
-def run_key(root: Secret, *, app_id: str, compose_hash: str, run_id: str) -> DataKey:
-    """The key of one run's sealed checkpoints; released with the data keys.
+def run_key(
+    data_keys: Mapping[str, DataKey], *, app_id: str, compose_hash: str, run_id: str
+) -> DataKey:
+    """The key of one run's sealed checkpoints: only who has every data key of the run has it.
 
     Args:
-        root: The broker's root secret.
+        data_keys: By dataset id, at least one.
         app_id: 40 hex digits.
         compose_hash: 64 hex digits.
         run_id: 32 hex digits.
@@ -81,8 +83,11 @@ def run_key(root: Secret, *, app_id: str, compose_hash: str, run_id: str) -> Dat
         UsageError: An argument has another form.
     """
     _check(app_id=(app_id, _HEX40), compose_hash=(compose_hash, _HEX64), run_id=(run_id, _HEX32))
-    derived = derive(root, "run-key", app_id, compose_hash, run_id)
-    return DataKey(derived.reveal())
+    if not data_keys:
+        raise UsageError("a run without data has no key", got="no data key", expected="one or more")
+    ids = sorted(data_keys)
+    together = b"".join(data_keys[dataset_id].reveal() for dataset_id in ids)
+    return DataKey(_expanded(together, "run-key", (app_id, compose_hash, run_id, *ids)))
 
 
 def signing_key(root: Secret, purpose: str) -> Ed25519Signer:
@@ -93,6 +98,11 @@ def signing_key(root: Secret, purpose: str) -> Ed25519Signer:
     """
     seed = derive(root, "signing-key", purpose)
     return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed.reveal()))
+
+
+def _expanded(material: bytes, purpose: str, parts: Iterable[str]) -> bytes:
+    info = b"".join(_prefixed(text) for text in (f"sealtrain/{purpose}/v1", *parts))
+    return HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(material)
 
 
 def _prefixed(text: str) -> bytes:

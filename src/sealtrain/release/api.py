@@ -32,6 +32,7 @@ from sealtrain.release.messages import (
     LedgerConsistency,
     LedgerPage,
     Ready,
+    RegisteredDatasets,
     ReleaseAnswer,
     ReleaseRequest,
     RenewalAnswer,
@@ -182,6 +183,16 @@ class BrokerClient:
         """
         accepted = self._hand_in("/v1/withdrawals", envelope.to_bytes(), Accepted)
         return _index(accepted, envelope.digest)
+
+    def registered(self, *, app_id: str, compose_hash: str) -> frozenset[str]:
+        """Ids of the datasets that are registered with it for a deployment: what to ask it for."""
+        found = self._transport.get(
+            "/v1/datasets/registered",
+            RegisteredDatasets,
+            app_id=app_id,
+            compose_hash=compose_hash,
+        )
+        return frozenset(found.dataset_ids)
 
     def submit_manifest(self, manifest: bytes) -> int:
         """Have a run's manifest verified and recorded by digest; returns its ledger index.

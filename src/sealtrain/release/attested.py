@@ -23,7 +23,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import AnswerInvalid, ApprovalUnknown
 from sealtrain.release.api import BrokerClient
 from sealtrain.release.pin import BrokerPin
-from sealtrain.release.transcript import KEYS_PURPOSE, ledger_origin
+from sealtrain.release.transcript import KEYS_PURPOSE, broker_id, ledger_origin
 
 __all__ = ["AttestedBroker", "fetch_keys"]
 
@@ -46,6 +46,11 @@ class AttestedBroker:
     signing_key: bytes
     evidence: Evidence
     verdict: Verdict
+
+    @property
+    def broker_id(self) -> str:
+        """Its name, 64 hex digits."""
+        return broker_id(self.signing_key)
 
     @property
     def origin(self) -> str:

@@ -43,7 +43,6 @@ from sealtrain.release.transcript import (
     answer_info,
     transcript_digest,
 )
-from sealtrain.sealing.datakey import DataKey, Permit
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import Stanza
 
@@ -68,29 +67,19 @@ class Receipted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Keys of one run and how long they may be used.
+    """What one broker handed out for a run, and how long it may be used.
 
     Attributes:
         run_id: 32 hex digits.
-        data_keys: By dataset id.
-        run_key: Of the run's checkpoints and outputs.
+        keys: By dataset id what its stanza held: a data key, or this broker's share of one.
         latest_checkpoint: Newest anchored one; a resuming guest refuses anything older.
         receipts: Of the release and of every renewal since, oldest first.
     """
 
     run_id: str
-    data_keys: dict[str, DataKey]
-    run_key: DataKey
+    keys: dict[str, Secret]
     latest_checkpoint: Anchor | None
     receipts: tuple[Receipted, ...]
-
-    def lent(self, permit: Permit) -> Grant:
-        """The same with keys that ask ``permit`` before each use."""
-        return replace(
-            self,
-            data_keys={name: key.lent(permit) for name, key in self.data_keys.items()},
-            run_key=self.run_key.lent(permit),
-        )
 
     @property
     def lease_id(self) -> str:
@@ -132,7 +121,7 @@ def obtain(
         collect: This guest's evidence.
         run_id: 32 hex digits; fresh for a new run.
         recipe_hash: SHA-256 of the lock this guest runs.
-        datasets: (dataset id, root, recipe stanza), 1 to 256, none twice.
+        datasets: (dataset id, root, recipe or share stanza), 1 to 256, none twice.
         resume: Continue a run this broker released keys to before.
         random: Source of the ephemeral key.
 
@@ -160,8 +149,7 @@ def obtain(
     keys = _open(answer, request, private)
     return Grant(
         run_id=run_id,
-        data_keys={name: DataKey(from_base64(text)) for name, text in keys.keys.items()},
-        run_key=DataKey(from_base64(keys.run_key)),
+        keys={name: Secret(from_base64(text)) for name, text in keys.keys.items()},
         latest_checkpoint=keys.latest_checkpoint,
         receipts=(receipted,),
     )
@@ -185,7 +173,7 @@ def renew(
         checkpoint: (counter, SHA-256 of the sealed checkpoint), ``None`` to anchor nothing new.
 
     Returns:
-        The same keys under the renewed lease.
+        The same under the renewed lease.
 
     Raises:
         LeaseStale: Too late; obtain again with ``resume``.

@@ -48,6 +48,7 @@ __all__ = [
     "LedgerConsistency",
     "LedgerPage",
     "Ready",
+    "RegisteredDatasets",
     "ReleaseAnswer",
     "ReleaseRequest",
     "RenewalAnswer",
@@ -63,7 +64,7 @@ MAX_MANIFEST_BYTES = 8 << 20
 MAX_DATASETS = 256
 _HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
 _SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
-_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
+_PART = Annotated[Base64, StringConstraints(min_length=44, max_length=4096)]
 
 ChallengePurpose = Literal["release", "renewal"]
 
@@ -87,9 +88,9 @@ class Challenge(StrictModel):
 
 
 class StanzaDocument(StrictModel):
-    """A recipe stanza as it travels; ``sealing.stanza`` knows what is inside."""
+    """A stanza for a broker as it travels; ``sealing.stanza`` knows what is inside."""
 
-    kind: Literal["recipe"]
+    kind: Literal["recipe", "share"]
     recipient: Hex64
     body: Annotated[Base64, StringConstraints(min_length=4, max_length=8192)]
 
@@ -193,10 +194,12 @@ class RenewalAnswer(StrictModel):
 
 
 class SealedKeys(StrictModel):
-    """Plaintext of ``ReleaseAnswer.enc``. Holds keys: never logged, never stored."""
+    """Plaintext of ``ReleaseAnswer.enc``. Holds keys: never logged, never stored.
 
-    keys: dict[Hex32, _KEY] = Field(min_length=1, max_length=MAX_DATASETS, repr=False)
-    run_key: _KEY = Field(repr=False)
+    A part is what the stanza held: a data key, or this broker's share of one (``keys.shares``).
+    """
+
+    keys: dict[Hex32, _PART] = Field(min_length=1, max_length=MAX_DATASETS, repr=False)
     latest_checkpoint: Anchor | None
 
 
@@ -231,6 +234,12 @@ class TallyAnswer(StrictModel):
     version: Literal[1]
     tally: dict[str, Any]
     decisions: tuple[EnvelopeDocument, ...]
+
+
+class RegisteredDatasets(StrictModel):
+    """Ids of the datasets that are registered for one deployment (§6)."""
+
+    dataset_ids: tuple[Hex32, ...]
 
 
 class Accepted(StrictModel):

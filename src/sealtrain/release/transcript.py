@@ -1,4 +1,4 @@
-"""What both sides compute alike: transcript digest, HPKE info, ledger origin (spec §2, §4)."""
+"""What both sides compute alike: broker id, transcript digest, HPKE info, origin (spec §2, §4)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ __all__ = [
     "RELEASE_PURPOSE",
     "RENEWAL_PURPOSE",
     "answer_info",
+    "broker_id",
     "ledger_origin",
     "transcript_digest",
 ]
@@ -18,6 +19,11 @@ RELEASE_PURPOSE = "release"
 RENEWAL_PURPOSE = "renewal"
 KEYS_PURPOSE = "broker-keys"
 """Purposes of ``attest.report_data``: evidence for one cannot serve another."""
+
+
+def broker_id(signing_key: bytes) -> str:
+    """Name of a broker, 64 hex digits: the digest of the key that signs its receipts and ledger."""
+    return sha256_hex(b"sealtrain/broker/v1:" + signing_key)
 
 
 def transcript_digest(transcript: JsonValue) -> str:

@@ -98,7 +98,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
     )
     atomic_write(out / MANIFEST, manifest, overwrite=True)
-    run.broker.submit_manifest(manifest)
+    run.quorum.submit_manifest(manifest, run.grant)
     run.close()
     return Outcome(
         run_id=run.run_id,
@@ -142,7 +142,7 @@ def _predicate(
             "compose_hash": run.admitted.compose_hash,
         },
         "datasets": [one.envelope for one in run.found],
-        "approvals": run.broker.decisions(run.target),
+        "approvals": run.quorum.decisions(run.target, run.consortium),
         "releases": needed_releases(run.journal.releases),
         "run": {
             "run_id": run.run_id,

@@ -2,9 +2,9 @@
 
 1. every dataset of the recipe is there exactly once, by owner and name;
 2. its manifest is signed by that owner, a member of the consortium;
-3. its header carries a recipe stanza: the one for the recipe that runs, where there is one.
+3. its header carries stanzas for brokers.
 
-Whether it may be opened for this recipe is the broker's decision, and the cipher's.
+Whether it may be opened for this recipe is the brokers' decision, and the cipher's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sealtrain.errors import DatasetMismatch, DatasetUnknown, NoStanza, UsageErr
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.dataset import read_stanzas
 from sealtrain.sealing.places import Folder
-from sealtrain.sealing.stanza import RecipeBinding, Stanza
+from sealtrain.sealing.stanza import Stanza
 
 __all__ = ["FoundDataset", "find_datasets"]
 
@@ -40,16 +40,13 @@ class FoundDataset:
     columns: dict[str, str]
     manifest: DatasetManifest
     envelope: dict[str, JsonValue]
-    stanza: Stanza
+    stanzas: tuple[Stanza, ...]
 
 
 def find_datasets(
     paths: Iterable[Path | str],
     recipe: Recipe,
     consortium: Consortium,
-    *,
-    app_id: str,
-    compose_hash: str,
 ) -> tuple[FoundDataset, ...]:
     """The recipe's datasets, in its order.
 
@@ -57,8 +54,6 @@ def find_datasets(
         paths: Sealed datasets, or folders that hold them; a URL names one dataset.
         recipe: Names them by owner and name.
         consortium: Whose signatures count.
-        app_id: The guest's.
-        compose_hash: The guest's.
 
     Raises:
         DatasetUnknown: One is missing.
@@ -90,9 +85,6 @@ def find_datasets(
                 hint="pass its folder with --data",
             )
         folder, manifest = present[wanted.owner, wanted.name]
-        binding = RecipeBinding(
-            app_id=app_id, compose_hash=compose_hash, owner_id=manifest.owner_id
-        )
         found.append(
             FoundDataset(
                 folder=folder,
@@ -102,27 +94,24 @@ def find_datasets(
                 columns=wanted.columns,
                 manifest=manifest,
                 envelope=read_dataset_envelope(folder).to_dict(),
-                stanza=_recipe_stanza(folder, binding),
+                stanzas=_for_brokers(folder),
             )
         )
     return tuple(found)
 
 
-def _recipe_stanza(folder: Folder, binding: RecipeBinding) -> Stanza:
+def _for_brokers(folder: Folder) -> tuple[Stanza, ...]:
     _dataset_id, stanzas = read_stanzas(folder)
-    wrapped = [stanza for stanza in stanzas if stanza.kind == "recipe"]
-    for stanza in wrapped:
-        if stanza.recipient == binding.recipient:
-            return stanza
+    wrapped = tuple(stanza for stanza in stanzas if stanza.kind in ("recipe", "share"))
     if not wrapped:
         raise NoStanza(
             "dataset is sealed for no recipe",
             check="stanza",
             got=f"{len(stanzas)} other stanzas",
-            expected="a recipe stanza",
+            expected="a recipe stanza, or a share for each of several brokers",
             hint="its owner runs: sealtrain rewrap --deployment",
         )
-    return wrapped[0]
+    return wrapped
 
 
 def _folders(paths: Iterable[Path | str]) -> Iterator[Folder]:

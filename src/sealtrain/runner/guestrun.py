@@ -4,7 +4,7 @@ Made by ``GuestRun.begin`` or ``GuestRun.again``, which take the steps
 
 1. admit: the measured deployment holds this lock, and the environment is the locked one;
 2. find the sealed datasets the recipe names, signed by their owners;
-3. attest to the broker and obtain data keys, run key and lease;
+3. attest to the brokers and obtain data keys and lease; the run's key follows from them;
 4. open the datasets as streams: plaintext exists in memory only.
 """
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from sealtrain.attest.evidence import Evidence
     from sealtrain.attest.report_data import Binding
     from sealtrain.consortium.members import Consortium
-    from sealtrain.release.client import AttestedBroker, BrokerClient
-    from sealtrain.release.grant import Grant
+    from sealtrain.release.grants import Grants
+    from sealtrain.release.quorum import Quorum, Told
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.dataset import SealedDataset
     from sealtrain.sealing.store import SealedStore
@@ -60,6 +60,7 @@ class GuestRun:
         run_id: str,
         *,
         resuming: bool,
+        told: Told,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
@@ -68,62 +69,45 @@ class GuestRun:
         Args:
             settings: Where everything is.
             run_id: 32 hex digits.
-            resuming: Continue a run the broker knows.
+            resuming: Continue a run the brokers know.
+            told: Hears of each broker that did not help while the others suffice.
             clock: Source of the time.
             random: Source of nonces and ephemeral keys.
 
         Raises:
             Refused: Any check of steps 1 to 4 fails; its class says which.
-            Unreachable: Broker or guest API did not answer.
+            Unreachable: Too few brokers answered, or the guest API did not.
         """
-        from sealtrain.release.client import BrokerClient, fetch_keys, obtain
         from sealtrain.release.pin import load_pin
+        from sealtrain.release.quorum import Quorum
         from sealtrain.sealing.dataset import SealedDataset
         from sealtrain.sealing.store import SealedStore
 
         self.settings = settings
         self.run_id = run_id
         self._clock = clock
-        self._random = random
         self._began = time.monotonic()
+        self._renewing = threading.Lock()
+        self._recording = threading.RLock()
         self.admitted: Admitted = admit(settings)
         lock = self.admitted.lock
         self.recipe = lock.recipe
 
-        self.pin = load_pin(settings.broker)
-        self.broker: BrokerClient = BrokerClient(self.pin.url)
-        self.consortium: Consortium = self.broker.consortium(lock.consortium_id)
-        self.attested: AttestedBroker = fetch_keys(
-            self.broker,
-            self.pin,
-            self.consortium,
+        self.quorum: Quorum = Quorum(
+            [load_pin(path) for path in settings.brokers],
+            consortium_id=lock.consortium_id,
             app_id=self.admitted.app_id,
             compose_hash=self.admitted.compose_hash,
-            now=clock(),
+            clock=clock,
+            told=told,
             random=random,
         )
+        self.consortium: Consortium = self.quorum.meet()
         self.found: tuple[FoundDataset, ...] = find_datasets(
-            settings.data,
-            self.recipe,
-            self.consortium,
-            app_id=self.admitted.app_id,
-            compose_hash=self.admitted.compose_hash,
+            settings.data, self.recipe, self.consortium
         )
         self.lease = Lease(clock)
-        asked = self.lease.moment()
-        self.grant: Grant = obtain(
-            self.broker,
-            self.attested,
-            self.collect,
-            run_id=run_id,
-            recipe_hash=lock.recipe_hash,
-            datasets=[
-                (one.manifest.dataset_id, one.manifest.root, one.stanza) for one in self.found
-            ],
-            resume=resuming,
-            random=random,
-        ).lent(self.lease.require)
-        self._take_lease(asked)
+        self.grant: Grants = self._obtained(resuming=resuming)
         self.sealed = [
             SealedDataset.open(
                 one.folder, self.grant.data_keys[one.manifest.dataset_id], root=one.manifest.root
@@ -140,12 +124,10 @@ class GuestRun:
         self.journal = Journal(log=RunLog(run_id), started_at=to_rfc3339(clock()))
         self._counter = 0
         self._measures = True
-        self._renewing = threading.Lock()
-        self._recording = threading.RLock()
         self.tally = Tally()
 
     @classmethod
-    def begin(cls, settings: RunSettings, *, clock: Clock = system_clock) -> GuestRun:
+    def begin(cls, settings: RunSettings, *, told: Told, clock: Clock = system_clock) -> GuestRun:
         """Start a new run in ``settings.out``, which must not hold one.
 
         Raises:
@@ -156,14 +138,14 @@ class GuestRun:
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another --out, or resume this run"
             )
-        run = cls(settings, os.urandom(16).hex(), resuming=False, clock=clock)
+        run = cls(settings, os.urandom(16).hex(), resuming=False, told=told, clock=clock)
         save_run(settings, run.run_id)
         run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
         run.note_release()
         return run
 
     @classmethod
-    def again(cls, out: Path, *, clock: Clock = system_clock) -> GuestRun:
+    def again(cls, out: Path, *, told: Told, clock: Clock = system_clock) -> GuestRun:
         """Continue the run in ``out`` under its own id.
 
         Raises:
@@ -171,7 +153,7 @@ class GuestRun:
             SealtrainError: As the constructor.
         """
         settings, run_id = load_run(out)
-        return cls(settings, run_id, resuming=True, clock=clock)
+        return cls(settings, run_id, resuming=True, told=told, clock=clock)
 
     def newest_checkpoint(self) -> CheckpointRef | None:
         """The checkpoint to continue from, with its journal taken up; ``None`` to begin again.
@@ -249,8 +231,8 @@ class GuestRun:
     def secret(self) -> DataKey:
         """What only this run on this data has, the same after a resume: noise comes from it.
 
-        The broker derives the run's key anew for each run id and charges each id's privacy once,
-        so no two runs share noise, and one run cannot have two draws of it.
+        The run's key is another one for each run id, and brokers charge each id's privacy once, so
+        no two runs share noise, and one run cannot have two draws of it.
         """
         roots = sorted(f"{one.manifest.dataset_id} {one.manifest.root}" for one in self.found)
         return self.grant.run_key.derive("training-secret", *roots)
@@ -263,10 +245,11 @@ class GuestRun:
                 self._measures = self.admitted.guest.note(RUN_LOG_EVENT, bytes.fromhex(head))
 
     def note_release(self) -> None:
-        """Keep the latest receipt for the manifest and its lease in the log."""
-        lease = self.grant.receipts[-1].receipt.lease
-        self.journal.releases.append(self.grant.receipts[-1].to_dict())
-        self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
+        """Keep the latest receipts for the manifest and their leases in the log."""
+        for one in self.grant.fresh:
+            lease = one.receipt.lease
+            self.journal.releases.append(one.to_dict())
+            self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
 
     def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics that passed the release policy; stop when the lease has ended.
@@ -278,12 +261,12 @@ class GuestRun:
         self.lease.require()
 
     def checkpointed(self, ref: CheckpointRef) -> None:
-        """Write the journal of a checkpoint, anchor it at the broker and renew the lease.
+        """Write the journal of a checkpoint, anchor it at the brokers and renew the lease.
 
         Called once the checkpoint is complete, by the thread that sealed it.
 
         Raises:
-            Refused: The broker does not renew: approvals revoked, lease stale, counter too low.
+            Refused: Not renewed: approvals revoked, lease stale, counter too low.
         """
         if ref.counter <= self._counter:
             raise CheckpointRefused(
@@ -300,8 +283,8 @@ class GuestRun:
             )
             self._journals.save(self.journal, ref.counter, ref.step, self.wall())
         self.renew((ref.counter, ref.digest))
-        receipt = self.grant.receipts[-1].to_dict()
-        # For people who look into the folder; what counts lies with the broker.
+        receipt = self.grant.fresh[-1].to_dict()
+        # For people who look into the folder; what counts lies with the brokers.
         with contextlib.suppress(OSError):
             atomic_write(self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True)
 
@@ -312,20 +295,17 @@ class GuestRun:
             checkpoint: (counter, digest) of a sealed checkpoint to anchor on the way.
 
         Raises:
-            Refused: Not renewed: approvals revoked, lease stale, counter too low.
-            Unreachable: The broker or the guest API did not answer; the lease is as it was.
+            Refused: Not renewed by enough brokers: approvals revoked, lease stale, counter too low.
+            Unreachable: Too few brokers answered, or the guest API did not; the lease is as it was.
         """
-        from sealtrain.release.client import renew
-
         with self._renewing:
             asked = self.lease.moment()
-            renewed = renew(
-                self.broker, self.attested, self.collect, self.grant, checkpoint=checkpoint
-            )
+            self.grant, problem = self.quorum.renew(self.grant, self.collect, checkpoint)
             with self._recording:
-                self.grant = renewed
-                self._take_lease(asked)
-                self.journal.releases.append(renewed.receipts[-1].to_dict())
+                self.journal.releases += [one.to_dict() for one in self.grant.fresh]
+            if problem is not None:
+                raise problem
+            self._take_lease(self.grant, asked)
 
     def collect(self, binding: Binding) -> Evidence:
         """Evidence of this guest for one conversation; no event is measured meanwhile."""
@@ -339,8 +319,33 @@ class GuestRun:
     def close(self) -> None:
         """End the use of the keys and let go of the opened datasets."""
         self.lease.end()
+        self.quorum.close()
         for dataset in self.sealed:
             dataset.close()
 
-    def _take_lease(self, asked: float) -> None:
-        self.lease.extend(self.grant.lease_ends, float(self.grant.lease_seconds), asked)
+    def _obtained(self, *, resuming: bool) -> Grants:
+        """The keys of the run, lent until the lease ends."""
+        from sealtrain.release.quorum import Wanted
+
+        asked = self.lease.moment()
+        grants = self.quorum.obtain(
+            self.collect,
+            run_id=self.run_id,
+            recipe_hash=self.admitted.lock.recipe_hash,
+            datasets=[
+                Wanted(
+                    dataset_id=one.manifest.dataset_id,
+                    root=one.manifest.root,
+                    owner=one.manifest.owner,
+                    owner_id=one.manifest.owner_id,
+                    stanzas=one.stanzas,
+                )
+                for one in self.found
+            ],
+            resume=resuming,
+        )
+        self._take_lease(grants, asked)
+        return grants.lent(self.lease.require)
+
+    def _take_lease(self, grants: Grants, asked: float) -> None:
+        self.lease.extend(grants.lease_ends, float(grants.lease_seconds), asked)

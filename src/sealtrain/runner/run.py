@@ -32,6 +32,8 @@ from sealtrain.training.machinery.chosen import connected
 from sealtrain.training.ranks import gathered
 
 if TYPE_CHECKING:
+    from sealtrain.errors import SealtrainError
+    from sealtrain.release.quorum import Told
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.monitor import Monitor
     from sealtrain.training.ranks import Ranks
@@ -45,6 +47,7 @@ def start(
     settings: RunSettings,
     *,
     progress: bool,
+    missed: Told,
     metrics_port: int | None = None,
     alone: bool = False,
     clock: Clock = system_clock,
@@ -54,6 +57,7 @@ def start(
     Args:
         settings: Where everything is.
         progress: Show a bar on stderr.
+        missed: Hears, until training begins, of each broker that did not help while others suffice.
         metrics_port: Loopback port of the page for Prometheus; none without.
         alone: This process is for the run only: lock it down for good (``runner.lockdown``).
         clock: Source of the time.
@@ -61,7 +65,7 @@ def start(
     Raises:
         SealtrainError: Whatever step fails; no plaintext is left anywhere.
     """
-    run = GuestRun.begin(settings, clock=clock)
+    run = GuestRun.begin(settings, told=missed, clock=clock)
     return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -69,12 +73,13 @@ def resume(
     out: Path,
     *,
     progress: bool,
+    missed: Told,
     metrics_port: int | None = None,
     alone: bool = False,
     clock: Clock = system_clock,
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
-    run = GuestRun.again(out, clock=clock)
+    run = GuestRun.again(out, told=missed, clock=clock)
     return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -95,7 +100,7 @@ class _Work:
         accelerated = _DRIVER.exists()
         tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
         writable = [run.settings.out, *([_kernels()] if accelerated else [])]
-        urls = [run.broker.url, *run.stores, *run.admitted.guest.services]
+        urls = [*run.quorum.urls, *run.stores, *run.admitted.guest.services]
         urls += [hook] if (hook := _webhook(run)) else []
         with (
             hushed(run.tally, for_good=alone) as terminal,
@@ -108,6 +113,7 @@ class _Work:
                 noted=run.tally.note,
             ),
         ):
+            run.quorum.told = _telling(terminal)
             return told(
                 lambda: self._in_ranks(
                     monitor,
@@ -207,6 +213,16 @@ class _Work:
                 model=run.model,
             )
         return close_run(run, trained)
+
+
+def _telling(terminal: TextIO) -> Told:
+    """Tell of brokers where output is hushed: which one and the kind of reason, no words of it."""
+
+    def tell(url: str, error: SealtrainError) -> None:
+        terminal.write(f"broker {url}: {error.code}\n")
+        terminal.flush()
+
+    return tell
 
 
 def _webhook(run: GuestRun) -> str | None:

@@ -30,7 +30,7 @@ class RunSettings:
         collateral: Source of the collateral for the guest's quotes (``file:…`` or the URL of a
             service), ``None`` for TEEs that have none.
         gpu_collateral: The same for its accelerators.
-        broker: Broker file (spec/key-release.md §2).
+        brokers: A broker file (spec/key-release.md §2) for each broker that is asked.
         data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.
         base: Folder that relative paths of the recipe start from.
         out: The run's folder: sealed checkpoints, sealed model, manifest.
@@ -40,7 +40,7 @@ class RunSettings:
     platform: Platform
     guest: str
     collateral: str | None
-    broker: Path
+    brokers: tuple[Path, ...]
     data: tuple[Path | str, ...]
     base: Path
     out: Path
@@ -55,7 +55,7 @@ class _RunFile(StrictModel):
     guest: str
     collateral: str | None
     gpu_collateral: str | None
-    broker: str
+    brokers: tuple[str, ...]
     data: tuple[str, ...]
     base: str
 
@@ -75,7 +75,7 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "guest": _lasting(settings.guest),
         "collateral": settings.collateral,
         "gpu_collateral": settings.gpu_collateral,
-        "broker": str(settings.broker.resolve()),
+        "brokers": [str(one.resolve()) for one in settings.brokers],
         "data": [one if isinstance(one, str) else str(one.resolve()) for one in settings.data],
         "base": str(settings.base.resolve()),
     }
@@ -105,7 +105,7 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
         guest=run.guest,
         collateral=run.collateral,
         gpu_collateral=run.gpu_collateral,
-        broker=Path(run.broker),
+        brokers=tuple(Path(one) for one in run.brokers),
         data=tuple(place_of(text) for text in run.data),
         base=Path(run.base),
         out=out,

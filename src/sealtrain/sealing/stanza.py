@@ -1,19 +1,21 @@
-"""Stanzas: the data key, wrapped once for each recipient by HPKE.
+"""Stanzas: the data key or a share of it, wrapped once for each recipient by HPKE.
 
 The HPKE ``info`` names dataset, kind and recipient (for a recipe also application, compose hash and
-owner), so a stanza moved to another dataset or shown to another recipe does not open
-(spec/sealed-file.md §4). Only *unwrap* needs a private key; nothing here decides whether it may be
-used.
+owner, for a share the broker besides), so a stanza moved to another dataset or shown to another
+recipient does not open (spec/sealed-file.md §4). Only *unwrap* needs a private key; nothing here
+decides whether it may be used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, HeaderDamaged, LimitExceeded, NoStanza, WrongKey
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
@@ -21,13 +23,16 @@ from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 __all__ = [
     "MAX_STANZAS",
     "RecipeBinding",
+    "ShareBinding",
     "Stanza",
     "find_stanza",
     "parse_stanzas",
     "unwrap_for_owner",
     "unwrap_for_recipe",
+    "unwrap_share",
     "wrap_for_owner",
     "wrap_for_recipe",
+    "wrap_share",
 ]
 
 MAX_STANZAS = 64
@@ -58,9 +63,25 @@ class RecipeBinding:
         return sha256_hex(canonical_json(self.to_dict()))
 
 
+@dataclass(frozen=True, slots=True)
+class ShareBinding(RecipeBinding):
+    """The one recipe, on one deployment, that one of several brokers holds a share for."""
+
+    broker_id: str
+
+    @classmethod
+    def of(cls, binding: RecipeBinding, broker_id: str) -> Self:
+        """The binding of one broker's share for the same recipe."""
+        return cls(**binding.to_dict(), broker_id=broker_id)
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON form."""
+        return RecipeBinding.to_dict(self) | {"broker_id": self.broker_id}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stanza:
-    """One wrapped copy of the data key."""
+    """One wrapped copy of the data key, or of a share of it."""
 
     kind: str
     recipient: str
@@ -183,6 +204,29 @@ def unwrap_for_recipe(
     """
     _refuse_foreign(stanza, "recipe", binding.recipient)
     return _unwrap(stanza, _info("recipe", dataset_id, binding.recipient, binding), private)
+
+
+def wrap_share(
+    share: Secret, *, dataset_id: str, binding: ShareBinding, public: HpkePublicKey
+) -> Stanza:
+    """Wrap one broker's share: only that broker's key for exactly this binding opens it."""
+    info = _info("share", dataset_id, binding.recipient, binding)
+    return Stanza(
+        kind="share", recipient=binding.recipient, body=public.seal(share.reveal(), info=info)
+    )
+
+
+def unwrap_share(
+    stanza: Stanza, *, dataset_id: str, binding: ShareBinding, private: HpkePrivateKey
+) -> Secret:
+    """Unwrap a broker's share, whatever is in it: ``keys.shares`` reads it.
+
+    Raises:
+        NoStanza: The stanza is for another recipe or another broker.
+        WrongKey: Another key, another dataset, or altered bytes.
+    """
+    _refuse_foreign(stanza, "share", binding.recipient)
+    return private.open(stanza.body, info=_info("share", dataset_id, binding.recipient, binding))
 
 
 def _info(

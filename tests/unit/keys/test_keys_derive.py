@@ -5,11 +5,13 @@ import pytest
 from sealtrain.base.secret import Secret
 from sealtrain.errors import UsageError, WrongKey
 from sealtrain.keys.derive import derive, recipe_key, run_key, signing_key
+from sealtrain.sealing.datakey import DataKey
 
 pytestmark = pytest.mark.claim("C6")
 
 ROOT = Secret(b"r" * 32)
 APP, COMPOSE, OWNER, RUN = "a" * 40, "b" * 64, "c" * 64, "d" * 32
+DATA = {"01" * 16: DataKey(b"1" * 32), "02" * 16: DataKey(b"2" * 32)}
 
 
 def test_another_recipe_cannot_open_what_was_sealed_for_this_one() -> None:
@@ -40,9 +42,29 @@ def test_an_argument_of_another_form_derives_nothing(change: dict[str, str]) -> 
 
 
 def test_run_keys_need_a_run() -> None:
-    assert len(run_key(ROOT, app_id=APP, compose_hash=COMPOSE, run_id=RUN)) == 32
+    assert len(run_key(DATA, app_id=APP, compose_hash=COMPOSE, run_id=RUN)) == 32
     with pytest.raises(UsageError):
-        run_key(ROOT, app_id=APP, compose_hash=COMPOSE, run_id=COMPOSE)
+        run_key(DATA, app_id=APP, compose_hash=COMPOSE, run_id=COMPOSE)
+    with pytest.raises(UsageError):
+        run_key({}, app_id=APP, compose_hash=COMPOSE, run_id=RUN)
+
+
+def test_a_run_key_is_of_one_run_on_these_data_keys_in_whatever_order() -> None:
+    def key(data: dict[str, DataKey] = DATA, **changed: str) -> bytes:
+        names = {"app_id": APP, "compose_hash": COMPOSE, "run_id": RUN} | changed
+        return run_key(data, **names).reveal()
+
+    assert key() == key(dict(reversed(DATA.items())))
+    first, second = DATA
+    others = [
+        key(run_id="e" * 32),
+        key(compose_hash="e" * 64),
+        key(app_id="e" * 40),
+        key({first: DATA[first]}),
+        key({first: DATA[second], second: DATA[first]}),
+        key({first: DATA[first], "03" * 16: DATA[second]}),
+    ]
+    assert len({key(), *others}) == len(others) + 1
 
 
 @pytest.mark.parametrize("purpose", ["", "Broker", "a b", "a/v1", "-a", "a-", "a--b", "a\n", "ä"])

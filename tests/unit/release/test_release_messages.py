@@ -91,15 +91,12 @@ def test_the_caller_names_the_error() -> None:
 
 
 def test_keys_do_not_show() -> None:
-    keys = SealedKeys(
-        keys={"ab" * 16: "QUFB" * 10 + "QUE="}, run_key="QkJC" * 10 + "QkI=", latest_checkpoint=None
-    )
-    assert "QUFB" not in repr(keys)
-    assert "QkJC" not in str(keys)
+    keys = SealedKeys(keys={"ab" * 16: "QUFB" * 10 + "QUE="}, latest_checkpoint=None)
+    assert "QUFB" not in repr(keys) + str(keys)
 
 
 def test_a_malformed_key_is_not_quoted_in_the_error() -> None:
-    document = {"keys": {"ab" * 16: "SECRETSECRET"}, "run_key": "x", "latest_checkpoint": None}
+    document = {"keys": {"ab" * 16: "SECRETSECRET"}, "latest_checkpoint": None}
     with pytest.raises(AnswerInvalid) as caught:
         load_message(SealedKeys, encoded(document), error=AnswerInvalid)
     assert "SECRET" not in str(caught.value) + json.dumps(caught.value.to_dict())

@@ -1,0 +1,393 @@
+"""The brokers of one run: ask all at once, combine what they hand out (spec/key-release.md §6).
+
+One broker is the case n = 1. A broker that does not answer, refuses or hands out a wrong share is
+told of and left out while the others suffice. Where they do not suffice the error is the first
+refusal, and an unreachable broker only where none refused.
+
+1. ``meet``: each proves itself under its pin.
+2. ``obtain``: each is asked for the datasets that are registered with it and that hold a stanza for
+   it; shares are combined; the run's key follows from all data keys.
+3. ``renew``: each that granted a lease is asked for a later end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import Clock
+from sealtrain.consortium.decisions import Target, verify_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import (
+    AnswerInvalid,
+    RunMismatch,
+    SealtrainError,
+    Unreachable,
+    UsageError,
+)
+from sealtrain.keys.derive import run_key
+from sealtrain.records.dsse import Envelope
+from sealtrain.release.api import BrokerClient
+from sealtrain.release.attested import AttestedBroker, fetch_keys
+from sealtrain.release.grant import Collect, Grant, obtain, renew
+from sealtrain.release.grants import Grants, Part, Whole, whole_of
+from sealtrain.release.pin import BrokerPin
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.stanza import RecipeBinding, ShareBinding, Stanza
+
+__all__ = ["Quorum", "Told", "Wanted"]
+
+Told = Callable[[str, SealtrainError], None]
+"""Hears of a broker, by URL, that did not help, and why."""
+
+Routes = dict[str, list[tuple[str, str, Stanza]]]
+"""What each broker, by URL, is asked for: dataset id, root and stanza."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A broker that proved itself, and how to reach it."""
+
+    client: BrokerClient
+    broker: AttestedBroker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A dataset whose key a run needs, and every stanza of it that is for a broker."""
+
+    dataset_id: str
+    root: str
+    owner: str
+    owner_id: str
+    stanzas: tuple[Stanza, ...]
+
+    def stanza_for(self, broker: AttestedBroker) -> Stanza | None:
+        """The stanza that this broker can open for the recipe it was asked about."""
+        whole = RecipeBinding(broker.app_id, broker.compose_hash, self.owner_id)
+        share = ShareBinding.of(whole, broker.broker_id)
+        named = {("share", share.recipient), ("recipe", whole.recipient)}
+        fitting = [one for one in self.stanzas if (one.kind, one.recipient) in named]
+        return max(fitting, key=lambda one: one.kind, default=None)
+
+
+class Quorum:
+    """The brokers that a run asks. Thread-safe."""
+
+    def __init__(
+        self,
+        pins: Sequence[BrokerPin],
+        *,
+        consortium_id: str,
+        app_id: str,
+        compose_hash: str,
+        clock: Clock,
+        told: Told,
+        random: Callable[[int], bytes] = os.urandom,
+        client: Callable[[str], BrokerClient] = BrokerClient,
+    ) -> None:
+        """Ask nobody yet.
+
+        Args:
+            pins: What each broker must prove.
+            consortium_id: Of the lock.
+            app_id: The guest's.
+            compose_hash: The guest's.
+            clock: Time at which brokers' evidence is verified.
+            told: Hears of each broker that did not help, once for each reason.
+            random: Source of nonces and ephemeral keys.
+            client: Reaches a broker by its URL.
+
+        Raises:
+            UsageError: No broker, or one twice.
+        """
+        urls = [pin.url.rstrip("/") for pin in pins]
+        if not urls or len(set(urls)) != len(urls):
+            raise UsageError(
+                "each broker is named once",
+                check="brokers",
+                got=", ".join(urls) or "none",
+                hint="give --broker once for each broker file",
+            )
+        self._pins = dict(zip(urls, pins, strict=True))
+        self._consortium_id = consortium_id
+        self._app_id = app_id
+        self._compose_hash = compose_hash
+        self._clock = clock
+        self.told = told
+        self._random = random
+        self._clients = {url: client(url) for url in urls}
+        self._seats: dict[str, Seat] = {}
+        self._known: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the brokers are."""
+        return tuple(self._pins)
+
+    def close(self) -> None:
+        """Close connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def meet(self) -> Consortium:
+        """Have every broker prove itself; returns the consortium they serve.
+
+        Raises:
+            SealtrainError: None did.
+        """
+        met, misses = self._each(lambda seat: seat.client.consortium(self._consortium_id))
+        if not met:
+            raise _worst(misses)
+        return next(iter(met.values()))
+
+    def obtain(
+        self,
+        collect: Collect,
+        *,
+        run_id: str,
+        recipe_hash: str,
+        datasets: Sequence[Wanted],
+        resume: bool,
+    ) -> Grants:
+        """Ask for the keys of datasets and combine them.
+
+        Args:
+            collect: This guest's evidence; called by several threads.
+            run_id: 32 hex digits; fresh for a new run.
+            recipe_hash: SHA-256 of the lock this guest runs.
+            datasets: All that the run needs, 1 to 256.
+            resume: Continue a run that a broker released keys to before. A broker that never heard
+                of it joins it as a new one, once another has confirmed it.
+
+        Raises:
+            Refused: A broker's refusal, where the others do not suffice.
+            Unreachable: Too few brokers answered, and none refused.
+            UsageError: The brokers asked are too few for a dataset.
+        """
+        routes, missing = self._routes(datasets)
+
+        def asking(resuming: bool) -> Callable[[Seat], Grant]:
+            return lambda seat: obtain(
+                seat.client,
+                seat.broker,
+                collect,
+                run_id=run_id,
+                recipe_hash=recipe_hash,
+                datasets=routes[seat.client.url],
+                resume=resuming,
+                random=self._random,
+            )
+
+        answers, misses = self._each(asking(resume), only=routes)
+        newcomers = [url for url, why in misses.items() if isinstance(why, RunMismatch)]
+        if resume and answers and newcomers:
+            joined, still = self._each(asking(False), only=newcomers)
+            answers |= joined
+            misses = {url: why for url, why in misses.items() if url not in joined} | still
+        return self._combined(run_id, answers, routes, datasets, missing | misses)
+
+    def renew(
+        self, grants: Grants, collect: Collect, checkpoint: tuple[int, str] | None
+    ) -> tuple[Grants, SealtrainError | None]:
+        """Ask every broker that granted a lease for a later end.
+
+        Args:
+            grants: As obtained or renewed last.
+            collect: This guest's evidence; called by several threads.
+            checkpoint: (counter, digest) to anchor on the way.
+
+        Returns:
+            The grants with whatever was renewed; and, unless the brokers that renewed suffice for
+            every dataset, why not.
+        """
+        answers, misses = self._each(
+            lambda seat: renew(
+                seat.client,
+                seat.broker,
+                collect,
+                grants.held[seat.client.url],
+                checkpoint=checkpoint,
+            ),
+            only=grants.held,
+        )
+        renewed = replace(grants, held=grants.held | answers, answered=frozenset(answers))
+        return renewed, None if renewed.standing() else _worst(misses)
+
+    def decisions(self, target: Target, consortium: Consortium) -> list[dict[str, JsonValue]]:
+        """Signed decisions that the brokers hold on a target, each once, oldest first.
+
+        Raises:
+            SealtrainError: No broker answered.
+        """
+        answers, misses = self._each(lambda seat: seat.client.decisions(target))
+        if not answers:
+            raise _worst(misses)
+        longest, *others = sorted(answers.values(), key=len, reverse=True)
+        merged = list(longest)
+        for one in (one for listed in others for one in listed if one not in merged):
+            merged.insert(_place(one, merged, consortium), one)
+        return merged
+
+    def submit_manifest(self, manifest: bytes, grants: Grants) -> None:
+        """Have every broker that granted keys record the run's manifest.
+
+        Raises:
+            Refused: A broker does not take it.
+            Unreachable: None answered.
+        """
+        taken, misses = self._each(
+            lambda seat: seat.client.submit_manifest(manifest), only=grants.held
+        )
+        refused = [why for why in misses.values() if not isinstance(why, Unreachable)]
+        if refused or not taken:
+            raise _worst(misses)
+
+    def _routes(self, datasets: Sequence[Wanted]) -> tuple[Routes, dict[str, SealtrainError]]:
+        """What to ask each broker for. What a broker lists only routes: it decides later."""
+        listed, misses = self._each(
+            lambda seat: (
+                seat.broker,
+                seat.client.registered(app_id=self._app_id, compose_hash=self._compose_hash),
+            )
+        )
+        if not listed:
+            raise _worst(misses)
+        routes: Routes = {}
+        for one in datasets:
+            stanzas = {
+                url: stanza
+                for url, (broker, ids) in listed.items()
+                if one.dataset_id in ids and (stanza := one.stanza_for(broker)) is not None
+            }
+            # Nobody has it: the brokers say why, and their ledgers keep that they were asked.
+            for url in stanzas or listed:
+                stanza = stanzas.get(url) or one.stanzas[0]
+                routes.setdefault(url, []).append((one.dataset_id, one.root, stanza))
+        return routes, misses
+
+    def _combined(
+        self,
+        run_id: str,
+        answers: dict[str, Grant],
+        routes: Routes,
+        datasets: Sequence[Wanted],
+        misses: dict[str, SealtrainError],
+    ) -> Grants:
+        data_keys: dict[str, DataKey] = {}
+        whole: dict[str, Whole] = {}
+        for one in datasets:
+            parts = {
+                url: Part(stanza.kind, answers[url].keys[one.dataset_id])
+                for url in answers
+                for dataset_id, _root, stanza in routes[url]
+                if dataset_id == one.dataset_id
+            }
+            found = whole[one.dataset_id] = whole_of(parts)
+            for url in found.wrong:
+                misses[url] = self._tell(url, _wrong_part(one, url))
+            if found.key is None:
+                raise _worst(misses) if misses else _too_few(one, len(parts), found.needed)
+            data_keys[one.dataset_id] = found.key
+        return Grants(
+            data_keys=data_keys,
+            run_key=run_key(
+                data_keys, app_id=self._app_id, compose_hash=self._compose_hash, run_id=run_id
+            ),
+            held={url: replace(grant, keys={}) for url, grant in answers.items()},
+            needed={dataset_id: found.needed for dataset_id, found in whole.items()},
+            holders={dataset_id: found.holders for dataset_id, found in whole.items()},
+            answered=frozenset(answers),
+        )
+
+    def _each(
+        self, act: Callable[[Seat], Answer], *, only: Iterable[str] | None = None
+    ) -> tuple[dict[str, Answer], dict[str, SealtrainError]]:
+        """Ask brokers side by side: answers and failures by URL, in the order of the pins."""
+        urls = [url for url in self._pins if only is None or url in set(only)]
+        answers: dict[str, Answer] = {}
+        misses: dict[str, SealtrainError] = {}
+        with ThreadPoolExecutor(max(1, len(urls)), thread_name_prefix="broker") as threads:
+            asked = {url: threads.submit(self._asked, act, url) for url in urls}
+            for url, answer in asked.items():
+                try:
+                    answers[url] = answer.result()
+                except SealtrainError as error:
+                    misses[url] = self._tell(url, error)
+        return answers, misses
+
+    def _asked(self, act: Callable[[Seat], Answer], url: str) -> Answer:
+        return act(self._seat(url))
+
+    def _seat(self, url: str) -> Seat:
+        """A broker that proved itself, now or before."""
+        with self._lock:
+            seat = self._seats.get(url)
+        if seat is not None:
+            return seat
+        client = self._clients[url]
+        broker = fetch_keys(
+            client,
+            self._pins[url],
+            client.consortium(self._consortium_id),
+            app_id=self._app_id,
+            compose_hash=self._compose_hash,
+            now=self._clock(),
+            random=self._random,
+        )
+        with self._lock:
+            return self._seats.setdefault(url, Seat(client, broker))
+
+    def _tell(self, url: str, error: SealtrainError) -> SealtrainError:
+        if len(self._pins) > 1 and (url, error.code) not in self._known:
+            self._known.add((url, error.code))
+            self.told(url, error)
+        return error
+
+
+def _worst(misses: dict[str, SealtrainError]) -> SealtrainError:
+    """What to raise: a refusal says more than silence."""
+    refused = (why for why in misses.values() if not isinstance(why, Unreachable))
+    return next(refused, None) or next(iter(misses.values()))
+
+
+def _wrong_part(dataset: Wanted, url: str) -> AnswerInvalid:
+    return AnswerInvalid(
+        f"the broker at {url} handed out another part of the key than its owner gave it",
+        check="share",
+        owner=dataset.owner,
+        got=f"a share of {dataset.dataset_id} that the others' digests do not name",
+        hint="its operator is mistaken or lies; the owner seals again without this broker",
+    )
+
+
+def _too_few(dataset: Wanted, got: int, needed: int) -> UsageError:
+    return UsageError(
+        "too few brokers were asked for a dataset",
+        check="brokers",
+        owner=dataset.owner,
+        got=f"{got} for {dataset.dataset_id}",
+        expected=f"{needed}",
+        hint="give --broker once for each broker that the dataset is sealed to",
+    )
+
+
+def _place(
+    document: dict[str, JsonValue], listed: Sequence[dict[str, JsonValue]], consortium: Consortium
+) -> int:
+    """Where a decision goes among those that another broker lists: before the first later one."""
+
+    def signed(one: dict[str, JsonValue]) -> int:
+        return verify_decision(Envelope.from_dict(one), consortium).decision.signed
+
+    at = signed(document)
+    later = (place for place, one in enumerate(listed) if signed(one) > at)
+    return next(later, len(listed))
