@@ -1,4 +1,4 @@
-"""A server's event loop: told to stop by a signal, or in a thread while a block runs."""
+"""A server and its event loop: told to stop by a signal, or in a thread while a block runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Quitters", "in_background", "stop_by"]
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["Quitters", "in_background", "serve_on"]
 
 Told = TypeVar("Told")
 
@@ -18,7 +21,7 @@ Quitters = list[Callable[[], object]]
 """Functions that stop a server from another thread."""
 
 
-def stop_by(quit_server: Callable[[], None], quitters: Quitters | None) -> None:
+def _stop_by(quit_server: Callable[[], None], quitters: Quitters | None) -> None:
     """Say how the server of the running loop is stopped.
 
     Args:
@@ -34,6 +37,43 @@ def stop_by(quit_server: Callable[[], None], quitters: Quitters | None) -> None:
         quitters.append(partial(loop.call_soon_threadsafe, quit_server))
 
 
+async def serve_on(
+    listener: Any,
+    config: uvicorn.Config,
+    ready: Callable[[], object],
+    quitters: Quitters | None,
+) -> None:
+    """Serve an application on a socket until told to stop; what was begun is finished first.
+
+    Args:
+        listener: A listening socket; the caller closes it.
+        config: The application and its limits.
+        ready: Called once it answers.
+        quitters: As ``_stop_by``.
+    """
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """Uvicorn that leaves signals to us: its own handler ends the process before cleanup."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[Any] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                ready()
+
+    server = Server(config)
+
+    def quit_server() -> None:
+        server.should_exit = True
+
+    _stop_by(quit_server, quitters)
+    await server.serve(sockets=[listener])
+
+
 @contextmanager
 def in_background(
     name: str,
@@ -44,7 +84,7 @@ def in_background(
     Args:
         name: Of the thread.
         serve: Serves until told to stop. It calls its first argument once it answers, and adds to
-            the second what stops it (``stop_by``).
+            the second what stops it (``_stop_by``).
 
     Yields:
         What it said when it answered.

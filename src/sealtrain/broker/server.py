@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sealtrain.base.background import Quitters, in_background, stop_by
+from sealtrain.base.background import Quitters, in_background, serve_on
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.errors import UsageError
 
@@ -126,43 +126,24 @@ async def serve_app(
         limits = config.limits
         proxies = config.proxies
 
-    class Server(uvicorn.Server):
-        """Uvicorn that leaves signals to us: its own handler ends the process before cleanup."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-        async def startup(self, sockets: list[Any] | None = None) -> None:
-            await super().startup(sockets)
-            if ready is not None and self.started:
-                ready(url)
-
-    server = Server(
-        uvicorn.Config(
-            app,
-            lifespan="off",
-            ws="none",
-            access_log=False,
-            log_level="warning",
-            log_config=None,
-            server_header=False,
-            date_header=False,  # `broker.watching` tells the broker's time
-            proxy_headers=bool(config.proxies),
-            forwarded_allow_ips=list(config.proxies),
-            http=Connection,
-            limit_concurrency=_CONNECTIONS,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-        )
+    settings = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_level="warning",
+        log_config=None,
+        server_header=False,
+        date_header=False,  # `broker.watching` tells the broker's time
+        proxy_headers=bool(config.proxies),
+        forwarded_allow_ips=list(config.proxies),
+        http=Connection,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=_STOP_SECONDS,
     )
-
-    def quit_server() -> None:
-        server.should_exit = True
-
-    stop_by(quit_server, quitters)
     with listener:
-        await server.serve(sockets=[listener])
+        await serve_on(listener, settings, lambda: ready and ready(url), quitters)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from sealtrain.attest.simulator.devices import devices_of
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.machine import Machine
 from sealtrain.attest.simulator.state import HONEST, ensure
-from sealtrain.base.background import Quitters, in_background, stop_by
+from sealtrain.base.background import Quitters, in_background, serve_on
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import read_bounded
@@ -259,18 +259,6 @@ async def _serve(
     except ImportError as error:
         raise _extra_missing() from error
 
-    class Server(uvicorn.Server):
-        """Uvicorn that leaves signals to us: its own handler ends the process before cleanup."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-        async def startup(self, sockets: list[Any] | None = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                ready(path)
-
     config = uvicorn.Config(
         app,
         lifespan="off",
@@ -282,14 +270,8 @@ async def _serve(
         server_header=False,
         timeout_graceful_shutdown=5,
     )
-    server = Server(config)
-
-    def quit_server() -> None:
-        server.should_exit = True
-
-    stop_by(quit_server, quitters)
     with _bound(path) as listener:
-        await server.serve(sockets=[listener])
+        await serve_on(listener, config, lambda: ready(path), quitters)
 
 
 @contextmanager
