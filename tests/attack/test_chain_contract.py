@@ -28,7 +28,7 @@ from sealtrain.chain.contracts import deploy as deployed
 from sealtrain.chain.decision import ChainDecision, decide
 from sealtrain.errors import ChainRefused, SignatureInvalid, StatementInvalid
 
-pytestmark = pytest.mark.claim("C47")
+pytestmark = pytest.mark.claim("C51")
 
 HASH = "ab" * 32
 FAR = 2**40

@@ -37,7 +37,7 @@ from sealtrain.consortium.decisions import Decision, Target
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid, SealtrainError
 from sealtrain.records.needs import Needs
 
-pytestmark = pytest.mark.claim("C48")
+pytestmark = pytest.mark.claim("C52")
 
 HASH = "ab" * 32
 APP = "cd" * 20
