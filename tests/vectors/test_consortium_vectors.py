@@ -23,6 +23,7 @@ from sealtrain.consortium.approvals import Target, require, tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
+from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import verify_withdrawal
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records import merkle, runlog
@@ -92,6 +93,19 @@ def test_a_withdrawal_is_accepted_or_refused_by_its_check(case: Case) -> None:
     assert code == case["outcome"], result
     if code == "ok":
         assert result.digest == case["digest"]
+
+
+@pytest.mark.parametrize("case", cases("approvals/successions"))
+def test_a_succession_is_accepted_or_refused_by_its_check(case: Case) -> None:
+    predecessor = Consortium.from_dict(load("approvals/successions")["predecessor"])
+
+    def read() -> Any:
+        return verify_succession(Envelope.from_bytes(case["envelope"].encode()), predecessor)
+
+    code, result = outcome(read)
+    assert code == case["outcome"], result
+    if code == "ok":
+        assert list(result.signed_by) == case["signed_by"]
 
 
 @pytest.mark.parametrize("case", cases("approvals/tallies"))

@@ -18,6 +18,7 @@ _REFERENCES = {
     "datasets": "SELECT ledger_index, digest FROM datasets",
     "manifests": "SELECT ledger_index, digest FROM manifests",
     "withdrawals": "SELECT ledger_index, digest FROM withdrawals",
+    "successions": "SELECT ledger_index, digest FROM successions",
     "reservations": "SELECT ledger_index, run_id FROM reservations",
 }
 _NOTES = "SELECT size, note FROM cosigned ORDER BY size"

@@ -113,6 +113,7 @@ class BootAuthority:
     def _permit(self, role: BootRole, info: BootInfo, now: int) -> None:
         """Count and record in one transaction: no revocation comes in between."""
         with self._parts.store.transaction() as transaction:
+            transaction.successions.require_none()
             counted = decide_boot(
                 info,
                 role,

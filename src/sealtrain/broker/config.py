@@ -74,6 +74,7 @@ class BrokerConfig:
 
     Attributes:
         consortium: The consortium file.
+        succeeds: The succession by which it took another one's place; ``None`` for the first.
         policy: Appraisal policy for guests, YAML.
         root_secret: URI of the root secret (``file:…`` or ``dstack:…``).
         state: Folder of the database and the ledger; created if absent, mode 0700.
@@ -105,6 +106,7 @@ class BrokerConfig:
     guest: str
     collateral: str | None
     platform: str
+    succeeds: Path | None = None
     gpu_collateral: str | None = None
     database: str | None = None
     host: str = "127.0.0.1"

@@ -52,13 +52,14 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
         answered: type[StrictModel],
         act: Callable[[Asked], StrictModel],
         summary: str,
-        admit: Callable[[Request, bytes], object] = lambda _request, _body: None,
+        admit: Callable[[Request, bytes], object] | None = None,
     ) -> None:
         async def endpoint(request: Request) -> Response:
             body = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
 
             def acted() -> Response:
-                admit(request, body)
+                if admit is not None:
+                    admit(request, body)
                 return answer(act(load_message(asked, body)))
 
             return await run_in_threadpool(acted)
@@ -69,7 +70,10 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
             methods=["POST"],
             response_model=answered,
             summary=summary,
-            openapi_extra={"x-body": asked.__name__},
+            openapi_extra={
+                "x-body": asked.__name__,
+                **({} if admit is None else {"security": [{"owner": []}]}),
+            },
         )
 
     def owned(
@@ -132,6 +136,13 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
         Accepted,
         lambda asked: broker().registry.withdraw(asked),
         "Withdraw datasets for good",
+    )
+    owned(
+        "/v1/successions",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.succeed(asked),
+        "End this consortium: its owners put another one in its place",
     )
     owned(
         "/v1/ledger/cosignatures",

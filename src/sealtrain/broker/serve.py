@@ -124,6 +124,7 @@ def assembled(
     from sealtrain.broker.parts import BrokerParts
     from sealtrain.broker.service import Broker
     from sealtrain.broker.store import Store
+    from sealtrain.broker.succession import begin_ledger
     from sealtrain.consortium.ledger import Ledger
 
     consortium = Consortium.load(config.consortium)
@@ -151,6 +152,8 @@ def assembled(
             ) as ledger,
             _chain_gate(config, consortium, clock) as chain,
         ):
+            if config.succeeds is not None:
+                begin_ledger(ledger, consortium, config.succeeds, now=clock())
             yield Broker(
                 BrokerParts(
                     consortium=consortium,

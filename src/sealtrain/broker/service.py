@@ -233,6 +233,7 @@ class Broker:
         self, request: ReleaseRequest, challenge: ChallengeState | None, guest: Appraised, now: int
     ) -> ReleaseAnswer:
         with self._parts.store.transaction() as transaction:
+            transaction.successions.require_none()
             run = transaction.run(request.run_id)
             registered = self._registered(transaction, request)
             private = guest.measured.privacy
@@ -293,6 +294,7 @@ class Broker:
         self, request: RenewalRequest, challenge: ChallengeState | None, guest: Appraised, now: int
     ) -> RenewalAnswer:
         with self._parts.store.transaction() as transaction:
+            transaction.successions.require_none()
             permit = decide_renewal(
                 request,
                 challenge=challenge,

@@ -26,6 +26,7 @@ from sealtrain.broker.database import begun, engine_of
 from sealtrain.broker.home import move_in
 from sealtrain.broker.nonces import Nonces
 from sealtrain.broker.schema import check
+from sealtrain.broker.succession import Successions
 from sealtrain.broker.tables import (
     challenges,
     datasets,
@@ -118,6 +119,8 @@ class Transaction:
         """Operators' tokens."""
         self.withdrawals = Withdrawals(connection)
         """Datasets that owners took back, and which run was given which."""
+        self.successions = Successions(connection)
+        """What took the consortium's place."""
 
     # Challenges
 

@@ -15,6 +15,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.store import StoredDocument
+from sealtrain.broker.succession import ENTRY_KIND
 from sealtrain.broker.witnessing import Witnessing
 from sealtrain.consortium.approvals import (
     SignedDecision,
@@ -23,6 +24,7 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
+from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.uses import outputs_entry
 from sealtrain.consortium.withdrawals import SignedWithdrawal, verify_withdrawal
 from sealtrain.errors import (
@@ -101,6 +103,20 @@ class Registry:
             self._refuse("withdrawal", envelope.digest, error)
             raise
 
+    def succeed(self, document: EnvelopeDocument) -> Accepted:
+        """Record that enough owners put another consortium in the place of this one.
+
+        Raises:
+            Refused: Too few owners signed it, it is over, or another one was recorded before.
+        """
+        envelope = document.envelope()
+        try:
+            found = verify_succession(envelope, self._parts.consortium)
+            return self._record_succession(found.in_time(self._parts.clock()))
+        except SealtrainError as error:
+            self._refuse("succession", envelope.digest, error)
+            raise
+
     def submit_manifest(self, data: bytes) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.
 
@@ -162,6 +178,8 @@ class Registry:
             known = transaction.decision(signed.digest)
             if known is not None:
                 return self._accepted(known[0], signed.digest)
+            if decision.decision == "approve":
+                transaction.successions.require_none()
             transaction.decisions(limit=self._parts.limits.decisions - 1)  # room for one more
             index = self._parts.ledger.append(signed.entry_kind, signed.entry)
             transaction.add_decision(
@@ -177,6 +195,7 @@ class Registry:
     def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
         digest = envelope.digest
         with self._parts.store.transaction() as transaction:
+            transaction.successions.require_none()
             none_withdrawn(transaction.withdrawals.involved("", [manifest.dataset_id]))
             known = transaction.manifests_of_dataset(manifest.dataset_id)
             before = known.get((manifest.app_id, manifest.compose_hash))
@@ -193,6 +212,17 @@ class Registry:
                 envelope=envelope.to_bytes(),
                 ledger_index=index,
             )
+        return self._accepted(index, digest)
+
+    def _record_succession(self, found: Succession) -> Accepted:
+        digest = found.envelope.digest
+        with self._parts.store.transaction() as transaction:
+            before = transaction.successions.recorded()
+            if before is not None and before[1] == digest:
+                return self._accepted(before[2], digest)
+            transaction.successions.require_none()
+            index = self._parts.ledger.append(ENTRY_KIND, found.entry)
+            transaction.successions.add(found.successor.consortium_id, digest, ledger_index=index)
         return self._accepted(index, digest)
 
     def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:

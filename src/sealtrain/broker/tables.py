@@ -29,6 +29,7 @@ __all__ = [
     "reservations",
     "run_datasets",
     "runs",
+    "successions",
     "tokens",
     "withdrawals",
 ]
@@ -173,4 +174,14 @@ home = sa.Table(
     "home",
     metadata,
     sa.Column("identity", sa.Text, primary_key=True),
+)
+
+successions = sa.Table(
+    "successions",
+    metadata,
+    # Always 0: a consortium has one successor.
+    sa.Column("place", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("successor_id", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )

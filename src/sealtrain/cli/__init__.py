@@ -32,6 +32,7 @@ from sealtrain.cli import (
     recipe,
     rehearse,
     simulator,
+    succession,
     train,
     trust,
     validate,
@@ -69,6 +70,7 @@ for noun in (
     withdraw,
 ):
     noun.register(_nouns)
+succession.register(consortium.app)
 _nouns.add_typer(consortium.app, name="consortium")
 _nouns.add_typer(attest.app, name="attest")
 _nouns.add_typer(trust.app, name="trust")

@@ -28,6 +28,10 @@ def serve(
     platform: Annotated[
         str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what the broker runs on.")
     ],
+    succeeds: Annotated[
+        Path | None,
+        typer.Option(help="Succession by which this consortium took another one's place."),
+    ] = None,
     collateral: Annotated[
         str | None, typer.Option(help="Collateral of TDX, its own and guests': file:… or https://…")
     ] = None,
@@ -66,6 +70,7 @@ def serve(
 
     config = BrokerConfig(
         consortium=consortium,
+        succeeds=succeeds,
         policy=policy,
         root_secret=root_secret,
         state=state,

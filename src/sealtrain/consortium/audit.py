@@ -56,6 +56,8 @@ class References:
     """Digest of the run manifest."""
     withdrawals: Mapping[int, str] = field(default_factory=dict)
     """Digest of the envelope."""
+    successions: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
     reservations: Mapping[int, str] = field(default_factory=dict)
     """Run id."""
 
@@ -245,6 +247,7 @@ class Auditor:
             (("dataset",), references.datasets),
             (("manifest",), references.manifests),
             (("withdrawal",), references.withdrawals),
+            (("succession",), references.successions),
             (("release",), references.reservations),
         ]
         for kinds, wanted in expected:
@@ -270,6 +273,7 @@ _REFERRED = {
     "revocation": "digest",
     "dataset": "digest",
     "withdrawal": "digest",
+    "succession": "digest",
     "manifest": "manifest_digest",
     "release": "run_id",
 }

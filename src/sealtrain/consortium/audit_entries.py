@@ -19,6 +19,7 @@ from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally,
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.uses import MAX_OUTPUTS
 from sealtrain.consortium.withdrawals import verify_withdrawal
 from sealtrain.errors import LedgerInconsistent, SealtrainError
@@ -29,6 +30,7 @@ __all__ = ["DECISION_SECONDS", "EntryRules"]
 
 DECISION_SECONDS = 60
 """A broker decides with the time a request came; the entry is written this much later at most."""
+_NEED_A_CONSORTIUM = ("approval", "dataset", "release", "renewal", "boot")
 # Sums of decimal fractions miss by less than this.
 _ROUNDING = 1e-9
 
@@ -98,6 +100,8 @@ class EntryRules:
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
         self._owner_of: dict[str, str] = {}
         self._withdrawn: dict[str, str] = {}
+        self._entries = 0
+        self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
         self._given: defaultdict[str, set[str]] = defaultdict(set)
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -118,16 +122,20 @@ class EntryRules:
             "revocation": self._decision,
             "dataset": self._dataset,
             "withdrawal": self._withdrawal,
+            "succession": self._succession,
             "release": self._granted,
             "renewal": self._granted,
             "manifest": self._manifest,
             "boot": self._booted,
             "refusal": self._refusal,
         }.get(kind)
+        self._entries += 1
         if rule is None:
             self.unknown[kind] += 1
             return
         try:
+            if self._ended and kind in _NEED_A_CONSORTIUM:
+                yield "the owners had put another consortium in the place of this one"
             yield from rule(kind, at, body)
         except SealtrainError as error:
             told = "; ".join(
@@ -169,6 +177,25 @@ class EntryRules:
                 continue
             self._withdrawn[dataset_id] = signed.owner.name
         yield from _differences(body, signed.entry)
+
+    def _succession(self, _kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        envelope = Envelope.from_dict(body.get("envelope"))
+        predecessor = Consortium.from_dict(body.get("predecessor"))
+        found = verify_succession(envelope, predecessor)
+        yield from self._repeated("succession", envelope.digest)
+        if at > found.not_after:
+            yield "it was over when it was put in force"
+        mine = self._consortium.consortium_id
+        if found.successor.consortium_id == mine:
+            if self._entries != 1:
+                yield "a ledger follows another one with its first entry only"
+        elif predecessor.consortium_id != mine:
+            yield "it is about other consortia"
+        elif self._ended:
+            yield "the consortium has a successor already"
+        else:
+            self._ended = True
+        yield from _differences(body, found.entry)
 
     def _taken_back(self, dataset_ids: Iterable[str], what: str) -> Iterator[str]:
         for dataset_id in sorted(self._withdrawn.keys() & set(dataset_ids)):

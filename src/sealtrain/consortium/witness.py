@@ -201,6 +201,21 @@ class LedgerMemory:
             self._keep(after, newer, public_key)
         return after
 
+    def succeed(self, note: str, public_key: bytes, *, origin: str) -> Checkpoint:
+        """Remember another ledger instead; the caller verified that it follows this one.
+
+        Args:
+            note: Its newest checkpoint.
+            public_key: Its key, 32 bytes.
+            origin: Its origin.
+
+        Raises:
+            SignatureInvalid: The checkpoint is not of that ledger and key.
+        """
+        checkpoint = verify_checkpoint(note, public_key, origin=origin)
+        self._keep(checkpoint, note, public_key)
+        return checkpoint
+
     def _keep(self, checkpoint: Checkpoint, note: str, public_key: bytes) -> None:
         document = _MemoryFile(
             version=1,

@@ -194,6 +194,15 @@ class BrokerClient:
         )
         return frozenset(found.dataset_ids)
 
+    def succeed(self, envelope: Envelope) -> int:
+        """Hand in a succession that enough owners signed; returns its ledger index.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        accepted = self._hand_in("/v1/successions", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
+
     def submit_manifest(self, manifest: bytes) -> int:
         """Have a run's manifest verified and recorded by digest; returns its ledger index.
 

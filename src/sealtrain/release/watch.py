@@ -32,6 +32,7 @@ from sealtrain.records.note import SignedNote
 from sealtrain.release.api import BrokerClient
 from sealtrain.release.attested import fetch_keys
 from sealtrain.release.pin import BrokerPin
+from sealtrain.release.succeeded import follow
 from sealtrain.release.transcript import ledger_origin
 
 __all__ = ["attested_ledger_key", "cosign_newest", "observe", "recorded", "witnessed"]
@@ -83,17 +84,11 @@ def observe(
         SignatureInvalid: The checkpoint is by another key than the one remembered or attested.
         BrokerUnreachable: No answer.
     """
-    key = kept.public_key or attest()
     origin = ledger_origin(consortium.consortium_id)
     before = kept.checkpoint
     if before is not None and before.origin != origin:
-        raise SignatureInvalid(
-            "the state file is of another consortium's ledger",
-            check="ledger origin",
-            got=before.origin,
-            expected=origin,
-            hint="keep one --state file for each broker",
-        )
+        return follow(client, kept, consortium, attest=attest)
+    key = kept.public_key or attest()
     newer = client.ledger_checkpoint()
     try:
         after = verify_checkpoint(newer, key, origin=origin)

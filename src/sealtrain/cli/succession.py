@@ -1,0 +1,333 @@
+"""``consortium propose``, ``sign``, ``verify``, ``succeed``: another consortium in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sealtrain.cli.approvals import confirm
+from sealtrain.cli.consortium import lines as consortium_lines
+from sealtrain.cli.consortium import shown as consortium_shown
+from sealtrain.cli.log import ConsortiumFile, StateFile
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.succession import Succession
+
+__all__ = ["register"]
+
+SuccessionPath = Annotated[Path, typer.Argument(help="The succession file.", metavar="SUCCESSION")]
+IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
+Brokers = Annotated[
+    list[Path] | None,
+    typer.Option(help="Broker file of the consortium in force; repeat for each of its brokers."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's commands to ``consortium``."""
+    for command in (propose, sign, verify, succeed):
+        app.command()(command)
+
+
+def propose(
+    identity: IdentityFile,
+    broker: Brokers = None,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    add: Annotated[
+        list[Path] | None, typer.Option(help="Public identity of an owner who joins; repeat.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(help="Name of an owner who leaves; repeat.")
+    ] = None,
+    replace: Annotated[
+        list[Path] | None,
+        typer.Option(help="New public identity of an owner; repeat."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
+    approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    amend_thresholds: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    raise_logging: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    export_model: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    own_data_consent: Annotated[
+        bool | None, typer.Option(help="Whether data is used only while its owner approves.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=365, help="To be put in force within.")] = 14,
+    state: StateFile = None,
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("succession.json"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write down what is to take the consortium's place, and sign it first.
+
+    What is not named stays as it is. The ledgers' newest checkpoints go into it, so that everybody
+    signs the same history; leave --broker out only where the ledgers are lost.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.base.files import atomic_write
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.succession import changes_between
+    from sealtrain.consortium.succession import propose as write
+    from sealtrain.keys.identity import Identity
+
+    members = Consortium.load(consortium)
+    owner = Identity.load(identity)
+    thresholds = {
+        "approve": approve,
+        "revoke": revoke,
+        "amend_members": amend_members,
+        "amend_thresholds": amend_thresholds,
+        "raise_logging": raise_logging,
+        "export_model": export_model,
+    }
+    successor = _amended(members, add or [], remove or [], replace or [], thresholds)
+    changed = {
+        "name": successor.name if name is None else name,
+        "own_data_consent": members.own_data_consent
+        if own_data_consent is None
+        else own_data_consent,
+    }
+    successor = Consortium.from_dict(successor.to_dict() | changed)
+    if not as_json:
+        _say_changes([one.what for one in changes_between(members, successor)])
+    confirm("AMEND", yes)
+    notes = [_newest(path, members, identity, state) for path in broker or ()]
+    file = write(
+        members,
+        successor,
+        owner.signer,
+        ledgers=notes,
+        not_after=system_clock() + days * 86400,
+    )
+    atomic_write(out, file.to_bytes())
+    _tell(as_json, file.envelope, members, {"file": str(out)})
+
+
+def sign(
+    succession: SuccessionPath,
+    identity: IdentityFile,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    broker: Brokers = None,
+    state: StateFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read what would change, then add your signature to the file.
+
+    With --broker it is first seen that the ledger you remember is the one the proposal names.
+    """
+    from sealtrain.base.files import atomic_write
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.succession import (
+        SuccessionFile,
+        read_succession,
+        with_signature,
+    )
+    from sealtrain.keys.identity import Identity
+
+    members = Consortium.load(consortium)
+    file = SuccessionFile.load(succession)
+    found = read_succession(file.envelope, members)
+    if not as_json:
+        _say_changes([one.what for one in found.changes])
+    for path in broker or ():
+        _saw(path, found, members, identity, state)
+    confirm("AMEND", yes)
+    signed = with_signature(file, Identity.load(identity).signer)
+    atomic_write(succession, signed.to_bytes(), overwrite=True)
+    _tell(as_json, signed.envelope, members, {"file": str(succession)})
+
+
+def verify(
+    succession: SuccessionPath,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    as_json: Json = False,
+) -> None:
+    """Verify a succession of the consortium you hold: who signed, what changes, until when.
+
+    Exits 3 when too few owners signed it.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.succession import SuccessionFile, verify_succession
+
+    members = Consortium.load(consortium)
+    file = SuccessionFile.load(succession)
+    found = verify_succession(file.envelope, members)
+    found.in_time(system_clock())
+    _tell(as_json, file.envelope, members, {"file": str(succession)})
+
+
+def succeed(
+    succession: SuccessionPath,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    identity: Annotated[
+        Path | None, typer.Option(help="Your private identity file, with --broker.")
+    ] = None,
+    broker: Brokers = None,
+    out: Annotated[Path, typer.Option(help="The successor's file to write.")] = Path(
+        "successor.json"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Put a succession in force: end the consortium at its brokers, write the successor's file.
+
+    A broker that took it releases and renews nothing any more. The successor's brokers begin with
+    an empty state folder and: sealtrain broker serve --succeeds SUCCESSION.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.base.files import atomic_write
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.succession import SuccessionFile, verify_succession
+    from sealtrain.errors import SealtrainError, Unreachable, UsageError
+    from sealtrain.keys.identity import Identity
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    members = Consortium.load(consortium)
+    file = SuccessionFile.load(succession)
+    found = verify_succession(file.envelope, members).in_time(system_clock())
+    if broker and identity is None:
+        raise UsageError("brokers take a succession from an owner", check="--identity")
+    atomic_write(out, found.successor.to_bytes())
+    told: list[dict[str, Any]] = []
+    failed: list[SealtrainError] = []
+    for path in broker or ():
+        url = load_pin(path).url
+        signer = None if identity is None else Identity.load(identity).signer
+        try:
+            with BrokerClient(url, signer=signer) as client:
+                told.append({"broker": url, "index": client.succeed(file.envelope)})
+            say(f"{url} ended consortium {members.consortium_id}")
+        except SealtrainError as error:
+            failed.append(error)
+            told.append({"broker": url, "index": None, "error": error.to_dict()})
+            say(f"{url} did not take it [{error.code}]: {error.message}")
+    emit(
+        as_json,
+        {**consortium_shown(found.successor), "file": str(out), "brokers": told},
+        consortium_lines(found.successor),
+    )
+    if failed:
+        unreachable = all(isinstance(error, Unreachable) for error in failed)
+        raise typer.Exit(4 if unreachable else failed[0].exit_code)
+
+
+def _amended(
+    members: Consortium,
+    add: list[Path],
+    remove: list[str],
+    replace: list[Path],
+    thresholds: dict[str, int | None],
+) -> Consortium:
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.errors import UsageError
+    from sealtrain.records.identity import PublicIdentity
+
+    owners = {one.name: one for one in members.owners}
+    for name in remove:
+        members.owner(name)
+        owners.pop(name, None)
+    for path in replace:
+        other = PublicIdentity.load(path)
+        members.owner(other.name)
+        owners[other.name] = other
+    for path in add:
+        new = PublicIdentity.load(path)
+        if new.name in owners:
+            raise UsageError(
+                "an owner of this name is there already",
+                check="--add",
+                got=new.name,
+                hint="--replace gives an owner other keys",
+            )
+        owners[new.name] = new
+    kept = {name: count for name, count in thresholds.items() if count is not None}
+    return Consortium.from_dict(
+        members.to_dict()
+        | {
+            "owners": [owners[name].to_dict() for name in sorted(owners)],
+            "thresholds": members.thresholds.to_dict() | kept,
+        }
+    )
+
+
+def _newest(broker: Path, members: Consortium, identity: Path, state: Path | None) -> str:
+    """The newest checkpoint of a broker's ledger, which extends the one that was remembered."""
+    from sealtrain.cli.connection import watched_ledger
+
+    with watched_ledger(broker, members, identity, state) as watch:
+        if watch.kept.note is None:
+            raise AssertionError("a watched ledger has a checkpoint")
+        return watch.kept.note
+
+
+def _saw(
+    broker: Path, found: Succession, members: Consortium, identity: Path, state: Path | None
+) -> None:
+    """See that the proposal names a checkpoint of the ledger as this owner knows it."""
+    from sealtrain.cli.connection import watched_ledger
+    from sealtrain.consortium.ledger import verify_extension
+    from sealtrain.errors import LedgerInconsistent, SignatureInvalid
+    from sealtrain.records.checkpoint import verify_checkpoint
+
+    with watched_ledger(broker, members, identity, state) as watch:
+        key, own, note = watch.kept.public_key, watch.kept.checkpoint, watch.kept.note
+        if key is None or own is None or note is None:
+            raise AssertionError("a watched ledger has a checkpoint")
+        for one in found.ledgers:
+            try:
+                seen = verify_checkpoint(one, key, origin=own.origin)
+            except SignatureInvalid:
+                continue  # of another broker
+            path: tuple[str, ...] = ()
+            if 0 < seen.size < own.size:
+                path = watch.client.ledger_consistency(seen.size, own.size)
+            verify_extension(one, note, path, key, origin=own.origin)
+            return
+    raise LedgerInconsistent(
+        "the proposal names no checkpoint of this broker's ledger",
+        check="succession",
+        got=f"{len(found.ledgers)} checkpoints of other ledgers",
+        hint="have it proposed again with --broker for every broker of the consortium",
+    )
+
+
+def _say_changes(changes: list[str]) -> None:
+    say("You are about to put another consortium in the place of this one:")
+    for one in changes:
+        say(f"  {one}")
+
+
+def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any]) -> None:
+    from sealtrain.base.clock import to_rfc3339
+    from sealtrain.consortium.succession import read_succession
+
+    found = read_succession(envelope, members)
+    emit(
+        as_json,
+        {
+            **more,
+            "predecessor": members.consortium_id,
+            "successor": consortium_shown(found.successor),
+            "changes": [{"what": one.what, "takes": one.amendment} for one in found.changes],
+            "required": found.required,
+            "signed_by": list(found.signed_by),
+            "complete": found.complete,
+            "not_after": to_rfc3339(found.not_after),
+            "ledgers": len(found.ledgers),
+            "digest": envelope.digest,
+        },
+        [
+            *(f"change        {one.what}" for one in found.changes),
+            f"successor     {found.successor.consortium_id}",
+            f"signed        {', '.join(found.signed_by)} ({len(found.signed_by)} of "
+            f"{found.required} needed)",
+            f"in force by   {to_rfc3339(found.not_after)}",
+        ],
+    )
