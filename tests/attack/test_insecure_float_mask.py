@@ -1,0 +1,82 @@
+"""A mask in floating point is read through; a pad in the field is not, by the same reader."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from otp_world import Watched
+from torch import nn
+
+from sealtrain.collab.otp.engine import UnderPads
+from sealtrain.collab.split.insecure_float_mask import InsecureFloatMaskLinear
+from sealtrain.collab.split.linear import OtpLinear, Stack
+
+WORDS, WIDTH = 256, 48
+CHANCE = 1 / WORDS
+
+
+class Listener:
+    """Multiplies honestly and keeps what it got."""
+
+    def __init__(self) -> None:
+        self.heard: list[torch.Tensor] = []
+
+    def __call__(self, masked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        self.heard.append(masked)
+        return masked @ factor
+
+
+@pytest.fixture
+def words() -> torch.Tensor:
+    """Embeddings of a public base model."""
+    torch.manual_seed(1)
+    return torch.randn(WORDS, WIDTH)
+
+
+def read(heard: torch.Tensor, words: torch.Tensor) -> float:
+    """Share of a text's words that their mean over all calls gives away."""
+    found = torch.cdist(heard, words).argmin(dim=1)
+    return float((found == torch.arange(WORDS)).double().mean())
+
+
+def told(words: torch.Tensor, sigma: float, times: int) -> float:
+    listener = Listener()
+    layer = InsecureFloatMaskLinear(nn.Linear(WIDTH, 8), sigma, listener)
+    for _ in range(times):
+        layer(words)
+    return read(torch.stack(listener.heard).mean(dim=0), words)
+
+
+@pytest.mark.claim("C60")
+def test_text_is_read_through_float_masks_and_not_through_pads(words: torch.Tensor) -> None:
+    assert told(words, 1.0, 1) > 0.9  # at once
+    assert told(words, 10.0, 1) < 0.1  # seems hidden
+    assert told(words, 10.0, 400) > 0.95  # until the same words came again
+    accelerator = Watched()
+    layer = nn.Linear(WIDTH, 8)
+    layer.weight.requires_grad_(False)
+    under_pads = OtpLinear(Stack([layer.weight], UnderPads(accelerator)), 0, layer)
+    for _ in range(400):
+        under_pads(words)
+    heard = torch.stack(accelerator.seen).double().mean(dim=0).float()
+    assert read(heard / heard.std(), words) < 10 * CHANCE
+
+
+def test_a_float_mask_that_would_hide_more_loses_the_result(words: torch.Tensor) -> None:
+    layer = nn.Linear(WIDTH, 8, bias=False)
+    right = words @ layer.weight.detach().T
+
+    def error(sigma: float) -> float:
+        masked = InsecureFloatMaskLinear(layer, sigma, Listener())(words).detach()
+        return float((masked - right).norm() / right.norm())
+
+    assert error(1e6) > 1e-2 > 1e-5 > error(1.0)
+    assert told(words, 1e3, 1) < 10 * CHANCE
+
+
+def test_its_gradients_are_those_of_the_layer_but_for_rounding(words: torch.Tensor) -> None:
+    layer, inputs = nn.Linear(WIDTH, 8), words[:4].clone().requires_grad_()
+    masked = InsecureFloatMaskLinear(layer, 3.0, Listener())
+    (mine,) = torch.autograd.grad(masked(inputs).square().sum(), inputs)
+    (right,) = torch.autograd.grad(layer(inputs).square().sum(), inputs)
+    assert torch.allclose(mine, right, atol=1e-4)
