@@ -23,12 +23,15 @@ from eth_account.signers.local import LocalAccount
 from eth_tester import EthereumTester, PyEVMBackend
 from eth_utils.crypto import keccak
 from trie.hexary import HexaryTrie
+from typer.testing import CliRunner
 from web3 import EthereumTesterProvider, Web3
 
 from sealtrain.chain.account import address
 from sealtrain.chain.chainfile import ChainFile
 from sealtrain.chain.contracts import connected, deploy, owners_app_auth
 from sealtrain.chain.node import Node
+from sealtrain.cli import app
+from sealtrain.errors import SealtrainError
 
 OWNERS = ("hospital-a", "hospital-b", "hospital-c")
 OS_IMAGE = "22" * 32
@@ -72,8 +75,7 @@ class TestChain:
     @property
     def payer(self) -> LocalAccount:
         """Somebody with money and no say."""
-        account: LocalAccount = Account.from_key(keccak(text="tests only: payer"))
-        return account
+        return owner_account("payer")
 
     def fund(self) -> None:
         rich = self.web3.eth.accounts[0]
@@ -260,3 +262,23 @@ def served_by(chain: TestChain, *lies: dict[str, Lie] | None) -> Iterator[list[s
 def contract_of(chain: TestChain, where: str) -> Any:
     """An OwnersAppAuth over JSON-RPC where a test opened it."""
     return owners_app_auth(chain.wire or chain.web3, where)
+
+
+def key_file(folder: Path, name: str) -> str:
+    """Path of the key file of an owner, or of whoever else is named."""
+    path = folder / f"{name}.key"
+    if not path.exists():
+        path.write_text(bytes(owner_account(name).key).hex())
+        path.chmod(0o600)
+    return str(path)
+
+
+def command(*words: str, fails: type[SealtrainError] | None = None) -> dict[str, Any]:
+    """``sealtrain chain``: its JSON, or the error that it must end in."""
+    done = CliRunner().invoke(app, ["chain", *words, "--json"])
+    if fails is not None:
+        assert isinstance(done.exception, fails), (done.output, done.exception)
+        return done.exception.to_dict()
+    assert done.exception is None, (done.output, done.exception)
+    shown: dict[str, Any] = json.loads(done.stdout)
+    return shown
