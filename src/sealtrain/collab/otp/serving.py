@@ -311,7 +311,7 @@ def run(settings: dict[str, Any], *, say: Callable[[bytes], object], lifeline: i
             exact=settings["exact"],
             limits=Limits(**settings["limits"]),
         )
-    except (SealtrainError, RuntimeError, OSError) as error:
+    except (SealtrainError, RuntimeError, AssertionError, OSError) as error:  # torch asserts, too
         say(json.dumps({"refused": f"{type(error).__name__} on {settings['device']}"}).encode())
         return
     key = None if server.key is None else server.key.public.raw.hex()

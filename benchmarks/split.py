@@ -1,0 +1,243 @@
+"""What fine-tuning costs when an untrusted machine multiplies under one-time pads.
+
+    python benchmarks/split.py [--json] [--rounds 3] [--hidden 512] [--layers 2] [--device cpu]
+
+LoRA on a Llama of random weights, the same texts and the same chance in every way to train it:
+
+==============  ====================================================================================
+``plain``       everything in this process in float32, nothing hidden
+``int8``        the same with the int8 base that pads are exact to, in float32
+``inside``      everything in the guest, in the exact arithmetic that pads need
+``pads``        products on the accelerator, pads from a pool that was filled before the clock ran
+``dealer``      the same, pads from a dealer while training runs
+``own pads``    the same, the guest makes its pads itself: nothing saved, everything paid
+==============  ====================================================================================
+
+Accelerator and dealer are other processes, over loopback, on the same processors: what they compute
+is not free here as it is where they are other machines. So two ratios are printed. ``guest`` is
+processor time of the guest alone (what has to be paid inside the TEE), ``wall`` is by the clock.
+Nothing is emulated: no TEE, no link. Losses of all but ``plain`` and ``int8`` are the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from measured_on import machine
+from sealtrain.collab.otp.accelerator import RemoteAccelerator
+from sealtrain.collab.otp.dealer import RemoteDealer
+from sealtrain.collab.otp.engine import Spent
+from sealtrain.collab.otp.exact import backend
+from sealtrain.collab.otp.pool import OwnPool
+from sealtrain.collab.otp.serving import Served, served
+from sealtrain.collab.split.protect import protect, quantise, restore
+
+Told = dict[str, float]
+VOCABULARY = 2048
+
+
+class Training:
+    """One way to train, step by step.
+
+    Args:
+        given: Sizes.
+        change: What is done to the model before.
+    """
+
+    def __init__(self, given: argparse.Namespace, change: Callable[[Any], Any]) -> None:
+        self.model = _model(given)
+        self.change = change(self.model)
+        self.optimizer = torch.optim.AdamW(
+            [weight for weight in self.model.parameters() if weight.requires_grad], lr=1e-3
+        )
+        generator = torch.Generator().manual_seed(1)
+        shape = (given.batch, given.length)
+        self.ids = torch.randint(0, VOCABULARY, shape, generator=generator)
+        self.wall: list[float] = []
+        self.guest: list[float] = []
+        self.losses: list[float] = []
+
+    @property
+    def spent(self) -> Spent | None:
+        """Of an engine that works under pads."""
+        return self.change.engine.spent if hasattr(self.change, "engine") else None
+
+    def step(self, number: int) -> None:
+        """Train one step and take its time."""
+        torch.manual_seed(number)
+        wall, guest = time.perf_counter(), time.process_time()
+        loss = self.model(input_ids=self.ids, labels=self.ids, use_cache=False).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses.append(loss.item())
+        self.wall.append(time.perf_counter() - wall)
+        self.guest.append(time.process_time() - guest)
+
+
+def _model(given: argparse.Namespace) -> Any:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=given.hidden,
+        intermediate_size=given.hidden * 11 // 4 // 8 * 8,
+        num_hidden_layers=given.layers,
+        num_attention_heads=given.hidden // 64,
+        num_key_value_heads=given.hidden // 64,
+    )
+    lora = LoraConfig(r=8, lora_alpha=32, target_modules=["q_proj", "v_proj"])
+    return get_peft_model(LlamaForCausalLM(config), lora)
+
+
+@contextmanager
+def ways(given: argparse.Namespace) -> Iterator[dict[str, Training]]:
+    """All ways, ready to train, with the processes they need."""
+    exact = backend("fastest", "cpu")
+    with ExitStack() as around:
+        there = around.enter_context(served("accelerator", device=given.device))
+        dealing = around.enter_context(served("dealer"))
+        folder = Path(around.enter_context(tempfile.TemporaryDirectory()))
+        pool = OwnPool(folder / "pool", exact=exact)
+        around.callback(pool.close)
+
+        def elsewhere(supplier: Any) -> Callable[[Any], Any]:
+            return lambda model: protect(
+                model, _accelerator(around, there), supplier=supplier, checks=given.checks
+            )
+
+        def int8(model: Any) -> Any:
+            quantise(model)
+            return restore(model)
+
+        trainings = {
+            "plain": Training(given, lambda model: model),
+            "int8": Training(given, int8),
+            "inside": Training(given, quantise),
+            "pads": Training(given, elsewhere(pool)),
+            "dealer": Training(given, elsewhere(_dealer(around, dealing))),
+            "own pads": Training(given, elsewhere(None)),
+        }
+        pool.fill((given.rounds + 1) * given.batch * given.length)
+        yield trainings
+
+
+def _accelerator(around: ExitStack, there: Served) -> RemoteAccelerator:
+    accelerator = RemoteAccelerator(there.host, there.port)
+    around.callback(accelerator.close)
+    return accelerator
+
+
+def _dealer(around: ExitStack, there: Served) -> RemoteDealer:
+    assert there.key is not None
+    dealer = RemoteDealer(there.host, there.port, key=there.key)
+    around.callback(dealer.close)
+    return dealer
+
+
+def measured(given: argparse.Namespace) -> dict[str, Any]:
+    """Every way, step by step in turn, the first step of each left out."""
+    with ways(given) as trainings:
+        for number in range(given.rounds + 1):
+            for training in trainings.values():
+                training.step(number)
+        exact = ("inside", "pads", "dealer", "own pads")
+        if len({tuple(trainings[name].losses) for name in exact}) != 1:
+            raise SystemExit("losses under pads differ from those without")
+        off = [abs(a - b) for a, b in _pairs(trainings, "pads", "int8")]
+        figures = {name: _figures(training, trainings) for name, training in trainings.items()}
+        tokens = given.batch * given.length
+        return {
+            "tokens_a_step": tokens,
+            "figures": figures,
+            "loss_off_int8_model": max(off),
+            "parts": {name: _parts(trainings[name], tokens) for name in exact[1:]},
+        }
+
+
+def _pairs(trainings: dict[str, Training], left: str, right: str) -> Iterator[tuple[float, float]]:
+    yield from zip(trainings[left].losses, trainings[right].losses, strict=True)
+
+
+def _figures(training: Training, trainings: dict[str, Training]) -> Told:
+    told = {}
+    for clock in ("guest", "wall"):
+        middle = statistics.median(getattr(training, clock)[1:])
+        told[f"{clock}_ms"] = round(1000 * middle, 1)
+        for other in ("plain", "inside"):
+            base = statistics.median(getattr(trainings[other], clock)[1:])
+            told[f"{clock}_to_{other}"] = round(middle / base, 3)
+    return told
+
+
+def _parts(training: Training, tokens: int) -> Told:
+    """Milliseconds a step of what products took, and bytes a token."""
+    spent = training.spent
+    assert spent is not None
+    steps = len(training.losses)
+    told = {
+        name: round(1000 * value / steps, 2)
+        for name, value in asdict(spent).items()
+        if isinstance(value, float)
+    }
+    told["kilobytes_a_token"] = round((spent.bytes_out + spent.bytes_in) / steps / tokens / 1e3, 1)
+    return told
+
+
+def main() -> None:
+    """Measure everything and print it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--checks", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="of the accelerator")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    results = {
+        "machine": machine("torch", "transformers", "peft", "cryptography"),
+        "given": vars(given),
+        "back_end": {
+            "guest": backend("fastest", "cpu").name,
+            "int8_hardware": bool(torch.cpu._is_vnni_supported()),
+        },
+        **measured(given),
+    }
+    if given.json:
+        print(json.dumps(results, indent=2))
+        return
+    print(f"{results['machine']}\n{results['back_end']}")
+    print(f"{results['tokens_a_step']} tokens a step, {given.rounds} rounds\n")
+    print(f"{'':10}{'guest ms':>10}{'÷ plain':>9}{'÷ inside':>9}", end="")
+    print(f"{'wall ms':>10}{'÷ plain':>9}{'÷ inside':>9}")
+    for name, told in results["figures"].items():
+        print(f"{name:10}", end="")
+        for clock in ("guest", "wall"):
+            print(f"{told[f'{clock}_ms']:>10}", end="")
+            print(f"{told[f'{clock}_to_plain']:>9}{told[f'{clock}_to_inside']:>9}", end="")
+        print()
+    print()
+    for name, told in results["parts"].items():
+        print(f"{name:10}" + "  ".join(f"{part} {value}" for part, value in told.items()))
+    off = results["loss_off_int8_model"]
+    print(f"\nlosses under pads are off those of the int8 model by {off:.1e}")
+
+
+if __name__ == "__main__":
+    main()
