@@ -77,8 +77,12 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
 
     Returns:
         Where everything is.
+
+    Raises:
+        SealtrainError: The newest checkpoint is not anchored, or the lease has ended.
     """
     out = run.settings.out
+    run.keeper.settle()
     if run.recipe.release_policy.logs == "structured":
         run.record("output.withheld", dict(run.tally.counts))
     run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})

@@ -30,6 +30,7 @@ from sealtrain.runner.hush import Tally
 from sealtrain.runner.inventory import ANCHOR_FILE
 from sealtrain.runner.journal import Journal, JournalStore
 from sealtrain.runner.lease import Lease
+from sealtrain.runner.leasekeeper import LeaseKeeper
 from sealtrain.runner.settings import RunSettings, load_run, save_run
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class GuestRun:
             settings.data, self.recipe, self.consortium
         )
         self.lease = Lease(clock)
+        self.keeper = LeaseKeeper(self.lease, self.renew)
         self.grant: Grants = self._obtained(resuming=resuming)
         self.sealed = [
             SealedDataset.open(
@@ -166,6 +168,7 @@ class GuestRun:
         anchor = self.grant.latest_checkpoint
         known = None if anchor is None else (anchor.counter, anchor.digest)
         ref = newest(self.store, known, complete=self._journals.counters())
+        self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
         if ref is None:
             self.record("run.restarted", {})
         else:
@@ -263,10 +266,11 @@ class GuestRun:
     def checkpointed(self, ref: CheckpointRef) -> None:
         """Write the journal of a checkpoint, anchor it at the brokers and renew the lease.
 
-        Called once the checkpoint is complete, by the thread that sealed it.
+        Called once the checkpoint is complete, by the thread that sealed it, which does not wait
+        for the anchoring.
 
         Raises:
-            Refused: Not renewed: approvals revoked, lease stale, counter too low.
+            CheckpointRefused: The counter does not grow.
         """
         if ref.counter <= self._counter:
             raise CheckpointRefused(
@@ -282,11 +286,7 @@ class GuestRun:
                 {"counter": ref.counter, "step": ref.step, "digest": ref.digest},
             )
             self._journals.save(self.journal, ref.counter, ref.step, self.wall())
-        self.renew((ref.counter, ref.digest))
-        receipt = self.grant.fresh[-1].to_dict()
-        # For people who look into the folder; what counts lies with the brokers.
-        with contextlib.suppress(OSError):
-            atomic_write(self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True)
+        self.keeper.sealed(ref)
 
     def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
         """Ask for a later end of the lease; may be called by several threads, one asks at a time.
@@ -306,6 +306,13 @@ class GuestRun:
             if problem is not None:
                 raise problem
             self._take_lease(self.grant, asked)
+        if checkpoint is not None:
+            receipt = self.grant.fresh[-1].to_dict()
+            # For people who look into the folder; what counts lies with the brokers.
+            with contextlib.suppress(OSError):
+                atomic_write(
+                    self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True
+                )
 
     def collect(self, binding: Binding) -> Evidence:
         """Evidence of this guest for one conversation; no event is measured meanwhile."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sealtrain.runner.lease import Lease
     from sealtrain.training.checkpoint import CheckpointRef
 
-__all__ = ["RESUME_HINT", "UNANSWERED", "LeaseKeeper"]
+__all__ = ["RESUME_HINT", "UNANSWERED", "Follower", "LeaseKeeper"]
 
 Renew = Callable[[tuple[int, str] | None], None]
 """Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
@@ -69,6 +69,20 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _LEAVING_SECONDS: Final = 2.0
 _NEVER: Final = 3600.0
+
+
+class Follower:
+    """What the other ranks have in place of the keeper: rank 0 asks it, and ends the lease."""
+
+    anchored = 0
+
+    def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
+        """Never asked: rank 0's answer is for all."""
+        raise AssertionError(f"rank 0 keeps the lease, asked at {step}")
+
+    def stopped(self) -> NoReturn:
+        """End with the others; rank 0 says why."""
+        raise LeaseStale("rank 0 stopped for the sake of the lease", check="lease")
 
 
 class LeaseKeeper:
@@ -106,7 +120,8 @@ class LeaseKeeper:
 
     def __enter__(self) -> Self:
         """Begin to renew. After ``lockdown.restrict``, so that the thread is confined, too."""
-        self._next_at = self._half()
+        if self._pending is None:
+            self._next_at = self._half()
         self._thread = threading.Thread(target=self._tend_all, name="lease", daemon=True)
         self._thread.start()
         return self
@@ -119,14 +134,19 @@ class LeaseKeeper:
         if self._thread is not None:
             self._thread.join(_LEAVING_SECONDS)
 
-    def goes_on_from(self, checkpoint: int, *, anchored: int) -> None:
-        """The run continues from one checkpoint; the newest that the brokers know is another.
+    def goes_on_from(self, ref: CheckpointRef | None, *, anchored: int) -> None:
+        """The run continues from one checkpoint, which the brokers may not know yet.
 
         Args:
-            checkpoint: Counter, 0 for none.
-            anchored: Counter, 0 for none.
+            ref: The checkpoint, ``None`` to begin again.
+            anchored: Counter of the newest that they know, 0 for none.
         """
-        self._newest, self.anchored = checkpoint, anchored
+        self.anchored = anchored
+        if ref is None:
+            return
+        self._newest = ref.counter
+        if ref.counter > anchored:
+            self.sealed(ref)
 
     def sealed(self, ref: CheckpointRef) -> None:
         """Have a complete checkpoint anchored, without waiting for it."""

@@ -4,7 +4,7 @@ Steps in this order and no other:
 
 1. to 4. as ``runner.guestrun``: admit, find, attest and obtain, open;
 5. fork the other ranks, if the recipe wants some (``training.ranks``), and train, sealing
-   checkpoints; every checkpoint renews the lease and anchors its counter;
+   checkpoints, whose counters are anchored, while the lease is kept (``runner.leasekeeper``);
 6. seal the model to its recipients;
 7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
 """
@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.errors import SealtrainError
 from sealtrain.recipe.backends import needs_group
 from sealtrain.runner.closing import Outcome, close_run
 from sealtrain.runner.egress import address_of, confined_to
 from sealtrain.runner.guestrun import GuestRun
 from sealtrain.runner.hush import hushed
+from sealtrain.runner.leasekeeper import Follower
 from sealtrain.runner.lockdown import leave_no_memory, restrict
 from sealtrain.runner.settings import RunSettings
 from sealtrain.runner.telling import told
@@ -114,17 +116,20 @@ class _Work:
             ),
         ):
             run.quorum.told = _telling(terminal)
-            return told(
-                lambda: self._in_ranks(
-                    monitor,
-                    terminal,
-                    first=lambda: self._lock_down(writable, urls) if alone else None,
-                    others=lambda: self._secure_rank(alone),
-                ),
-                logs,
-                lambda: run.tally.counts,
-                script=self._script,
-            )
+            try:
+                return told(
+                    lambda: self._in_ranks(
+                        monitor,
+                        terminal,
+                        first=lambda: self._lock_down(writable, urls) if alone else None,
+                        others=lambda: self._secure_rank(alone),
+                    ),
+                    logs,
+                    lambda: run.tally.counts,
+                    script=self._script,
+                )
+            except SealtrainError as error:
+                raise run.keeper.lapsed(error) from None
 
     def _in_ranks(
         self,
@@ -144,7 +149,8 @@ class _Work:
             work=self._rank,
         ) as ranks:
             first()
-            return self._trained(monitor, terminal, ranks)
+            with self._run.keeper:
+                return self._trained(monitor, terminal, ranks)
 
     @staticmethod
     def _lock_down(writable: Sequence[Path], urls: Sequence[str]) -> None:
@@ -184,6 +190,7 @@ class _Work:
             resume=checkpoint,
             progress=None,
             secret=run.secret,
+            keeper=Follower(),
         )
 
     def _trained(self, monitor: Monitor, terminal: TextIO, ranks: Ranks) -> Outcome:
@@ -211,6 +218,7 @@ class _Work:
                 secret=run.secret,
                 monitor=monitor,
                 model=run.model,
+                keeper=run.keeper,
             )
         return close_run(run, trained)
 

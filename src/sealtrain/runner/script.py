@@ -54,6 +54,7 @@ class _ScriptRun:
             resume=resume,
             arguments=run.recipe.trainer,
             on_step=(monitor.step,),
+            keeper=run.keeper,
         )
         self.callback: SealedRun | None = None
         self.outcome: Outcome | None = None
