@@ -40,6 +40,7 @@ from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_de
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
@@ -387,6 +388,7 @@ def release_world(
     gateway_app_id: str | None = None,
     rules: Mapping[str, Any] | None = None,
     chain: ChainGate | None = None,
+    database: Postgres | None = None,
 ) -> Iterator[ReleaseWorld]:
     """A broker whose owners sealed, registered and, but for those left out, approved.
 
@@ -403,11 +405,11 @@ def release_world(
     keyring = Keyring(Secret(root))
     state = folder / f"state-{os.urandom(4).hex()}"
     state.mkdir()
-    store = Store(state / "broker.sqlite")
+    store = Store(database or state / "broker.sqlite")
     own_guest = booted(pki, BROKER_COMPOSE, 0)
     try:
         with Ledger.open(
-            state / "ledger.sqlite",
+            database or state / "ledger.sqlite",
             origin=ledger_origin(consortium.consortium_id),
             signer=keyring.signer,
             clock=clock,
