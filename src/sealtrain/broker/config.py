@@ -21,6 +21,8 @@ class BrokerLimits:
 
     Attributes:
         challenge_seconds: Lifetime of a challenge, seconds.
+        deciding: Releases and renewals that are worked on at a time; the others wait. More threads
+            of one Python do not more, they only keep each other waiting.
         outstanding_challenges: Challenges that may wait unused at a time.
         posts_per_minute: Requests that may write to the ledger, per minute and broker.
         future_seconds: How far ahead of the broker's clock an owner's signature may be dated.
@@ -39,6 +41,7 @@ class BrokerLimits:
     """
 
     challenge_seconds: int = 120
+    deciding: int = 4
     outstanding_challenges: int = 1024
     posts_per_minute: int = 600
     future_seconds: int = 300

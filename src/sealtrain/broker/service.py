@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from threading import BoundedSemaphore
 from typing import Literal, TypeVar
 
 from sealtrain.attest.report_data import Binding
@@ -86,6 +87,7 @@ class Broker:
         self._limits = Limits(
             consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
         )
+        self._at_work = BoundedSemaphore(parts.limits.deciding)
         # Of bytes: what the database holds is verified again as soon as it is anything else.
         self._manifest = lru_cache(maxsize=_MANIFESTS)(
             lambda data: verify_dataset(Envelope.from_bytes(data), parts.consortium)
@@ -213,16 +215,20 @@ class Broker:
             with self._parts.store.transaction() as transaction:
                 challenge = transaction.burn(request.challenge, now=now)
             admit(request, challenge, now=now, limits=self._limits)
-            appraised = appraise_guest(
-                request,
-                self._parts.policy,
-                collateral=self._parts.collateral(request.evidence),
-                gpu_collateral=self._parts.gpu_collateral(),
-                now=now,
-            )
+            collateral = self._parts.collateral(request.evidence)
+            gpu_collateral = self._parts.gpu_collateral()
+            with self._at_work:
+                appraised = appraise_guest(
+                    request,
+                    self._parts.policy,
+                    collateral=collateral,
+                    gpu_collateral=gpu_collateral,
+                    now=now,
+                )
             if self._parts.chain is not None:
                 self._parts.chain.allowed(request.app_id, request.compose_hash)
-            return grant(request, challenge, appraised, now)
+            with self._at_work:
+                return grant(request, challenge, appraised, now)
         except Unreachable:
             raise  # the broker failed, nobody was refused
         except SealtrainError as error:
