@@ -206,17 +206,22 @@ def rewrap(
         Path | None, typer.Option(help="app-compose.json of another recipe to add.")
     ] = None,
     broker: Annotated[Path | None, typer.Option(help="Broker file of its broker.")] = None,
+    former: Annotated[
+        Path | None, typer.Option(help="Your identity file before your keys were rotated.")
+    ] = None,
     state: StateFile = None,
     as_json: Json = False,
 ) -> None:
     """Change who may unwrap the data key; the sealed records stay as they are.
 
-    With --deployment the dataset is signed and registered for that recipe from now on.
+    With --deployment the dataset is signed and registered for that recipe from now on. With
+    --former it is yours under your present keys instead of the former ones.
     Whoever already got the key keeps it: real revocation means sealing again under a new key.
     """
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import atomic_write
     from sealtrain.cli.connection import attested_broker
+    from sealtrain.cli.rotation import rotated
     from sealtrain.consortium.datasets import (
         load_dataset_manifest,
         read_dataset_envelope,
@@ -237,6 +242,8 @@ def rewrap(
     if deployment is not None and broker is None:
         raise UsageError("--deployment needs --broker")
     me = Identity.load(identity)
+    if former is not None:
+        rotated(sealed, Identity.load(former), me)
     load_dataset_manifest(sealed, me.public)  # only the owner's own data is rewrapped
     key = own_key(sealed, me)
     dataset_id, stanzas = read_stanzas(sealed)

@@ -134,6 +134,7 @@ def reissue_dataset(
     app_id: str,
     compose_hash: str,
     sealed_at: str,
+    owner_id: str | None = None,
 ) -> dsse.Envelope:
     """The same sealed records, signed for another recipe; names its predecessor.
 
@@ -143,11 +144,14 @@ def reissue_dataset(
         app_id: Of the other recipe, 40 hex digits.
         compose_hash: Of the other recipe, 64 hex digits.
         sealed_at: Now, RFC 3339.
+        owner_id: Of the signer, whose keys are others than those before; as it was when ``None``.
 
     Raises:
         StatementInvalid: The values do not make a valid manifest.
     """
-    document = parse_canonical(envelope.payload, max_bytes=MAX_MANIFEST_BYTES) | {
+    document = parse_canonical(envelope.payload, max_bytes=MAX_MANIFEST_BYTES)
+    document |= {
+        "owner_id": owner_id or document["owner_id"],
         "app_id": app_id,
         "compose_hash": compose_hash,
         "sealed_at": sealed_at,
