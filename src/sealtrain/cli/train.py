@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from sealtrain.cli.runoptions import (
 )
 
 if TYPE_CHECKING:
+    from sealtrain.errors import SealtrainError
     from sealtrain.runner.closing import Outcome
 
 __all__ = ["register"]
@@ -29,6 +31,16 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(
         min=1, max=65535, help="Serve what may leave to Prometheus on this port of 127.0.0.1."
+    ),
+]
+
+
+WaitForLease = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Where the lease on the keys lapses, ask for them again for so many seconds and go "
+        "on; without it, stop.",
     ),
 ]
 
@@ -50,10 +62,16 @@ def train(
     gpu_collateral: GpuCollateral = None,
     base: Base = None,
     metrics_port: MetricsPort = None,
+    wait_for_lease: WaitForLease = None,
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
     from sealtrain.runner.run import start
+
+    def begin() -> Outcome:
+        return start(
+            settings, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True
+        )
 
     settings = run_settings(
         lock,
@@ -66,24 +84,43 @@ def train(
         base=base,
         out=out,
     )
-    _show(
-        start(settings, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True),
-        as_json,
-    )
+    _show(_done(begin, out, metrics_port, wait_for_lease), as_json)
 
 
 def resume(
     out: Annotated[Path, typer.Argument(help="Folder of the interrupted run.")],
     metrics_port: MetricsPort = None,
+    wait_for_lease: WaitForLease = None,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
+    _show(_done(_resumption(out, metrics_port), out, metrics_port, wait_for_lease), as_json)
+
+
+def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
     from sealtrain.runner.run import resume as resume_run
 
-    _show(
-        resume_run(out, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True),
-        as_json,
+    return lambda: resume_run(
+        out, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True
     )
+
+
+def _done(
+    begin: Callable[[], Outcome], out: Path, metrics_port: int | None, wait: int | None
+) -> Outcome:
+    """Run here, or where the lease is waited for in a process of its own."""
+    if wait is None:
+        return begin()
+    from sealtrain.runner.waiting import until_released
+
+    return until_released(
+        begin, _resumption(out, metrics_port), out=out, seconds=wait, waits=_say_waiting
+    )
+
+
+def _say_waiting(error: SealtrainError, seconds: float) -> None:
+    say(f"paused [{error.code}]: {error.message}")
+    say(f"  no key is held; asking again in {seconds:.0f} s")
 
 
 def _show(outcome: Outcome, as_json: bool) -> None:

@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from sealtrain.runner.lease import Lease
     from sealtrain.training.checkpoint import CheckpointRef
 
-__all__ = ["RESUME_HINT", "UNANSWERED", "Follower", "LeaseKeeper"]
+__all__ = ["Follower", "LeaseKeeper"]
 
 Renew = Callable[[tuple[int, str] | None], None]
 """Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
 
-RESUME_HINT: Final = "once the keys are released again: sealtrain resume"
-UNANSWERED: Final = (
+_RESUME_HINT: Final = "once the keys are released again: sealtrain resume"
+_UNANSWERED: Final = (
     Unreachable,
     AnswerInvalid,
     SignatureInvalid,
@@ -213,7 +213,7 @@ class LeaseKeeper:
             return self._next_at - self._lease.moment()
 
     def _note(self, pending: CheckpointRef | None, failure: SealtrainError | None) -> None:
-        if isinstance(failure, UNANSWERED):
+        if isinstance(failure, _UNANSWERED):
             self._failure = failure
             # Ever more slowly, but never so that the rest of the lease passes in silence.
             self._next_at = self._lease.moment() + min(
@@ -283,7 +283,7 @@ class LeaseKeeper:
             self._changed.wait(0.05)
         if self._renewed_at < asked:
             self._failure = BrokerUnreachable(
-                "no answer yet", check="broker", got="no answer", hint=RESUME_HINT
+                "no answer yet", check="broker", got="no answer", hint=_RESUME_HINT
             )
 
     def lapsed(self, error: SealtrainError) -> SealtrainError:
@@ -310,6 +310,6 @@ class LeaseKeeper:
             owner=given.owner,
             got=given.got,
             expected=given.expected,
-            hint=given.hint if isinstance(reason, _SUPERSEDED) else RESUME_HINT,
+            hint=given.hint if isinstance(reason, _SUPERSEDED) else _RESUME_HINT,
         )
         return self.lapse

@@ -13,7 +13,7 @@ from sealtrain.base.platforms import Platform
 from sealtrain.errors import LockInvalid, UsageError
 from sealtrain.storage.address import is_url
 
-__all__ = ["RunSettings", "load_run", "place_of", "save_run"]
+__all__ = ["RunSettings", "holds_run", "load_run", "place_of", "save_run"]
 
 FILE_NAME = "run.json"
 _MAX_BYTES = 1 << 20
@@ -87,6 +87,11 @@ def _lasting(guest: str) -> str:
     return guest if ":" in guest else str(Path(guest).resolve())
 
 
+def holds_run(out: Path) -> bool:
+    """Whether a folder is one of a run that was released keys before."""
+    return (out / FILE_NAME).is_file()
+
+
 def load_run(out: Path) -> tuple[RunSettings, str]:
     """Settings and run id of an interrupted run.
 
@@ -95,7 +100,7 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
         LockInvalid: Its ``run.json`` is malformed.
     """
     path = out / FILE_NAME
-    if not path.is_file():
+    if not holds_run(out):
         raise UsageError(f"{out} holds no run", hint="name the --out folder of the training run")
     document = parse_json(read_bounded(path, _MAX_BYTES))
     run = load_model(_RunFile, document, LockInvalid, FILE_NAME)

@@ -18,7 +18,6 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -31,6 +30,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.answers import answer_of, packed, packed_error
 from sealtrain.errors import RankLost, SealtrainError, UsageError
 from sealtrain.training import quiet
 
@@ -155,7 +155,7 @@ class Ranks:
             if one.answers in ready or one.process.sentinel in ready:
                 with contextlib.suppress(EOFError, OSError):
                     if one.answers.poll(0):
-                        one.answer = _rebuilt(one.answers.recv_bytes())
+                        one.answer = answer_of(one.answers.recv_bytes())
                 one.ended = True
 
     @staticmethod
@@ -342,9 +342,9 @@ def _serve(
     except EOFError:
         return
     except BaseException as error:
-        answers.send_bytes(_told(error))
+        answers.send_bytes(packed_error(error))
     else:
-        answers.send_bytes(pickle.dumps("done"))
+        answers.send_bytes(packed("done"))
     # Connections close with the process: closing them here would look like a loss to the others.
 
 
@@ -352,21 +352,3 @@ def _end_with(ends: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         ends.recv_bytes()
     os._exit(1)
-
-
-def _told(error: BaseException) -> bytes:
-    try:
-        return pickle.dumps((type(error), error.args, vars(error)))
-    except Exception:  # what cannot be told stays here
-        return pickle.dumps((RuntimeError, (type(error).__name__,), {}))
-
-
-def _rebuilt(told: bytes) -> Any:
-    answer = pickle.loads(told)  # noqa: S301  # from our own child
-    if isinstance(answer, str):
-        return answer
-    kind, args, state = answer
-    error: BaseException = kind.__new__(kind, *args)
-    error.args = args
-    vars(error).update(state)
-    return error
