@@ -93,6 +93,19 @@ def test_a_pool_filled_twice_gives_the_same_bits(
     pool.close()
 
 
+def test_prefixes_of_attention_are_trained_to_the_same_bits() -> None:
+    """P-tuning v2: what is trained enters attention, which never leaves the guest."""
+    from peft import PrefixTuningConfig
+
+    results = []
+    for change in (quantise, lambda model: protect(model, Watched())):
+        model = tiny_model(PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"))
+        change(model)
+        results.append(trained(model, 2))
+    assert same(*results)
+    assert results[0][0][0] != results[0][0][1]
+
+
 def test_minilm_under_pads_keeps_the_losses_of_its_int8_model() -> None:
     protected, whole = encoder(), encoder()
     accelerator = Watched()

@@ -28,8 +28,8 @@ def random_entries(matrix: PublicMatrix, direction: Direction, rows: int = 9) ->
     return torch.randint(-reach, reach + 1, shape, generator=generator, dtype=torch.int32)
 
 
-def tiny_model(**lora: Any) -> Any:
-    """A Llama of random weights with LoRA; the same at every call."""
+def tiny_model(adapter: Any = None) -> Any:
+    """A Llama of random weights with LoRA or another adapter; the same at every call."""
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -43,8 +43,8 @@ def tiny_model(**lora: Any) -> Any:
         num_key_value_heads=2,
         max_position_embeddings=64,
     )
-    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]} | lora
-    return get_peft_model(LlamaForCausalLM(config), LoraConfig(**settings))
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])
+    return get_peft_model(LlamaForCausalLM(config), adapter or lora)
 
 
 def batches(count: int, *, rows: int = 2, length: int = 12, words: int = 64) -> list[torch.Tensor]:
@@ -62,7 +62,7 @@ def trained(
     losses = []
     for step, ids in enumerate(batches(steps)):
         before(step)
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

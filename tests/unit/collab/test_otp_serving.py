@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from otp_world import in_thread, random_entries, random_matrix
+from otp_world import Watched, in_thread, random_entries, random_matrix
 
 from sealtrain.collab.otp import wire
 from sealtrain.collab.otp.accelerator import RemoteAccelerator
 from sealtrain.collab.otp.dealer import RemoteDealer
+from sealtrain.collab.otp.engine import Inside, UnderPads
 from sealtrain.collab.otp.exact import Float64
 from sealtrain.collab.otp.masks import drawn_secret
 from sealtrain.collab.otp.pads import Pads
@@ -120,6 +121,36 @@ def test_an_answer_longer_than_a_frame_is_not_made() -> None:
         body = wire.asked_product(digest, "forward", rows) + bytes(4 * rows)
         answered, said = asked(server.server_address[1], wire.PRODUCT, body)
         assert (answered, b"longer answer" in said) == (wire.REFUSED, True)
+
+
+def test_what_does_not_fit_a_frame_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = random_entries(MATRIX, "forward", 50)
+    with in_thread("accelerator") as server, in_thread("dealer") as dealing:
+        assert dealing.key is not None
+        accelerator = RemoteAccelerator(*server.server_address)
+        dealer = RemoteDealer(*dealing.server_address, key=dealing.key.public)
+        engine = UnderPads(accelerator, supplier=dealer)
+        engine.admit(MATRIX)
+        monkeypatch.setattr(wire, "MAX_FRAME", 7 * 160 + 64)
+        kinds = []
+        honest = wire.Channel.ask
+        monkeypatch.setattr(
+            wire.Channel,
+            "ask",
+            lambda channel, kind, *parts: kinds.append(kind) or honest(channel, kind, *parts),
+        )
+        product = engine.product(MATRIX, "forward", entries)
+        assert torch.equal(product, Inside().product(MATRIX, "forward", entries))
+        assert kinds == [wire.PADS] * 8 + [wire.PRODUCT] * 8
+        dealer.close()
+        accelerator.close()
+
+
+def test_no_rows_need_no_product() -> None:
+    engine = UnderPads(Watched())
+    nothing = torch.zeros(0, 40, dtype=torch.int32)
+    assert engine.product(MATRIX, "forward", nothing).shape == (0, 24)
+    assert engine.spent.products == 0
 
 
 def test_a_slow_caller_is_left_and_keeps_nobody_waiting() -> None:

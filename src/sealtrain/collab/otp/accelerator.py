@@ -102,6 +102,16 @@ class RemoteAccelerator:
         Raises:
             AcceleratorUnreachable: No answer, or one of another shape.
         """
+        widths = matrix.widths(direction)
+        parts = [
+            self._part(matrix, direction, elements[part])
+            for part in wire.row_parts(elements.shape[0], widths)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _part(
+        self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor
+    ) -> torch.Tensor:
         rows = elements.shape[0]
         asked = wire.asked_product(matrix.digest, direction, rows)
         body = self._channel.ask(wire.PRODUCT, asked, wire.octets(elements))

@@ -124,7 +124,10 @@ class RemoteDealer:
         """
         if self._answers is None:
             raise UsageError("a dealer gives pads after a beginning only")
-        rows = mask.shape[0]
-        asked = wire.asked_pads(matrix.digest, direction, first, rows)
-        body = self._channel.ask(wire.PADS, asked)
-        return self._answers.opened(body, asked, rows, matrix.widths(direction)[1])
+        widths, parts = matrix.widths(direction), []
+        for part in wire.row_parts(mask.shape[0], widths):
+            rows = part.stop - part.start
+            asked = wire.asked_pads(matrix.digest, direction, first + part.start, rows)
+            body = self._channel.ask(wire.PADS, asked)
+            parts.append(self._answers.opened(body, asked, rows, widths[1]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ __all__ = [
     "octets",
     "read_pads",
     "read_product",
+    "row_parts",
 ]
 
 MATRIX: Final = 0x01
@@ -59,6 +60,7 @@ _SIDES: Final = struct.Struct(">II")
 _PRODUCT: Final = struct.Struct(">32sII")
 _PADS: Final = struct.Struct(">32sIQI")
 _PART: Final = 1 << 20
+_BESIDE: Final = 64
 
 
 class Channel:
@@ -206,6 +208,18 @@ def elements(body: bytearray, rows: int, columns: int, *, offset: int = 0) -> to
     if rows * columns == 0:
         return torch.empty(rows, columns, dtype=torch.int32)
     return torch.frombuffer(body, dtype=torch.int32, offset=offset).view(rows, columns)
+
+
+def row_parts(rows: int, widths: tuple[int, int]) -> Iterator[slice]:
+    """Runs of rows whose request and answer fit a frame each.
+
+    Args:
+        rows: All of them.
+        widths: Columns of what goes in and of what comes out.
+    """
+    fitting = min(MAX_ROWS, (MAX_FRAME - _BESIDE) // (4 * max(widths)))
+    for begin in range(0, rows, fitting):
+        yield slice(begin, min(rows, begin + fitting))
 
 
 def described_matrix(values: torch.Tensor) -> tuple[bytes, memoryview]:
