@@ -15,7 +15,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz format clean
+.PHONY: help demo test check fuzz service format clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -37,6 +37,11 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 		--disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python tools/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
+service: $(STAMP) ## try a broker against its own OpenAPI document with schemathesis (3 minutes)
+	@test -x $(VENV)-service/bin/st || { $(BIN)/python -m venv $(VENV)-service && $(VENV)-service/bin/pip \
+		install -q --disable-pip-version-check 'schemathesis==4.32.5' 'cryptography>=50'; }
+	$(BIN)/python tools/service/check.py --st $(VENV)-service/bin/st
+
 format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
@@ -45,7 +50,7 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/negative_cases.py
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+	rm -rf $(VENV) $(VENV)-service .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

@@ -207,14 +207,14 @@ def _add_operators(app: FastAPI, broker: Serving, metrics: Callable[[], Metrics]
         "/metrics",
         response_class=Response,
         responses={200: {"description": "Numbers", "content": text}},
-        openapi_extra={"x-token": "metrics"},
+        openapi_extra=_BY_TOKEN,
     )
     def numbers(request: Request) -> Response:
         """Numbers for Prometheus; asks for a token of scope metrics."""
         broker().operators.admit(request.headers.get("authorization", ""), "metrics")
         return Response(metrics().text(), headers=dict(NO_STORE), media_type=Metrics.MEDIA_TYPE)
 
-    @app.get("/v1/status", response_model=BrokerStatus, openapi_extra={"x-token": "status"})
+    @app.get("/v1/status", response_model=BrokerStatus, openapi_extra=_BY_TOKEN)
     def status(request: Request) -> Response:
         """How the broker is; asks for a token of scope status."""
         asked = broker()
@@ -299,6 +299,7 @@ class _Shield:
                 await internal_answer()(scope, receive, send)
 
 
+_BY_TOKEN: dict[str, Any] = {"security": [{"operator": []}]}
 _STATUS = {2: 400, 3: 403, 5: 400}
 _RATE_CHECKS = ("rate", "outstanding challenges")
 _CHECKS = {"body size": 413, "body time": 408, "index": 404, "ledger size": 404}

@@ -39,6 +39,15 @@ _ERRORS = {
     "408": "The body did not arrive in time",
     "500": "The broker failed",
 }
+_SECURITY = {
+    "operator": {"type": "http", "scheme": "bearer", "description": "spec/requests.md §2"},
+    "owner": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "Signature",
+        "description": "RFC 9421 with Signature-Input and Content-Digest: spec/requests.md §1",
+    },
+}
 
 
 def describe(app: FastAPI) -> None:
@@ -61,7 +70,9 @@ def _schema(app: FastAPI) -> dict[str, Any]:
         [(model, "validation") for model in _BODIES],
         ref_template="#/components/schemas/{model}",
     )
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    components = document.setdefault("components", {})
+    components["securitySchemes"] = _SECURITY
+    schemas = components.setdefault("schemas", {})
     for name, body in definitions["$defs"].items():
         schemas.setdefault(name, body)
     for name in ("HTTPValidationError", "ValidationError"):
@@ -73,6 +84,9 @@ def _schema(app: FastAPI) -> dict[str, Any]:
             for status, text in _ERRORS.items():
                 told = {"description": text, "content": error}
                 operation["responses"].setdefault(status, told)
+            if {"operator": []} in operation.get("security", ()):
+                told = {"description": "No token, or one that is not good for this"}
+                operation["responses"]["401"] = told | {"content": error}
             name = operation.pop("x-body", None)
             if name is not None:
                 content = {"schema": {"$ref": f"#/components/schemas/{name}"}}

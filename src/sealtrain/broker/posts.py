@@ -152,7 +152,15 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
         "Submit a cosignature of the ledger's checkpoint",
     )
 
-    @app.post("/v1/manifests", response_model=Accepted, summary="Record a run manifest")
+    # No model: the manifest is a file whose bytes count.
+    body = {"application/json": {"schema": {"type": "object"}}}
+
+    @app.post(
+        "/v1/manifests",
+        response_model=Accepted,
+        summary="Record a run manifest",
+        openapi_extra={"requestBody": {"required": True, "content": body}},
+    )
     async def manifests(request: Request) -> Response:
         body = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
         broker().throttle.take(broker().now())
