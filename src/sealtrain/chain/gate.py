@@ -5,7 +5,7 @@
 3. The slot says that the compose hash counts now.
 
 A permission is kept for ``cache_seconds``, by a clock that cannot be set back, and never beyond its
-own end; a refusal or failure is never kept.
+own end; a refusal is never kept, a failure only for those who waited for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sealtrain.base.clock import Clock
 from sealtrain.chain.chainfile import ChainFile
 from sealtrain.chain.reading import Reader, reading
 from sealtrain.chain.slots import compose_slot
-from sealtrain.errors import ChainRefused
+from sealtrain.errors import ChainRefused, ChainUnreachable
 
 __all__ = ["ChainGate", "counts_until", "opened_gate", "require_app", "require_counting"]
 
@@ -35,6 +35,7 @@ class ChainGate:
         self._monotonic = monotonic
         self._turn = threading.Lock()
         self._kept: dict[str, tuple[float, int]] = {}
+        self._failed: tuple[float, ChainUnreachable] | None = None
 
     def allowed(self, app_id: str, compose_hash: str) -> None:
         """Return if the chain allows the deployment now.
@@ -50,18 +51,38 @@ class ChainGate:
         """
         chain = self._reader.chain
         require_app(chain, app_id)
+        arrived = self._monotonic()
         with self._turn:
+            if self._failed is not None and arrived <= self._failed[0]:
+                # It failed while this asker waited: asking again would make everybody wait longer.
+                raise _copied(self._failed[1])
             now = self._clock()
             begun = self._monotonic()
             ends, until = self._kept.get(compose_hash, (begun, 0))
             if begun < ends and now <= until:
                 return
             self._kept.pop(compose_hash, None)
-            [value] = self._reader.read([compose_slot(chain.kind, compose_hash)], now=now).values
+            try:
+                read = self._reader.read([compose_slot(chain.kind, compose_hash)], now=now)
+            except ChainUnreachable as error:
+                self._failed = (self._monotonic(), error)
+                raise
+            [value] = read.values
             until = require_counting(chain, compose_hash, value, now)
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[compose_hash] = (begun + chain.cache_seconds, until)
+
+
+def _copied(error: ChainUnreachable) -> ChainUnreachable:
+    """One exception cannot be raised in two threads: each adds to its traceback."""
+    return ChainUnreachable(
+        error.message,
+        check=error.check,
+        got=error.got,
+        expected=error.expected,
+        hint=error.hint,
+    )
 
 
 @contextmanager

@@ -1,0 +1,105 @@
+"""A broker takes its chain file when it starts, and its deployment document pins it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from broker_world import config_of
+from manifest_world import OWNERS, identity
+
+from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.broker.deployment import broker_deployment
+from sealtrain.broker.serve import _chain_gate
+from sealtrain.chain.chainfile import ChainFile
+from sealtrain.chain.gate import opened_gate
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import ChainUnreachable, TrustInvalid
+
+
+def chain_file(*owners: str, url: str = "http://127.0.0.1:1/") -> ChainFile:
+    return ChainFile(
+        version=1,
+        chain_id=1,
+        rpc=(url,),
+        agree=1,
+        block="finalized",
+        max_age_seconds=60,
+        cache_seconds=0,
+        timeout_seconds=1,
+        contract="0x" + "11" * 20,
+        kind="owners",
+        code_hash="22" * 32,
+        implementation="none",
+        app_id="any",
+        kms="none",
+        owners={name: f"0x{number:040x}" for number, name in enumerate(owners, 1)},
+    )
+
+
+def consortium() -> Consortium:
+    owners = [identity(name).public for name in OWNERS]
+    return Consortium.found(name="three", owners=owners, approve=2)
+
+
+def test_a_broker_asks_the_contract_of_its_chain_file(tmp_path: Path) -> None:
+    path = tmp_path / "chain.yaml"
+    path.write_text(chain_file(*OWNERS).to_yaml())
+    config = config_of(tmp_path, chain=path)
+    with _chain_gate(config, consortium(), system_clock) as gate:
+        assert gate is not None
+        with pytest.raises(ChainUnreachable):
+            gate.allowed("11" * 20, "33" * 32)
+    with _chain_gate(config_of(tmp_path), consortium(), system_clock) as none:
+        assert none is None
+
+
+def test_a_chain_file_of_other_owners_keeps_a_broker_from_starting(tmp_path: Path) -> None:
+    path = tmp_path / "chain.yaml"
+    path.write_text(chain_file(OWNERS[0], "somebody-else").to_yaml())
+    with (
+        pytest.raises(TrustInvalid, match="does not have"),
+        _chain_gate(config_of(tmp_path, chain=path), consortium(), system_clock),
+    ):
+        pytest.fail("it started")
+
+
+def test_owners_who_pin_a_broker_pin_that_it_asks() -> None:
+    common = {"consortium_id": "11" * 32, "policy": b"policy", "key_provider_id": ""}
+    image = "registry.example/broker@sha256:" + "ab" * 32
+    for given in (None, image):
+        without = broker_deployment(**common, image=given)
+        asking = broker_deployment(**common, image=given, chain=b"chain file")
+        assert sha256_hex(b"chain file").encode() in asking
+        assert b"--chain" in asking
+        assert b"chain" not in without
+
+
+def test_who_waits_for_a_node_that_hangs_waits_once() -> None:
+    """Many guests at once share one failure instead of queueing for one each."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        chain = chain_file(*OWNERS, url=url)
+        failures: list[ChainUnreachable] = []
+        with opened_gate(chain, clock=system_clock, monotonic=time.monotonic) as gate:
+
+            def ask() -> None:
+                try:
+                    gate.allowed("11" * 20, "33" * 32)
+                except ChainUnreachable as error:
+                    failures.append(error)
+
+            askers = [threading.Thread(target=ask) for _ in range(8)]
+            begun = time.monotonic()
+            for one in askers:
+                one.start()
+            for one in askers:
+                one.join(30)
+            assert time.monotonic() - begun < 4
+    assert len(failures) == 8
+    assert len({id(one) for one in failures}) == 8
