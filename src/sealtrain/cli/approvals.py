@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.cli import log
+from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
+    from sealtrain.cli.brokers import AtEach
     from sealtrain.consortium.approvals import Tally
     from sealtrain.consortium.decisions import Decision
     from sealtrain.consortium.members import Consortium
@@ -25,7 +27,6 @@ Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
 StateFile = log.StateFile
-BrokerFile = Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def approve(
     deployment: Deployment,
     identity: IdentityFile,
-    broker: BrokerFile,
+    brokers: BrokerFiles,
     consortium: ConsortiumFile = Path("consortium.json"),
     dataset: Annotated[
         list[Path] | None, typer.Option(help="Your sealed datasets, pinned by root; repeat.")
@@ -83,14 +84,14 @@ def approve(
         signed_at=now,
         not_after=now + days * 86400,
     )
-    tally = _submit(decision, needs, identity, broker, members, state)
-    emit(as_json, tally.to_dict(), _tally_lines(tally))
+    told = _submit(decision, needs, identity, brokers, members, state)
+    _show(told, as_json)
 
 
 def revoke(
     deployment: Deployment,
     identity: IdentityFile,
-    broker: BrokerFile,
+    brokers: BrokerFiles,
     consortium: ConsortiumFile = Path("consortium.json"),
     state: StateFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
@@ -112,32 +113,36 @@ def revoke(
     decision = Decision.revoke(
         consortium_id=members.consortium_id, target=target, signed_at=system_clock()
     )
-    tally = _submit(decision, needs_of(lock.recipe), identity, broker, members, state)
+    told = _submit(decision, needs_of(lock.recipe), identity, brokers, members, state)
     say("keys already released stay released; running guests stop when their lease ends")
-    emit(as_json, tally.to_dict(), _tally_lines(tally))
+    _show(told, as_json)
 
 
 @approvals_app.command("status")
 def status(
     deployment: Deployment,
-    broker: BrokerFile,
+    brokers: BrokerFiles,
     consortium: ConsortiumFile = Path("consortium.json"),
     as_json: Json = False,
 ) -> None:
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
     from sealtrain.base.clock import system_clock
+    from sealtrain.cli.brokers import at_each
     from sealtrain.cli.connection import deployment_of
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.needs import needs_of
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
 
-    client = BrokerClient(load_pin(broker).url)
+    members = Consortium.load(consortium)
     lock, target = deployment_of(deployment)
-    tally = client.approvals_status(
-        target, Consortium.load(consortium), system_clock(), needs=needs_of(lock.recipe)
-    )
-    emit(as_json, tally.to_dict(), _tally_lines(tally))
+
+    def at(broker: Path) -> Tally:
+        with BrokerClient(load_pin(broker).url) as client:
+            needs = needs_of(lock.recipe)
+            return client.approvals_status(target, members, system_clock(), needs=needs)
+
+    _show(at_each(brokers, at), as_json)
 
 
 def review(lock: Lock, needs: Needs, before: Lock | None = None, *, quiet: bool) -> None:
@@ -173,32 +178,51 @@ def _submit(
     decision: Decision,
     needs: Needs,
     identity: Path,
-    broker: Path,
+    brokers: list[Path],
     consortium: Consortium,
     state: Path | None,
-) -> Tally:
-    """Sign a decision, hand it to the broker and count again from the signed decisions."""
+) -> AtEach[Tally]:
+    """Sign a decision, hand it to each broker and count again from the signed decisions."""
     from sealtrain.base.clock import system_clock
+    from sealtrain.cli.brokers import at_each, own_state
     from sealtrain.cli.connection import watched_ledger
     from sealtrain.consortium.decisions import sign_decision
     from sealtrain.keys.identity import Identity
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
 
+    own_state(state, brokers)
     signer = Identity.load(identity).signer
     envelope = sign_decision(decision, signer)
-    index = None
-    if decision.decision == "revoke":
-        # Nothing keeps an owner from stopping, whatever became of the ledger.
-        with BrokerClient(load_pin(broker).url, signer=signer) as client:
-            index = client.submit_decision(envelope)
-    with watched_ledger(broker, consortium, identity, state) as watch:
-        if index is None:
-            index = watch.client.submit_decision(envelope)
-        watch.recorded(index, envelope.to_bytes())
-        return watch.client.approvals_status(
-            decision.target, consortium, system_clock(), needs=needs
-        )
+
+    def at(broker: Path) -> Tally:
+        index = None
+        if decision.decision == "revoke":
+            # Nothing keeps an owner from stopping, whatever became of the ledger.
+            with BrokerClient(load_pin(broker).url, signer=signer) as client:
+                index = client.submit_decision(envelope)
+        with watched_ledger(broker, consortium, identity, state) as watch:
+            if index is None:
+                index = watch.client.submit_decision(envelope)
+            watch.recorded(index, envelope.to_bytes())
+            return watch.client.approvals_status(
+                decision.target, consortium, system_clock(), needs=needs
+            )
+
+    return at_each(brokers, at)
+
+
+def _show(told: AtEach[Tally], as_json: bool) -> None:
+    """The tally that is furthest behind, and each broker's where there are several."""
+    furthest = min(told.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
+    each = {url: tally.to_dict() for url, tally in told.done.items()}
+    lines = _tally_lines(furthest)
+    if len(each) + len(told.failed) > 1:
+        lines += [
+            f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in told.done.items()
+        ]
+    emit(as_json, furthest.to_dict() | {"brokers": each, "failed": list(told.failed)}, lines)
+    told.finish()
 
 
 def _tally_lines(tally: Tally) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.succession import SuccessionFile
     from sealtrain.consortium.witness import LedgerMemory
     from sealtrain.recipe.lock import Lock
     from sealtrain.records.checkpoint import Checkpoint
     from sealtrain.release.client import AttestedBroker, BrokerClient
 
-__all__ = ["Watch", "attested_broker", "deployment_of", "lock_of", "target_of", "watched_ledger"]
+__all__ = [
+    "Watch",
+    "attested_broker",
+    "attested_brokers",
+    "deployment_of",
+    "lock_of",
+    "target_of",
+    "watched_ledger",
+]
 
 _MAX_COMPOSE = 4 << 20
 
@@ -46,6 +55,16 @@ def deployment_of(deployment: Path) -> tuple[Lock, Target]:
         recipe_hash=lock.recipe_hash,
     )
     return lock, target
+
+
+def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[AttestedBroker]:
+    """Have every broker prove itself; all of them, since each gets what only it can open."""
+    attested = []
+    for path in broker_files:
+        client, one = attested_broker(path, deployment)
+        client.close()
+        attested.append(one)
+    return attested
 
 
 def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, AttestedBroker]:
@@ -92,7 +111,12 @@ class Watch:
 
 @contextmanager
 def watched_ledger(
-    broker_file: Path, consortium: Consortium, identity: Path, state: Path | None
+    broker_file: Path,
+    consortium: Consortium,
+    identity: Path,
+    state: Path | None,
+    *,
+    between: Sequence[SuccessionFile] = (),
 ) -> Iterator[Watch]:
     """See that a broker's ledger extends the one that was seen last, and remember the new one.
 
@@ -101,6 +125,7 @@ def watched_ledger(
         consortium: As the owner holds it.
         identity: The owner's identity file: signs what is handed in; the memory lies beside it.
         state: The memory, where it is elsewhere.
+        between: Successions of consortia that this owner missed, oldest first.
 
     Raises:
         LedgerInconsistent: The ledger is shorter than it was, rewritten or forked.
@@ -128,5 +153,6 @@ def watched_ledger(
             consortium,
             attest=lambda: attested_ledger_key(client, pin, consortium, now=now),
             now=now,
+            between=between,
         )
         yield Watch(client=client, kept=kept, consortium=consortium, before=before)

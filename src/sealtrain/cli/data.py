@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold
 from sealtrain.cli.log import StateFile
 from sealtrain.cli.output import Json, emit, progress_bytes, say
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.client import BrokerClient
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.stanza import Stanza
 
@@ -37,7 +37,8 @@ def seal(
     name: Annotated[str, typer.Option(help="Name of the dataset, as the recipe calls it.")],
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")],
-    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    brokers: BrokerFiles,
+    threshold: Threshold = None,
     out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
     layout: Annotated[
         str, typer.Option(help="auto, arrow (tables, fast to train on) or raw (bytes as they are).")
@@ -66,12 +67,15 @@ def seal(
         bool, typer.Option(help="Keep per-record commitments ('was my record in?').")
     ] = False,
     register_: Annotated[
-        bool, typer.Option("--register/--no-register", help="Tell the broker of the dataset.")
+        bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")
     ] = True,
     state: StateFile = None,
     as_json: Json = False,
 ) -> None:
     """Seal data for one locked recipe. Only ciphertext is written.
+
+    One broker gets the data key whole. Several get a share each, and --threshold of them open the
+    data together; none alone can.
 
     A model that training sealed to you is opened in memory, and sealed for a recipe of phase
     evaluate: its folder is the source.
@@ -80,9 +84,11 @@ def seal(
     """
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import read_bounded
-    from sealtrain.cli.connection import attested_broker
+    from sealtrain.cli.brokers import own_state, register_dataset
+    from sealtrain.cli.connection import attested_brokers
     from sealtrain.consortium.datasets import sign_dataset
     from sealtrain.keys.identity import Identity
+    from sealtrain.release.wrapping import check_brokers, wrap_for_brokers
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
     from sealtrain.sealing.hpke import HpkePublicKey
     from sealtrain.sealing.stanza import (
@@ -90,25 +96,31 @@ def seal(
         find_stanza,
         unwrap_for_owner,
         wrap_for_owner,
-        wrap_for_recipe,
     )
     from sealtrain.sealing.tabular.tokens import TokenShards
     from sealtrain.sealing.trainedmodel import is_trained_model, trained_model
 
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
-    client, attested = attested_broker(broker, deployment)
+    own_state(state, brokers)
+    attested = attested_brokers(brokers, deployment)
+    check_brokers(attested, threshold)
     me = owner.public
     binding = RecipeBinding(
-        app_id=attested.app_id, compose_hash=attested.compose_hash, owner_id=me.owner_id
+        app_id=attested[0].app_id, compose_hash=attested[0].compose_hash, owner_id=me.owner_id
     )
-    recipe_key = HpkePublicKey(attested.key_of(me.name))
     owner_key = HpkePublicKey(me.sealing_bytes)
 
     def stanzas(data_key: DataKey, dataset_id: str) -> tuple[Stanza, ...]:
         return (
             wrap_for_owner(data_key, dataset_id=dataset_id, owner_id=me.owner_id, public=owner_key),
-            wrap_for_recipe(data_key, dataset_id=dataset_id, binding=binding, public=recipe_key),
+            *wrap_for_brokers(
+                data_key,
+                dataset_id=dataset_id,
+                owner=me,
+                brokers=attested,
+                threshold=threshold,
+            ),
         )
 
     def unwrap(dataset_id: str, found: Sequence[Stanza]) -> DataKey:
@@ -144,19 +156,23 @@ def seal(
             commitments=commitments,
             progress=advance,
         )
+    registered: AtEach[None] = AtEach()
     if register_:
         envelope = read_bounded(target / "dataset.json", _MAX_COMPOSE)
-        _register(client, envelope, broker, deployment, identity, state)
+        registered = register_dataset(envelope, brokers, deployment, identity, state)
+    simulated = any(one.simulated for one in attested)
     emit(
         as_json,
         {
             "dataset_id": description.dataset_id,
             "name": name,
+            "registered": list(registered.done),
+            "failed": list(registered.failed),
             "owner": me.name,
             "root": description.root,
             "records": description.records,
             "shards": len(description.shards),
-            "simulated": attested.simulated,
+            "simulated": simulated,
             "folder": str(target),
         },
         [
@@ -166,8 +182,9 @@ def seal(
             f"records  {description.records}",
         ],
     )
-    if attested.simulated:
-        say("SIMULATED — NOT ATTESTED: the broker's evidence comes from a simulator")
+    if simulated:
+        say("SIMULATED — NOT ATTESTED: the brokers' evidence comes from a simulator")
+    registered.finish()
 
 
 def open_sealed(
@@ -200,12 +217,15 @@ def rewrap(
     sealed: Annotated[Path, typer.Argument(help="Your sealed dataset folder.")],
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     drop: Annotated[
-        list[str] | None, typer.Option(help="Drop stanzas of this kind: recipe.")
+        list[str] | None, typer.Option(help="Drop stanzas of this kind: recipe or share; repeat.")
     ] = None,
     deployment: Annotated[
         Path | None, typer.Option(help="app-compose.json of another recipe to add.")
     ] = None,
-    broker: Annotated[Path | None, typer.Option(help="Broker file of its broker.")] = None,
+    brokers: Annotated[
+        list[Path] | None, typer.Option("--broker", help="Broker file of its broker; repeat.")
+    ] = None,
+    threshold: Threshold = None,
     former: Annotated[
         Path | None, typer.Option(help="Your identity file before your keys were rotated.")
     ] = None,
@@ -220,7 +240,8 @@ def rewrap(
     """
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import atomic_write
-    from sealtrain.cli.connection import attested_broker
+    from sealtrain.cli.brokers import own_state, register_dataset
+    from sealtrain.cli.connection import attested_brokers
     from sealtrain.cli.rotation import rotated
     from sealtrain.consortium.datasets import (
         load_dataset_manifest,
@@ -229,18 +250,18 @@ def rewrap(
     )
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
+    from sealtrain.release.wrapping import wrap_for_brokers
     from sealtrain.sealing.dataset import read_stanzas
     from sealtrain.sealing.dataset import rewrap as rewrap_dataset
-    from sealtrain.sealing.hpke import HpkePublicKey
-    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_recipe
 
-    if set(drop or ()) - {"recipe"}:
+    if set(drop or ()) - {"recipe", "share"}:
         raise UsageError(
-            "only recipe stanzas can be dropped", got=drop, expected="recipe",
+            "only brokers' stanzas can be dropped", got=drop, expected="recipe or share",
             hint="without your own stanza nobody could open the data again",
         )  # fmt: skip
-    if deployment is not None and broker is None:
-        raise UsageError("--deployment needs --broker")
+    if (deployment is None) != (not brokers):
+        raise UsageError("--deployment and --broker belong together")
+    own_state(state, brokers or ())
     me = Identity.load(identity)
     if former is not None:
         rotated(sealed, Identity.load(former), me)
@@ -248,35 +269,42 @@ def rewrap(
     key = own_key(sealed, me)
     dataset_id, stanzas = read_stanzas(sealed)
     dropped = [stanza for stanza in stanzas if stanza.kind in (drop or ())]
-    if deployment is None or broker is None:
+    added: tuple[Stanza, ...] = ()
+    registered: AtEach[None] = AtEach()
+    if deployment is None or not brokers:
         rewrap_dataset(sealed, data_key=key, drop=dropped)
-        added = 0
     else:
-        client, attested = attested_broker(broker, deployment)
-        binding = RecipeBinding(
-            app_id=attested.app_id,
-            compose_hash=attested.compose_hash,
-            owner_id=me.public.owner_id,
+        attested = attested_brokers(brokers, deployment)
+        added = wrap_for_brokers(
+            key,
+            dataset_id=dataset_id,
+            owner=me.public,
+            brokers=attested,
+            threshold=threshold,
         )
-        public = HpkePublicKey(attested.key_of(me.public.name))
-        stanza = wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=public)
-        rewrap_dataset(sealed, data_key=key, add=[stanza], drop=dropped)
+        rewrap_dataset(sealed, data_key=key, add=added, drop=dropped)
         manifest = reissue_dataset(
             read_dataset_envelope(sealed),
             me.signer,
-            app_id=attested.app_id,
-            compose_hash=attested.compose_hash,
+            app_id=attested[0].app_id,
+            compose_hash=attested[0].compose_hash,
             sealed_at=to_rfc3339(system_clock()),
         )
         atomic_write(sealed / "dataset.json", manifest.to_bytes(), overwrite=True)
-        _register(client, manifest.to_bytes(), broker, deployment, identity, state)
-        added = 1
+        registered = register_dataset(manifest.to_bytes(), brokers, deployment, identity, state)
     say("note: keys already released stay released; seal again under a new key to revoke them")
     emit(
         as_json,
-        {"dataset_id": dataset_id, "added": added, "dropped": len(dropped)},
-        [f"dataset  {dataset_id}", f"stanzas  +{added} -{len(dropped)}"],
+        {
+            "dataset_id": dataset_id,
+            "added": len(added),
+            "dropped": len(dropped),
+            "registered": list(registered.done),
+            "failed": list(registered.failed),
+        },
+        [f"dataset  {dataset_id}", f"stanzas  +{len(added)} -{len(dropped)}"],
     )
+    registered.finish()
 
 
 def inspect(
@@ -353,23 +381,6 @@ def own_key(folder: Path, me: Identity) -> DataKey:
     dataset_id, stanzas = read_stanzas(folder)
     stanza = find_stanza(stanzas, kind="owner", recipient=owner_id)
     return unwrap_for_owner(stanza, dataset_id=dataset_id, owner_id=owner_id, private=me.sealing)
-
-
-def _register(
-    client: BrokerClient,
-    envelope: bytes,
-    broker: Path,
-    deployment: Path,
-    identity: Path,
-    state: Path | None,
-) -> None:
-    """Register a dataset at a broker whose ledger extends the one seen last."""
-    from sealtrain.cli.connection import lock_of, watched_ledger
-
-    with client:
-        members = client.consortium(lock_of(deployment).consortium_id)
-    with watched_ledger(broker, members, identity, state) as watch:
-        watch.recorded(watch.client.register_dataset(envelope), envelope)
 
 
 def _size_of(source: Path) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, progress_items, say, table
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def show(
 
 @app.command()
 def witness(
-    broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
+    brokers: BrokerFiles,
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     consortium: ConsortiumFile = Path("consortium.json"),
     state: StateFile = None,
@@ -76,43 +77,53 @@ def witness(
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """See that the ledger only grew since last time, and cosign it.
+    """See that the ledger of each broker only grew since last time, and cosign it.
 
     A ledger that is shorter than it was, rewritten or forked is refused, and both signed
     checkpoints are kept beside the state file. Run it daily, and whenever something was approved.
     """
     from sealtrain.base.clock import system_clock
+    from sealtrain.cli.brokers import at_each, own_state
     from sealtrain.cli.connection import watched_ledger
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
     from sealtrain.release.watch import cosign_newest, witnessed
 
+    own_state(state, brokers)
     members = Consortium.load(consortium)
     owner = Identity.load(identity)
     members.owner(owner.name)
-    with watched_ledger(broker, members, identity, state) as watch:
-        before = watch.before
-        cosign_newest(
-            watch.client, watch.kept, owner=owner.name, signer=owner.signer, now=system_clock()
-        )
-        own = watch.kept.checkpoint
-        found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))
-    if own is None:
-        raise AssertionError("a watched ledger has a checkpoint")
-    emit(
-        as_json,
-        {
+
+    def at(broker: Path) -> dict[str, Any]:
+        with watched_ledger(broker, members, identity, state) as watch:
+            cosign_newest(
+                watch.client, watch.kept, owner=owner.name, signer=owner.signer, now=system_clock()
+            )
+            own, before = watch.kept.checkpoint, watch.before
+            found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))
+        if own is None:
+            raise AssertionError("a watched ledger has a checkpoint")
+        return {
             "size": own.size,
             "root": own.root,
             "before": None if before is None else before.size,
             "witnessed": {"size": found.checkpoint.size, "by": sorted(found.times)},
-        },
-        [
-            f"size       {own.size} entries" + (f" (was {before.size})" if before else ""),
-            f"root       {own.root}",
-            f"witnessed  {found.checkpoint.size} entries by {', '.join(sorted(found.times))}",
-        ],
-    )
+        }
+
+    seen = at_each(brokers, at)
+    lines: list[str] = []
+    for url, one in seen.done.items():
+        was = "" if one["before"] is None else f" (was {one['before']})"
+        cosigned = one["witnessed"]
+        lines += [
+            *([f"broker     {url}"] if len(brokers) > 1 else []),
+            f"size       {one['size']} entries{was}",
+            f"root       {one['root']}",
+            f"witnessed  {cosigned['size']} entries by {', '.join(cosigned['by'])}",
+        ]
+    first = next(iter(seen.done.values()))
+    emit(as_json, first | {"brokers": seen.done, "failed": list(seen.failed)}, lines)
+    seen.finish()
 
 
 @app.command()
@@ -122,8 +133,11 @@ def audit(
         Path | None, typer.Option(help="Broker file: audit what the broker serves.")
     ] = None,
     database: Annotated[
-        Path | None,
-        typer.Option(help="ledger.sqlite: audit the file; broker.sqlite beside it is read too."),
+        str | None,
+        typer.Option(
+            help="ledger.sqlite: audit the file; broker.sqlite beside it is read too. Or a "
+            "PostgreSQL database, as of broker serve."
+        ),
     ] = None,
     state: Annotated[
         Path | None,
@@ -227,16 +241,18 @@ def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
 
 
 def _audit_database(
-    database: Path, members: Consortium, key: bytes, notes: list[str], *, shown: bool
+    database: str, members: Consortium, key: bytes, notes: list[str], *, shown: bool
 ) -> AuditReport:
-    from sealtrain.consortium.ledger_file import audit_file, entries_in
+    from sealtrain.broker.address import DATABASE, database_of, is_address
+    from sealtrain.consortium.ledger_file import audit_stored, entries_in
     from sealtrain.records.ed25519 import key_id
     from sealtrain.release.transcript import ledger_origin
 
-    beside = database.with_name("broker.sqlite")
+    place = database_of(database) if is_address(database) else Path(database)
+    beside = place.with_name(DATABASE) if isinstance(place, Path) else place
     references: References | None = None
     problem = None
-    if beside.is_file():
+    if not isinstance(beside, Path) or beside.is_file():
         from sealtrain.broker.audited import read_beside
 
         read = read_beside(beside)
@@ -248,8 +264,8 @@ def _audit_database(
     if problem is not None:
         auditor.found("database", problem)
     meta = {"origin": ledger_origin(members.consortium_id), "key_id": key_id(key)}
-    with progress_items("auditing", entries_in(database), shown=shown) as advance:
-        audit_file(database, auditor, meta, advance)
+    with progress_items("auditing", entries_in(place), shown=shown) as advance:
+        audit_stored(place, auditor, meta, advance)
     return auditor.finish(references)
 
 

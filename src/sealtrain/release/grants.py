@@ -1,4 +1,4 @@
-"""Keys of one run that several brokers lent, and until when enough of them do."""
+"""Keys of one run: what is wanted, what brokers' parts come to, and until when enough lend it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,63 @@ from dataclasses import dataclass, replace
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import AnswerInvalid, SealtrainError, UsageError
 from sealtrain.keys.shares import join_key
+from sealtrain.release.attested import AttestedBroker
 from sealtrain.release.grant import Grant, Receipted
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Permit
+from sealtrain.sealing.stanza import RecipeBinding, ShareBinding, Stanza
 
-__all__ = ["Grants", "Part", "Whole", "whole_of"]
+__all__ = ["Grants", "Part", "Wanted", "Whole", "whole_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A dataset whose key a run needs, and every stanza of it that is for a broker."""
+
+    dataset_id: str
+    root: str
+    owner: str
+    owner_id: str
+    stanzas: tuple[Stanza, ...]
+
+    def stanza_for(self, broker: AttestedBroker) -> Stanza | None:
+        """The stanza that this broker can open for the recipe it was asked about."""
+        whole = RecipeBinding(broker.app_id, broker.compose_hash, self.owner_id)
+        share = ShareBinding.of(whole, broker.broker_id)
+        named = {("share", share.recipient), ("recipe", whole.recipient)}
+        fitting = [one for one in self.stanzas if (one.kind, one.recipient) in named]
+        return max(fitting, key=lambda one: one.kind, default=None)
+
+    def wrong_part(self, url: str) -> AnswerInvalid:
+        """The error that names a broker which handed out another part than it was given."""
+        return AnswerInvalid(
+            f"the broker at {url} handed out another part of the key than its owner gave it",
+            check="share",
+            owner=self.owner,
+            got=f"a share of {self.dataset_id} that the others' digests do not name",
+            hint="its operator is mistaken or lies; the owner seals again without this broker",
+        )
+
+    def not_whole(self, got: int, needed: int) -> SealtrainError:
+        """The error for too few parts, or parts of which too few belong together."""
+        if got >= needed:
+            return AnswerInvalid(
+                "too few of the brokers' shares of a key belong together",
+                check="share",
+                owner=self.owner,
+                got=f"{got} shares of {self.dataset_id}",
+                expected=f"{needed} of one sealing",
+                hint="the owner seals again; whoever altered a share cannot be told from here",
+            )
+        return UsageError(
+            "too few brokers were asked for a dataset",
+            check="brokers",
+            owner=self.owner,
+            got=f"{got} for {self.dataset_id}",
+            expected=f"{needed}",
+            hint="give --broker once for each broker that the dataset is sealed to",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from sealtrain.base.clock import Clock
 from sealtrain.consortium.decisions import Target, verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
-    AnswerInvalid,
     RunMismatch,
     SealtrainError,
     Unreachable,
@@ -35,12 +34,12 @@ from sealtrain.records.dsse import Envelope
 from sealtrain.release.api import BrokerClient
 from sealtrain.release.attested import AttestedBroker, fetch_keys
 from sealtrain.release.grant import Collect, Grant, obtain, renew
-from sealtrain.release.grants import Grants, Part, Whole, whole_of
+from sealtrain.release.grants import Grants, Part, Wanted, Whole, whole_of
 from sealtrain.release.pin import BrokerPin
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.stanza import RecipeBinding, ShareBinding, Stanza
+from sealtrain.sealing.stanza import Stanza
 
-__all__ = ["Quorum", "Told", "Wanted"]
+__all__ = ["Quorum", "Told"]
 
 Told = Callable[[str, SealtrainError], None]
 """Hears of a broker, by URL, that did not help, and why."""
@@ -57,25 +56,6 @@ class Seat:
 
     client: BrokerClient
     broker: AttestedBroker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A dataset whose key a run needs, and every stanza of it that is for a broker."""
-
-    dataset_id: str
-    root: str
-    owner: str
-    owner_id: str
-    stanzas: tuple[Stanza, ...]
-
-    def stanza_for(self, broker: AttestedBroker) -> Stanza | None:
-        """The stanza that this broker can open for the recipe it was asked about."""
-        whole = RecipeBinding(broker.app_id, broker.compose_hash, self.owner_id)
-        share = ShareBinding.of(whole, broker.broker_id)
-        named = {("share", share.recipient), ("recipe", whole.recipient)}
-        fitting = [one for one in self.stanzas if (one.kind, one.recipient) in named]
-        return max(fitting, key=lambda one: one.kind, default=None)
 
 
 class Quorum:
@@ -268,6 +248,8 @@ class Quorum:
                 for url, (broker, ids) in listed.items()
                 if one.dataset_id in ids and (stanza := one.stanza_for(broker)) is not None
             }
+            if not stanzas and misses:
+                raise _worst(misses)  # who has it is among those that did not answer
             # Nobody has it: the brokers say why, and their ledgers keep that they were asked.
             for url in stanzas or listed:
                 stanza = stanzas.get(url) or one.stanzas[0]
@@ -293,9 +275,9 @@ class Quorum:
             }
             found = whole[one.dataset_id] = whole_of(parts)
             for url in found.wrong:
-                misses[url] = self._tell(url, _wrong_part(one, url))
+                misses[url] = self._tell(url, one.wrong_part(url))
             if found.key is None:
-                raise _worst(misses) if misses else _too_few(one, len(parts), found.needed)
+                raise _worst(misses) if misses else one.not_whole(len(parts), found.needed)
             data_keys[one.dataset_id] = found.key
         return Grants(
             data_keys=data_keys,
@@ -357,27 +339,6 @@ def _worst(misses: dict[str, SealtrainError]) -> SealtrainError:
     """What to raise: a refusal says more than silence."""
     refused = (why for why in misses.values() if not isinstance(why, Unreachable))
     return next(refused, None) or next(iter(misses.values()))
-
-
-def _wrong_part(dataset: Wanted, url: str) -> AnswerInvalid:
-    return AnswerInvalid(
-        f"the broker at {url} handed out another part of the key than its owner gave it",
-        check="share",
-        owner=dataset.owner,
-        got=f"a share of {dataset.dataset_id} that the others' digests do not name",
-        hint="its operator is mistaken or lies; the owner seals again without this broker",
-    )
-
-
-def _too_few(dataset: Wanted, got: int, needed: int) -> UsageError:
-    return UsageError(
-        "too few brokers were asked for a dataset",
-        check="brokers",
-        owner=dataset.owner,
-        got=f"{got} for {dataset.dataset_id}",
-        expected=f"{needed}",
-        hint="give --broker once for each broker that the dataset is sealed to",
-    )
 
 
 def _place(

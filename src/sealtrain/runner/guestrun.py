@@ -332,7 +332,7 @@ class GuestRun:
 
     def _obtained(self, *, resuming: bool) -> Grants:
         """The keys of the run, lent until the lease ends."""
-        from sealtrain.release.quorum import Wanted
+        from sealtrain.release.grants import Wanted
 
         asked = self.lease.moment()
         grants = self.quorum.obtain(

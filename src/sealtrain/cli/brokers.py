@@ -1,0 +1,111 @@
+"""The same at each of several brokers: one that fails keeps nobody from telling the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+
+import typer
+
+from sealtrain.cli.output import say
+
+if TYPE_CHECKING:
+    from sealtrain.errors import SealtrainError
+
+__all__ = ["AtEach", "BrokerFiles", "Threshold", "at_each", "own_state", "register_dataset"]
+
+BrokerFiles = Annotated[
+    list[Path],
+    typer.Option("--broker", help="Broker file (made by: sealtrain broker pin); repeat for each."),
+]
+Threshold = Annotated[
+    int | None,
+    typer.Option(min=2, max=16, help="So many of several brokers open the data: more than half."),
+]
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class AtEach(Generic[Answer]):
+    """What each broker answered, by URL, and which did not."""
+
+    done: dict[str, Answer] = field(default_factory=dict)
+    failed: dict[str, SealtrainError] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> SealtrainError | None:
+        """The first refusal, or else the first silence; ``None`` if every broker answered."""
+        from sealtrain.errors import Unreachable
+
+        refused = (one for one in self.failed.values() if not isinstance(one, Unreachable))
+        return next(refused, None) or next(iter(self.failed.values()), None)
+
+    def finish(self) -> None:
+        """Exit by the worst failure, 4 for a silence. Call it when the answers were shown."""
+        if self.worst is not None:
+            raise typer.Exit(self.worst.exit_code)
+
+
+def at_each(brokers: Sequence[Path], act: Callable[[Path], Answer]) -> AtEach[Answer]:
+    """Act at every broker, one after the other, and say which failed.
+
+    Raises:
+        SealtrainError: None answered: the first refusal, or else the first silence.
+    """
+    from sealtrain.errors import SealtrainError
+    from sealtrain.release.pin import load_pin
+
+    answers: AtEach[Answer] = AtEach()
+    for path in brokers:
+        url = load_pin(path).url
+        try:
+            answers.done[url] = act(path)
+        except SealtrainError as error:
+            answers.failed[url] = error
+    if answers.worst is not None and not answers.done:
+        raise answers.worst
+    for url, why in answers.failed.items():
+        say(f"broker {url} failed: {why.code}: {why.message}")
+    return answers
+
+
+def own_state(state: Path | None, brokers: Sequence[Path]) -> None:
+    """Return if one memory file may serve these brokers.
+
+    Raises:
+        UsageError: One file for several ledgers.
+    """
+    from sealtrain.errors import UsageError
+
+    if state is not None and len(brokers) > 1:
+        raise UsageError(
+            "each broker has a ledger of its own",
+            check="--state",
+            got=f"one file for {len(brokers)} brokers",
+            hint="leave --state out, or run the command once for each broker",
+        )
+
+
+def register_dataset(
+    envelope: bytes,
+    brokers: list[Path],
+    deployment: Path,
+    identity: Path,
+    state: Path | None,
+) -> AtEach[None]:
+    """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
+    from sealtrain.cli.connection import lock_of, watched_ledger
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    consortium_id = lock_of(deployment).consortium_id
+
+    def at(broker: Path) -> None:
+        with BrokerClient(load_pin(broker).url) as client:
+            members = client.consortium(consortium_id)
+        with watched_ledger(broker, members, identity, state) as watch:
+            watch.recorded(watch.client.register_dataset(envelope), envelope)
+
+    return at_each(brokers, at)

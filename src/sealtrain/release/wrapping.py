@@ -1,0 +1,84 @@
+"""Wrap a data key for the brokers of one recipe: one gets it whole, several get a share each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from sealtrain.errors import UsageError
+from sealtrain.keys.shares import split_key
+from sealtrain.records.identity import PublicIdentity
+from sealtrain.release.attested import AttestedBroker
+from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import (
+    RecipeBinding,
+    ShareBinding,
+    Stanza,
+    wrap_for_recipe,
+    wrap_share,
+)
+
+__all__ = ["check_brokers", "wrap_for_brokers"]
+
+
+def check_brokers(brokers: Sequence[AttestedBroker], threshold: int | None) -> None:
+    """Return if a key can be wrapped for these brokers so.
+
+    Raises:
+        UsageError: No broker, one twice, no threshold for several or one for a single broker.
+    """
+    if len({one.broker_id for one in brokers}) != len(brokers) or not brokers:
+        raise UsageError(
+            "each broker is named once",
+            check="brokers",
+            got=", ".join(one.broker_id[:16] for one in brokers) or "none",
+            hint="two broker files of one broker make no second broker",
+        )
+    if (threshold is None) != (len(brokers) == 1):
+        raise UsageError(
+            "how many of the brokers must agree?" if threshold is None else "one broker agrees",
+            check="threshold",
+            got=threshold,
+            expected="--threshold K for several brokers, and none for one",
+        )
+
+
+def wrap_for_brokers(
+    key: DataKey,
+    *,
+    dataset_id: str,
+    owner: PublicIdentity,
+    brokers: Sequence[AttestedBroker],
+    threshold: int | None,
+    random: Randomness = os.urandom,
+) -> tuple[Stanza, ...]:
+    """The stanzas that let brokers release a dataset for the recipe they were asked about.
+
+    Args:
+        key: The dataset's data key.
+        dataset_id: 32 hex digits.
+        owner: Whose dataset it is.
+        brokers: What they proved, all for one recipe.
+        threshold: How many of several brokers give the key back; ``None`` for a single one.
+        random: Source of the identifier that shares have in common.
+
+    Raises:
+        UsageError: As ``check_brokers``, or not more than half of the brokers are needed.
+        ApprovalUnknown: A broker does not serve this owner.
+    """
+    check_brokers(brokers, threshold)
+    publics = [HpkePublicKey(one.key_of(owner.name)) for one in brokers]
+    binding = RecipeBinding(brokers[0].app_id, brokers[0].compose_hash, owner.owner_id)
+    if threshold is None:
+        return (wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=publics[0]),)
+    shares = split_key(key, threshold=threshold, count=len(brokers), random=random)
+    return tuple(
+        wrap_share(
+            share,
+            dataset_id=dataset_id,
+            binding=ShareBinding.of(binding, one.broker_id),
+            public=public,
+        )
+        for one, public, share in zip(brokers, publics, shares, strict=True)
+    )
