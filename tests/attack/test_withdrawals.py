@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,42 @@ def test_registering_it_again_is_refused_also_for_another_recipe(world: ReleaseW
     again = world.seal(C, locked=other, dataset_id=world.sealed[C].dataset_id)
     with pytest.raises(DatasetWithdrawn):
         world.register(again)
+    assert audited(world).holds
+
+
+def test_of_simultaneous_releases_none_comes_after_the_withdrawal(world: ReleaseWorld) -> None:
+    grant = world.obtain()
+    together = threading.Barrier(5)
+    outcomes: list[str] = []
+
+    def insist(act: Callable[[], object], word: str) -> None:
+        together.wait(20)
+        try:
+            act()
+            outcomes.append(word)
+        except DatasetWithdrawn:
+            outcomes.append("withdrawn")
+
+    threads = [
+        threading.Thread(target=insist, args=(act, word))
+        for act, word in (
+            (world.obtain, "release"),
+            (world.obtain, "release"),
+            (lambda: renewed(world, grant), "renewal"),
+            (lambda: renewed(world, grant), "renewal"),
+        )
+    ]
+    for thread in threads:
+        thread.start()
+    together.wait(20)
+    withdraw(world, C)
+    for thread in threads:
+        thread.join(60)
+    kinds = world.kinds()
+    after = kinds[kinds.index("withdrawal") :]
+    assert len(outcomes) == 4
+    assert {"release", "renewal"}.isdisjoint(after)
+    assert kinds.count("release") == 1 + outcomes.count("release")
     assert audited(world).holds
 
 

@@ -254,6 +254,29 @@ def test_a_broker_with_another_root_is_followed_when_the_owners_say_so(people: P
     assert people.witness(B, "second-consortium.json")["size"] >= 1
 
 
+def test_a_memory_follows_over_a_step_that_was_missed(people: People) -> None:
+    people.follow("An owner's keys are lost, stolen or due to be changed")
+    identities = ["--identity", f"{A}.identity.json", "--consortium", "successor.json"]
+    people.run("consortium", "propose", "--revoke", "2", "--out", "third.json", *identities)
+    people.run(
+        "consortium", "sign", "third.json", "--consortium", "successor.json",
+        "--identity", f"{B}.identity.json",
+    )  # fmt: skip
+    people.run(
+        "consortium", "succeed", "third.json", "--consortium", "successor.json",
+        "--out", "third-consortium.json",
+    )  # fmt: skip
+    people.serve(consortium="third-consortium.json", succeeds="third.json", state="third")
+    mine = [
+        "--broker", "broker.yaml", "--consortium", "third-consortium.json",
+        "--identity", f"{B}.identity.json",
+    ]  # fmt: skip
+    people.refused(SignatureInvalid, "log", "witness", *mine)
+    people.refused(SignatureInvalid, "consortium", "follow", "third.json", *mine)
+    people.run("consortium", "follow", "succession.json", *mine)
+    assert people.run("log", "witness", *mine)["before"] >= 1
+
+
 def test_a_successor_that_shows_no_succession_is_followed_by_nobody(people: People) -> None:
     for words in commands("A broker's root secret is lost"):
         if words[0] == "broker":

@@ -7,6 +7,7 @@ memories follow; the predecessor's broker records it and from then on lets nothi
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,7 +20,9 @@ from sealtrain.errors import ConfigError, ConsortiumMismatch
 
 __all__ = ["Successions", "begin_ledger"]
 
-ENTRY_KIND = "succession"
+ENTRY_KIND: Final = "succession"
+# Built once: asked with every release and renewal (see ``broker.statements``).
+_RECORDED: Final = sa.select(successions).limit(1)
 
 
 class Successions:
@@ -30,7 +33,7 @@ class Successions:
 
     def recorded(self) -> tuple[str, str, int] | None:
         """What took this consortium's place: its id, the digest of the envelope, its entry."""
-        row = self._connection.execute(sa.select(successions).limit(1)).one_or_none()
+        row = self._connection.execute(_RECORDED).one_or_none()
         return None if row is None else (row.successor_id, row.digest, int(row.ledger_index))
 
     def add(self, successor_id: str, digest: str, *, ledger_index: int) -> None:

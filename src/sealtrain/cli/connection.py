@@ -17,15 +17,7 @@ if TYPE_CHECKING:
     from sealtrain.records.checkpoint import Checkpoint
     from sealtrain.release.client import AttestedBroker, BrokerClient
 
-__all__ = [
-    "Watch",
-    "attested_broker",
-    "attested_brokers",
-    "deployment_of",
-    "lock_of",
-    "target_of",
-    "watched_ledger",
-]
+__all__ = ["Watch", "attested_broker", "deployment_of", "lock_of", "target_of", "watched_ledger"]
 
 _MAX_COMPOSE = 4 << 20
 
@@ -55,16 +47,6 @@ def deployment_of(deployment: Path) -> tuple[Lock, Target]:
         recipe_hash=lock.recipe_hash,
     )
     return lock, target
-
-
-def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[AttestedBroker]:
-    """Have every broker prove itself; all of them, since each gets what only it can open."""
-    attested = []
-    for path in broker_files:
-        client, one = attested_broker(path, deployment)
-        client.close()
-        attested.append(one)
-    return attested
 
 
 def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, AttestedBroker]:

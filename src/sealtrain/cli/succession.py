@@ -1,4 +1,4 @@
-"""``consortium propose``, ``sign``, ``verify``, ``succeed``: another consortium in its place."""
+"""``consortium propose``, ``sign``, ``verify``, ``succeed``, ``follow``: another in its place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Brokers = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add this noun's commands to ``consortium``."""
-    for command in (propose, sign, verify, succeed):
+    for command in (propose, sign, verify, succeed, follow):
         app.command()(command)
 
 
@@ -216,6 +216,37 @@ def succeed(
     if failed:
         unreachable = all(isinstance(error, Unreachable) for error in failed)
         raise typer.Exit(4 if unreachable else failed[0].exit_code)
+
+
+def follow(
+    succession: Annotated[
+        list[Path], typer.Argument(help="Succession files you missed, oldest first.")
+    ],
+    identity: IdentityFile,
+    broker: Annotated[Path, typer.Option(help="Broker file of the consortium in force.")],
+    consortium: ConsortiumFile = Path("consortium.json"),
+    state: StateFile = None,
+    as_json: Json = False,
+) -> None:
+    """Take your memory of a ledger along over successions that you did not see happen.
+
+    One step is followed by every command that looks at the ledger; this is for more than one.
+    """
+    from sealtrain.cli.connection import watched_ledger
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.succession import SuccessionFile
+
+    members = Consortium.load(consortium)
+    files = [SuccessionFile.load(path) for path in succession]
+    with watched_ledger(broker, members, identity, state, between=files) as watch:
+        own = watch.kept.checkpoint
+    if own is None:
+        raise AssertionError("a watched ledger has a checkpoint")
+    emit(
+        as_json,
+        {"origin": own.origin, "size": own.size, "root": own.root},
+        [f"origin  {own.origin}", f"size    {own.size} entries", f"root    {own.root}"],
+    )
 
 
 def _amended(

@@ -7,16 +7,18 @@ the new ledger's first entry is a succession that
 2. names the consortium the owner holds as successor, and the remembered one as predecessor,
 3. was signed by enough of the predecessor's owners and put in force in time, and
 4. does not contradict the checkpoint that was remembered.
+
+Who missed a step gives its file: successions between the remembered consortium and the predecessor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.ledger import verify_extension, verify_proof
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.succession import Succession, verify_succession
+from sealtrain.consortium.succession import Succession, SuccessionFile, verify_succession
 from sealtrain.consortium.witness import LedgerMemory
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.records.checkpoint import Checkpoint, verify_checkpoint
@@ -33,6 +35,7 @@ def follow(
     consortium: Consortium,
     *,
     attest: Callable[[], bytes],
+    between: Sequence[SuccessionFile] = (),
 ) -> Checkpoint:
     """Remember the successor's ledger in the place of the one remembered.
 
@@ -41,6 +44,7 @@ def follow(
         kept: The owner's memory, of the predecessor's ledger.
         consortium: The successor, as the owner holds it.
         attest: Gives the ledger's key from the broker's evidence.
+        between: Successions whose ledgers the owner never looked at, oldest first.
 
     Raises:
         SignatureInvalid: The ledger follows no other, or another one than the remembered.
@@ -66,8 +70,14 @@ def follow(
     if proof.index != 0 or entry["kind"] != "succession" or not isinstance(body, dict):
         raise _stranger(before.origin, origin)
     predecessor = Consortium.from_dict(body.get("predecessor"))
-    if ledger_origin(predecessor.consortium_id) != before.origin:
-        raise _stranger(before.origin, origin)
+    reached = before.origin
+    for one in between:
+        step = one.verified()
+        if ledger_origin(step.predecessor.consortium_id) == reached:
+            saw_the_same(step, before, kept.public_key or b"")
+            reached = ledger_origin(step.successor.consortium_id)
+    if ledger_origin(predecessor.consortium_id) != reached:
+        raise _stranger(reached, ledger_origin(predecessor.consortium_id))
     found = verify_succession(Envelope.from_dict(body.get("envelope")), predecessor)
     if found.successor.consortium_id != consortium.consortium_id:
         raise _stranger(before.origin, ledger_origin(found.successor.consortium_id))
@@ -110,5 +120,6 @@ def _stranger(got: str, expected: str) -> SignatureInvalid:
         got=got,
         expected=expected,
         hint="keep one --state file for each broker; a successor's ledger begins with the "
-        "succession its owners signed (sealtrain broker serve --succeeds)",
+        "succession its owners signed (sealtrain broker serve --succeeds); give those you missed "
+        "to: sealtrain consortium follow",
     )

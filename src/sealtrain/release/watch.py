@@ -6,12 +6,13 @@ so that of two programs with one memory neither takes the file back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.ledger import verify_extension, verify_proof
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.succession import SuccessionFile
 from sealtrain.consortium.witness import (
     LedgerMemory,
     Witnessed,
@@ -69,6 +70,7 @@ def observe(
     *,
     attest: Callable[[], bytes],
     now: int,
+    between: Sequence[SuccessionFile] = (),
 ) -> Checkpoint:
     """Fetch the newest checkpoint and remember it, once it extends the one remembered.
 
@@ -78,6 +80,7 @@ def observe(
         consortium: As the owner holds it.
         attest: Gives the ledger's key from the broker's evidence; asked the first time only.
         now: Seconds since the epoch.
+        between: Successions that this owner missed, oldest first (``release.succeeded``).
 
     Raises:
         LedgerInconsistent: The ledger is shorter than it was, rewritten or forked.
@@ -87,7 +90,7 @@ def observe(
     origin = ledger_origin(consortium.consortium_id)
     before = kept.checkpoint
     if before is not None and before.origin != origin:
-        return follow(client, kept, consortium, attest=attest)
+        return follow(client, kept, consortium, attest=attest, between=between)
     key = kept.public_key or attest()
     newer = client.ledger_checkpoint()
     try:
