@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.cli import broker_operations, broker_tokens
+from sealtrain.cli import broker_operations, broker_root, broker_tokens
 from sealtrain.cli.broker_database import Database
 from sealtrain.cli.output import Json, emit, say
 
@@ -156,4 +156,5 @@ def pin(
 
 
 broker_operations.register(app)
+broker_root.register(app)
 app.add_typer(broker_tokens.app, name="token")

@@ -1,0 +1,100 @@
+"""``broker root split`` and ``join``: a root secret on paper, for the day its file is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.base.secret import Secret
+
+__all__ = ["register"]
+
+_MAX_SHARE = 4096
+
+root = typer.Typer(help="Keep a root secret in shares, and put it together again.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the noun."""
+    app.add_typer(root, name="root")
+
+
+@root.command()
+def split(
+    root_secret: Annotated[str, typer.Option(help="The root secret: file:PATH.")],
+    threshold: Annotated[int, typer.Option(help="How many shares give it back.")],
+    shares: Annotated[int, typer.Option(help="How many shares to make, at most 16.")],
+    out: Annotated[Path, typer.Option(help="Folder for the shares; must not exist.")],
+    as_json: Json = False,
+) -> None:
+    """Split a root secret into SLIP-39 mnemonics, one file each. Give each to another person."""
+    from sealtrain.errors import AlreadyExists, UsageError
+    from sealtrain.keys.keyfile import write_secret_file
+    from sealtrain.keys.recovery import split_root
+    from sealtrain.keys.uris import root_secret as fetched
+
+    if not root_secret.startswith("file:"):
+        raise UsageError(
+            "only a root secret in a file is split",
+            check="root secret",
+            expected="file:PATH",
+            hint="a secret of a key provider or a KMS does not leave it; they keep it for you",
+        )
+    secret = fetched(root_secret)
+    made = split_root(secret, threshold=threshold, count=shares)
+    if out.exists():
+        raise AlreadyExists(f"{out} exists already", check="shares", hint="name a new folder")
+    out.mkdir(mode=0o700, parents=True)
+    files = [out / f"share-{number}-of-{shares}.txt" for number in range(1, shares + 1)]
+    for path, mnemonic in zip(files, made, strict=True):
+        write_secret_file(path, mnemonic.reveal() + b"\n")
+    say("print each share or hand it over, then remove this folder: together they are the secret")
+    emit(
+        as_json,
+        {"shares": [str(path) for path in files], "threshold": threshold, **_shown(secret)},
+        [
+            *(f"share        {path}" for path in files),
+            f"needed       {threshold} of {shares}",
+            f"signing key  {_shown(secret)['signing_key']}",
+        ],
+    )
+
+
+@root.command()
+def join(
+    shares: Annotated[list[Path], typer.Argument(help="Files of shares, as many as are needed.")],
+    out: Annotated[Path, typer.Option(help="File to write the root secret to, mode 0600.")],
+    as_json: Json = False,
+) -> None:
+    """Put a root secret together from its shares. Compare the signing key with the broker's."""
+    from sealtrain.errors import KeyFileInvalid
+    from sealtrain.keys.keyfile import read_secret_file, write_secret_file
+    from sealtrain.keys.recovery import join_root
+
+    words = {}
+    for path in shares:
+        try:
+            words[str(path)] = read_secret_file(path, max_bytes=_MAX_SHARE).decode("ascii")
+        except UnicodeDecodeError:
+            raise KeyFileInvalid(f"{path} is not a share of a root secret", check="share") from None
+    secret = join_root(words)
+    write_secret_file(out, secret.reveal().hex().encode() + b"\n")
+    shown = _shown(secret)
+    emit(
+        as_json,
+        {"root_secret": str(out), **shown},
+        [f"root secret  file:{out}", f"signing key  {shown['signing_key']}"],
+    )
+
+
+def _shown(secret: Secret) -> dict[str, str]:
+    """What is public of a root secret, to compare with what owners and trust files know."""
+    from sealtrain.base.encoding import to_base64
+    from sealtrain.keys.derive import signing_key
+
+    return {"signing_key": to_base64(signing_key(secret, "broker").public)}
