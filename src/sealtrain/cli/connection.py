@@ -13,11 +13,22 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile
     from sealtrain.consortium.witness import LedgerMemory
+    from sealtrain.keys.identity import Identity
     from sealtrain.recipe.lock import Lock
     from sealtrain.records.checkpoint import Checkpoint
     from sealtrain.release.client import AttestedBroker, BrokerClient
+    from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["Watch", "attested_broker", "deployment_of", "lock_of", "target_of", "watched_ledger"]
+__all__ = [
+    "Watch",
+    "attested_broker",
+    "attested_brokers",
+    "deployment_of",
+    "lock_of",
+    "own_key",
+    "target_of",
+    "watched_ledger",
+]
 
 _MAX_COMPOSE = 4 << 20
 
@@ -47,6 +58,16 @@ def deployment_of(deployment: Path) -> tuple[Lock, Target]:
         recipe_hash=lock.recipe_hash,
     )
     return lock, target
+
+
+def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[AttestedBroker]:
+    """Have every broker prove itself; all of them, since each gets what only it can open."""
+    attested = []
+    for path in broker_files:
+        client, one = attested_broker(path, deployment)
+        client.close()
+        attested.append(one)
+    return attested
 
 
 def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, AttestedBroker]:
@@ -138,3 +159,14 @@ def watched_ledger(
             between=between,
         )
         yield Watch(client=client, kept=kept, consortium=consortium, before=before)
+
+
+def own_key(folder: Path, me: Identity) -> DataKey:
+    """Unwrap a dataset's data key with the owner's own stanza."""
+    from sealtrain.sealing.dataset import read_stanzas
+    from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
+
+    owner_id = me.public.owner_id
+    dataset_id, stanzas = read_stanzas(folder)
+    stanza = find_stanza(stanzas, kind="owner", recipient=owner_id)
+    return unwrap_for_owner(stanza, dataset_id=dataset_id, owner_id=owner_id, private=me.sealing)
