@@ -197,6 +197,7 @@ def open_sealed(
     as_json: Json = False,
 ) -> None:
     """Open what was sealed to you: your own dataset, or a model trained for you."""
+    from sealtrain.cli.connection import own_key
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.dataset import export
 
@@ -241,7 +242,7 @@ def rewrap(
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import atomic_write
     from sealtrain.cli.brokers import own_state, register_dataset
-    from sealtrain.cli.connection import attested_brokers
+    from sealtrain.cli.connection import attested_brokers, own_key
     from sealtrain.cli.rotation import rotated
     from sealtrain.consortium.datasets import (
         load_dataset_manifest,
@@ -370,17 +371,6 @@ def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
                 shutil.copyfileobj(plain, target, 1 << 20)
             names.append(name)
     return names
-
-
-def own_key(folder: Path, me: Identity) -> DataKey:
-    """Unwrap a dataset's data key with the owner's own stanza."""
-    from sealtrain.sealing.dataset import read_stanzas
-    from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
-
-    owner_id = me.public.owner_id
-    dataset_id, stanzas = read_stanzas(folder)
-    stanza = find_stanza(stanzas, kind="owner", recipient=owner_id)
-    return unwrap_for_owner(stanza, dataset_id=dataset_id, owner_id=owner_id, private=me.sealing)
 
 
 def _size_of(source: Path) -> int:

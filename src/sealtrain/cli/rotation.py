@@ -27,7 +27,7 @@ def rotated(sealed: Path, former: Identity, me: Identity) -> None:
         SignatureInvalid: The dataset is neither the former identity's nor, after an interruption,
             the new one's.
     """
-    from sealtrain.cli.data import own_key
+    from sealtrain.cli.connection import own_key
     from sealtrain.consortium.datasets import load_dataset_manifest
     from sealtrain.errors import UsageError
     from sealtrain.sealing.dataset import read_stanzas, rewrap
@@ -64,7 +64,7 @@ def _hand_over(sealed: Path, former: Identity, me: Identity) -> None:
     """Both can open it until the manifest is signed anew: an interruption locks nobody out."""
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import atomic_write
-    from sealtrain.cli.data import own_key
+    from sealtrain.cli.connection import own_key
     from sealtrain.consortium.datasets import (
         load_dataset_manifest,
         read_dataset_envelope,

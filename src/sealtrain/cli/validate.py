@@ -98,7 +98,7 @@ def _dataset(path: Path, identity: Path | None) -> Any:
         return PlainRecords(path)
     if identity is None:
         raise UsageError("a sealed dataset opens with --identity", got=path.name)
-    from sealtrain.cli.data import own_key
+    from sealtrain.cli.connection import own_key
     from sealtrain.consortium.datasets import load_dataset_manifest
     from sealtrain.keys.identity import Identity
     from sealtrain.sealing.dataset import SealedDataset
