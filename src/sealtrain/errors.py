@@ -76,10 +76,13 @@
     │   ├── RequestReplayed        request-replayed
     │   ├── RequestStale           request-stale
     │   ├── TokenRefused           token-refused
+    │   ├── CapabilityRefused      capability-refused
     │   ├── ChannelBroken          channel-broken
     │   ├── ChannelRefused         channel-refused
     │   ├── RunLogBroken           run-log-broken
     │   ├── CheckpointRefused      checkpoint-refused
+    │   ├── TripBroken             trip-broken
+    │   ├── TranscriptInvalid      transcript-invalid
     │   ├── EgressRefused          egress-refused
     │   ├── EnvironmentChanged     environment-changed
     │   ├── PadsRefused            pads-refused
@@ -130,6 +133,7 @@ __all__ = [
     "ApprovalsMissing",
     "BrokerUnreachable",
     "BudgetSpent",
+    "CapabilityRefused",
     "CertificateChainInvalid",
     "CertificateRevoked",
     "ChainRefused",
@@ -222,6 +226,8 @@ __all__ = [
     "TcbStatusRefused",
     "TokenRefused",
     "TrainingFailed",
+    "TranscriptInvalid",
+    "TripBroken",
     "TrustInvalid",
     "TrustMismatch",
     "Unreachable",
@@ -738,6 +744,12 @@ class CheckpointRefused(Refused):
     code = "checkpoint-refused"
 
 
+class CapabilityRefused(Refused):
+    """A write capability is unknown, used, taken back, or does not cover what was written."""
+
+    code = "capability-refused"
+
+
 class ChannelBroken(Refused):
     """A channel between proven parties carried something else than what was sent next."""
 
@@ -748,6 +760,18 @@ class ChannelRefused(Refused):
     """The other side of a channel is not the one to talk to, or speaks another protocol."""
 
     code = "channel-refused"
+
+
+class TripBroken(Refused):
+    """On a trip of the accelerator something was not as it was left or promised."""
+
+    code = "trip-broken"
+
+
+class TranscriptInvalid(Refused):
+    """The transcript of a travelling accelerator does not hold together."""
+
+    code = "transcript-invalid"
 
 
 class EgressRefused(Refused):

@@ -36,9 +36,9 @@ def test_keys_are_the_vectors(vector: dict[str, Any]) -> None:
     answered, finished = (sha256_hex(canonical_json(proof)) for proof in proofs)
     keys = derive_keys(
         first | {"answered": answered, "finish": finish, "finished": finished},
-        Secret(bytes.fromhex(vector["responder_secret"])),
-        Secret(bytes.fromhex(vector["initiator_secret"])),
-        Peer(kind="signature"),
+        responder=Secret(bytes.fromhex(vector["responder_secret"])),
+        initiator=Secret(bytes.fromhex(vector["initiator_secret"])),
+        peer=Peer(kind="signature"),
     )
     assert keys.initiator.reveal().hex() == vector["initiator_key"]
     assert keys.responder.reveal().hex() == vector["responder_key"]

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from sealtrain.base.canonical import JsonValue
 from sealtrain.collab.channel.handshake import Conversation, Keys, initiate, respond
 from sealtrain.collab.channel.proofs import Peer
 from sealtrain.collab.channel.records import (
@@ -35,13 +36,16 @@ Address = tuple[str, int]
 class AttestedChannel:
     """One conversation. Sending is thread-safe; one thread receives."""
 
-    def __init__(self, sock: socket.socket, *, sends: RecordWriter, receives: RecordReader,
-                 peer: Peer) -> None:  # fmt: skip
+    def __init__(
+        self, sock: socket.socket, *, sends: RecordWriter, receives: RecordReader, keys: Keys
+    ) -> None:
         self._socket = sock
         self._sends = sends
         self._receives = receives
-        self.peer = peer
+        self.peer: Peer = keys.peer
         """Who is at the other end."""
+        self.context: dict[str, JsonValue] = keys.context
+        """What the initiator said it wants to talk about; both proofs cover it."""
 
     def send(self, message: Buffer) -> None:
         """Send one message of any length.
@@ -134,7 +138,7 @@ def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -
 def _channel(
     sock: socket.socket, keys: Keys, sends: RecordWriter, receives: RecordReader
 ) -> AttestedChannel:
-    return AttestedChannel(sock, sends=sends, receives=receives, peer=keys.peer)
+    return AttestedChannel(sock, sends=sends, receives=receives, keys=keys)
 
 
 def _prepared(sock: socket.socket, timeout: float) -> socket.socket:

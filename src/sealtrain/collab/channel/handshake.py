@@ -85,14 +85,15 @@ class Conversation:
 
     Attributes:
         purpose: Word of the application, such as ``travel-provisioning``.
-        context: JSON object both expect, such as run and trip.
+        context: JSON object both expect, such as run and trip. ``None`` at a responder that
+            decides by the caller's own context, which the channel then tells.
         proof: Makes this side's proof.
         accept: Verifies the other side's.
         random: Source of ephemeral keys, nonces and secrets.
     """
 
     purpose: str
-    context: dict[str, JsonValue]
+    context: dict[str, JsonValue] | None
     proof: Proof
     accept: Acceptance
     random: Random
@@ -100,11 +101,12 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """One key for each direction, and who is at the other end."""
+    """One key for each direction, who is at the other end, and what the talk is about."""
 
     initiator: Secret
     responder: Secret
     peer: Peer
+    context: dict[str, JsonValue]
 
 
 def initiate(sock: socket.socket, conversation: Conversation) -> Keys:
@@ -133,14 +135,17 @@ def initiate(sock: socket.socket, conversation: Conversation) -> Keys:
     second = first | {"answered": _digest(answer.proof), "finish": finish}
     proof = conversation.proof(Binding("channel-initiator", second))
     _send(sock, finish | {"proof": proof})
-    return derive_keys(second | {"finished": _digest(proof)}, theirs, ours, peer)
+    return derive_keys(
+        second | {"finished": _digest(proof)}, responder=theirs, initiator=ours, peer=peer
+    )
 
 
 def respond(sock: socket.socket, conversation: Conversation) -> Keys:
     """The side that was called. Checks 1, 2 and 5. Raises as ``initiate``."""
     hello = _receive(sock, _Hello)
     _same("purpose", hello.purpose, conversation.purpose)  # (2)
-    _same("context", hello.context, conversation.context)
+    if conversation.context is not None:
+        _same("context", hello.context, conversation.context)
     private = HpkePrivateKey(Secret(conversation.random(32)))
     ours = Secret(conversation.random(32))
     said: dict[str, JsonValue] = hello.to_dict()
@@ -161,10 +166,14 @@ def respond(sock: socket.socket, conversation: Conversation) -> Keys:
     second = first | {"answered": _digest(proof), "finish": _without_proof(finish)}
     peer = conversation.accept(finish.proof, Binding("channel-initiator", second))  # (5)
     theirs = _open(private, finish.sealed, finish_info(first))
-    return derive_keys(second | {"finished": _digest(finish.proof)}, ours, theirs, peer)
+    return derive_keys(
+        second | {"finished": _digest(finish.proof)}, responder=ours, initiator=theirs, peer=peer
+    )
 
 
-def derive_keys(transcript: JsonValue, responder: Secret, initiator: Secret, peer: Peer) -> Keys:
+def derive_keys(
+    transcript: dict[str, JsonValue], *, responder: Secret, initiator: Secret, peer: Peer
+) -> Keys:
     """The keys of both directions.
 
     Args:
@@ -179,7 +188,12 @@ def derive_keys(transcript: JsonValue, responder: Secret, initiator: Secret, pee
     def key(direction: bytes) -> Secret:
         return Secret(HKDF(hashes.SHA256(), 32, salt, LABEL + direction).derive(secret))
 
-    return Keys(initiator=key(b"initiator"), responder=key(b"responder"), peer=peer)
+    return Keys(
+        initiator=key(b"initiator"),
+        responder=key(b"responder"),
+        peer=peer,
+        context=transcript["hello"]["context"],
+    )
 
 
 def answer_info(hello: JsonValue, public_key: str, nonce: str) -> bytes:

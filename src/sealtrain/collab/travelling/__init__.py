@@ -1,0 +1,5 @@
+"""One accelerator that travels between holders of data that stay where they are.
+
+See ``spec/travelling.md``. ``accelerator`` does as it is told, ``holder`` gives its chunks,
+``orchestrator`` owns model and schedule; ``transcript`` is what remains for others to check.
+"""

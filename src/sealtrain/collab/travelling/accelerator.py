@@ -1,0 +1,206 @@
+"""The travelling accelerator: a buffer, a program, and the few operations it knows (spec §2).
+
+Contract: one orchestrator at a time; a new session wipes what the last one left. No operation reads
+the buffer. Two lanes of one session may be open: ``work`` trains, ``loans`` lends and takes back
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import from_hex
+from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
+from sealtrain.collab.channel.channel import AttestedChannel, accept
+from sealtrain.collab.channel.handshake import Conversation
+from sealtrain.collab.travelling import capability
+from sealtrain.collab.travelling import program as program_module
+from sealtrain.collab.travelling.capability import Gate, WriteCapability
+from sealtrain.collab.travelling.program import MAX_STATE_BYTES, Program, ProgramSettings
+from sealtrain.errors import CapabilityRefused, DataInvalid, SealtrainError, TripBroken
+
+__all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
+
+CONTROL_PURPOSE = "travel-control"
+MAX_COMMAND_BYTES = 64 << 10
+
+Answer = tuple[dict[str, JsonValue], bytes]
+
+
+class Lane(StrictModel):
+    """Context of a control channel: which run, whose session, what it is for."""
+
+    run_id: Hex32
+    session: Hex32
+    lane: Literal["work", "loans"]
+
+
+class _Range(StrictModel):
+    start: Annotated[int, Field(ge=0)]
+    end: Annotated[int, Field(ge=1)]
+
+
+class _Scrub(_Range):
+    nonce: Hex64
+
+
+class Accelerator:
+    """Memory and program of one accelerator, and who may use them.
+
+    Args:
+        buffer_bytes: Size of the dataset buffer.
+        patience: Seconds an orchestrator may be silent.
+    """
+
+    def __init__(self, buffer_bytes: int, *, patience: float) -> None:
+        self._buffer = memoryview(bytearray(buffer_bytes))
+        self.gate = Gate(self._buffer)
+        """Where holders' writes come in."""
+        self._patience = patience
+        self._session: tuple[str, str] | None = None
+        self._program: Program | None = None
+        self._lock = threading.Lock()
+
+    def serve_control(self, sock: socket.socket, conversation: Conversation) -> None:
+        """Serve one lane of an orchestrator to its end.
+
+        Args:
+            sock: A connection to the control port.
+            conversation: How this accelerator proves itself and whom it obeys.
+
+        Raises:
+            SealtrainError: The other side did not prove itself, or the channel broke.
+        """
+        with accept(sock, conversation, timeout=self._patience) as channel:
+            lane = load_model(Lane, channel.context, DataInvalid, "context of a lane")
+            self._enter(lane)
+            operations = self._work() if lane.lane == "work" else self._loans()
+            while (message := channel.receive(max_bytes=MAX_COMMAND_BYTES)) is not None:
+                self._answer(channel, lane, operations, message)
+
+    def _enter(self, lane: Lane) -> None:
+        session = (lane.run_id, lane.session)
+        with self._lock:
+            if lane.lane == "loans":
+                if session != self._session:
+                    raise TripBroken("no such session is at work here", check="session")
+                return
+            self._session = session
+            self._program = None
+            self.gate.void()
+            self._wipe(0, len(self._buffer))
+
+    def _answer(
+        self,
+        channel: AttestedChannel,
+        lane: Lane,
+        operations: dict[str, Callable[..., Answer]],
+        message: bytes,
+    ) -> None:
+        payload, name = b"", ""
+        try:
+            command = parse_json(message)
+            if not isinstance(command, dict) or command.get("do") not in operations:
+                raise DataInvalid(
+                    "no such operation", expected=", ".join(operations), check="operation"
+                )
+            size = command.pop("payload", 0)
+            if size:
+                payload = channel.receive(max_bytes=MAX_STATE_BYTES) or b""
+            if (lane.run_id, lane.session) != self._session:
+                raise TripBroken("another orchestrator has taken over", check="session")
+            name = command.pop("do")
+            answer, data = operations[name](command, payload)
+            document: dict[str, JsonValue] = {"ok": answer, "payload": len(data)}
+        except SealtrainError as error:
+            document, data = {"error": error.to_dict(), "payload": 0}, b""
+        channel.send(canonical_json(document))
+        if data:
+            channel.send(data)
+        if name == "scrub":
+            channel.ratchet()  # a trip is over: its records open no more
+
+    def _work(self) -> dict[str, Callable[..., Answer]]:
+        return {
+            "load": self._load,
+            "train": self._train,
+            "measure": self._measure,
+            "scrub": self._scrub,
+            "export": self._export,
+        }
+
+    def _loans(self) -> dict[str, Callable[..., Answer]]:
+        return {"lend": self._lend, "take-back": self._take_back, "scrub": self._scrub}
+
+    def _load(self, command: dict[str, Any], payload: bytes) -> Answer:
+        settings = ProgramSettings.from_dict(command.get("settings"))
+        self._wipe(0, len(self._buffer))
+        self._program = Program(settings, payload or None)
+        return {**self._measured(), "buffer": len(self._buffer)}, b""
+
+    def _lend(self, command: dict[str, Any], _payload: bytes) -> Answer:
+        self.gate.lend(WriteCapability.from_dict(command.get("capability")))
+        return {}, b""
+
+    def _take_back(self, command: dict[str, Any], _payload: bytes) -> Answer:
+        name = command.get("id")
+        if not isinstance(name, str):
+            raise CapabilityRefused("no capability is named", check="capability")
+        return self.gate.take_back(name).to_dict(), b""
+
+    def _train(self, command: dict[str, Any], _payload: bytes) -> Answer:
+        part = self._range(command)
+        tokens, loss = self._loaded.train(self._buffer[part.start : part.end])
+        return {"tokens": tokens, "loss": loss}, b""
+
+    def _measure(self, _command: dict[str, Any], _payload: bytes) -> Answer:
+        return {**self._measured()}, b""
+
+    def _scrub(self, command: dict[str, Any], _payload: bytes) -> Answer:
+        asked = load_model(_Scrub, command, DataInvalid, "scrub")
+        part = self._range({"start": asked.start, "end": asked.end})
+        self._wipe(part.start, part.end)
+        digest = hashlib.sha256(from_hex(asked.nonce))
+        digest.update(self._buffer[part.start : part.end])
+        return {"proof": digest.hexdigest()}, b""
+
+    def _export(self, _command: dict[str, Any], _payload: bytes) -> Answer:
+        return {}, self._loaded.state()
+
+    def _measured(self) -> dict[str, str]:
+        program = self._loaded
+        sources = {
+            one.__name__: sha256_hex(inspect.getsource(one).encode())
+            for one in (capability, program_module, sys.modules[__name__])
+        }
+        code = {"settings": program.settings.to_dict(), "sources": sources}
+        return {"code": sha256_hex(canonical_json(code)), "model": program.digest()}
+
+    @property
+    def _loaded(self) -> Program:
+        if self._program is None:
+            raise TripBroken("no program is loaded", check="program", hint="load one first")
+        return self._program
+
+    def _range(self, command: dict[str, Any]) -> _Range:
+        part = load_model(_Range, command, DataInvalid, "range")
+        if not part.start < part.end <= len(self._buffer):
+            raise DataInvalid(
+                "the range lies outside the buffer",
+                got=f"{part.start} to {part.end}",
+                expected=f"within {len(self._buffer)} bytes",
+            )
+        return part
+
+    def _wipe(self, start: int, end: int) -> None:
+        self._buffer[start:end] = bytes(end - start)

@@ -1,0 +1,85 @@
+"""Where parties listen: one thread for each connection, bounded, until the block ends."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sealtrain.errors import SealtrainError, UsageError
+
+__all__ = ["listening"]
+
+_log = logging.getLogger(__name__)
+_MAX_CONNECTIONS = 16
+_POLL_S = 0.2
+
+
+@contextmanager
+def listening(
+    address: tuple[str, int], handle: Callable[[socket.socket], None], *, what: str
+) -> Iterator[tuple[str, int]]:
+    """Accept connections while the block runs.
+
+    Args:
+        address: Host and port; port 0 lets the system choose.
+        handle: Serves one connection to its end; closes it. Refusals it raises are logged by their
+            code, nothing else of them.
+        what: Name of the port for the log.
+
+    Yields:
+        The address that was bound.
+
+    Raises:
+        UsageError: The address cannot be bound.
+    """
+    try:
+        listener = socket.create_server(address)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen for {what}", got=f"{address[0]}:{address[1]}, {error.strerror}"
+        ) from error
+    listener.settimeout(_POLL_S)
+    over = threading.Event()
+    slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+    open_ones: set[socket.socket] = set()
+
+    def serve(sock: socket.socket) -> None:
+        try:
+            with sock:
+                handle(sock)
+        except SealtrainError as error:
+            _log.warning("%s: refused [%s]", what, error.code)
+        finally:
+            open_ones.discard(sock)
+            slots.release()
+
+    def accept() -> None:
+        while not over.is_set():
+            try:
+                sock, _caller = listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not slots.acquire(blocking=False):
+                sock.close()
+                continue
+            open_ones.add(sock)
+            threading.Thread(target=serve, args=(sock,), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        host, port = listener.getsockname()[:2]
+        yield host, port
+    finally:
+        over.set()
+        thread.join()
+        listener.close()
+        for sock in tuple(open_ones):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,167 @@
+"""Whose turn it is: holders in a fixed rotation, each up to its limit (spec §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.models import OwnerName, StrictModel, load_model
+from sealtrain.collab.travelling.program import TOKEN_BYTES, ProgramSettings
+from sealtrain.errors import DataInvalid
+
+__all__ = ["HolderPlan", "Plan", "Rotation", "Trip"]
+
+_MAX_REFUSALS = 2
+
+
+class HolderPlan(StrictModel):
+    """One holder of the plan.
+
+    Attributes:
+        name: Of the holder.
+        host, port: Where it waits for the orchestrator.
+        tokens: How many it has.
+        max_tokens: Most that are trained on.
+    """
+
+    name: OwnerName
+    host: str
+    port: Annotated[int, Field(ge=1, le=65535)]
+    tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=1)]
+
+    @property
+    def limit(self) -> int:
+        """Bytes it may give."""
+        return min(self.tokens, self.max_tokens) * TOKEN_BYTES
+
+
+class Plan(StrictModel):
+    """What a run does.
+
+    Attributes:
+        program: Model and training.
+        holders: In the order of their turns.
+        buffer_bytes: Of the accelerator; each trip fills at most half of it.
+        seal_every: Trips between two sealed states for the standby.
+    """
+
+    version: Literal[1] = 1
+    program: ProgramSettings
+    holders: tuple[HolderPlan, ...] = Field(min_length=1, max_length=64)
+    buffer_bytes: Annotated[int, Field(ge=2)]
+    seal_every: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Plan:
+        names = [one.name for one in self.holders]
+        if len(set(names)) != len(names):
+            raise ValueError("two holders have the same name")
+        if self.chunk_bytes < self.program.step_bytes:
+            raise ValueError("half of the buffer holds less than one step")
+        return self
+
+    @classmethod
+    def from_dict(cls, value: JsonValue) -> Plan:
+        """Parse the JSON form. Raises ``DataInvalid``."""
+        return load_model(cls, value, DataInvalid, "travel plan")
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Most bytes of a trip: whole steps that fit half of the buffer."""
+        half = self.buffer_bytes // 2
+        return half - half % self.program.step_bytes
+
+    def holder(self, name: str) -> HolderPlan:
+        """The holder of that name.
+
+        Raises:
+            DataInvalid: There is none.
+        """
+        for one in self.holders:
+            if one.name == name:
+                return one
+        raise DataInvalid("no holder of this name in the plan", got=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trip:
+    """One visit to one holder.
+
+    Attributes:
+        number: Counted from 0.
+        holder: Whose turn it is.
+        offset: First byte of the holder's data.
+        start: First byte of the range in the buffer.
+        end: One behind its last byte.
+    """
+
+    number: int
+    holder: str
+    offset: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the chunk."""
+        return self.end - self.start
+
+
+class Rotation:
+    """Deals out trips until every holder has given what it may.
+
+    A holder whose trips were refused twice in a row is not asked again. A rest that is shorter
+    than one step of training is left out.
+
+    Args:
+        plan: Of the run.
+        given: Bytes that holders gave before this rotation began.
+        number: Of the next trip.
+    """
+
+    def __init__(self, plan: Plan, given: Mapping[str, int] | None = None, number: int = 0) -> None:
+        self._plan = plan
+        self._given = dict.fromkeys((one.name for one in plan.holders), 0) | dict(given or {})
+        self._refusals = dict.fromkeys(self._given, 0)
+        self._number = number
+        self._turn = 0
+
+    def next(self, half: int) -> Trip | None:
+        """The next trip into one half of the buffer, ``None`` when all is given.
+
+        Args:
+            half: 0 or 1: the one that is free.
+        """
+        plan = self._plan
+        for _ in plan.holders:
+            one = plan.holders[self._turn % len(plan.holders)]
+            self._turn += 1
+            left = one.limit - self._given[one.name]
+            size = min(plan.chunk_bytes, left - left % plan.program.step_bytes)
+            if size and self._refusals[one.name] < _MAX_REFUSALS:
+                start = half * (plan.buffer_bytes // 2)
+                trip = Trip(
+                    number=self._number,
+                    holder=one.name,
+                    offset=self._given[one.name],
+                    start=start,
+                    end=start + size,
+                )
+                self._given[one.name] += size
+                self._number += 1
+                return trip
+        return None
+
+    def went_well(self, trip: Trip) -> None:
+        """The chunk of a trip was trained on."""
+        self._refusals[trip.holder] = 0
+
+    def refuse(self, trip: Trip) -> None:
+        """Nothing of a trip counts."""
+        self._given[trip.holder] -= trip.size
+        self._refusals[trip.holder] += 1

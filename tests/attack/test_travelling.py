@@ -1,0 +1,463 @@
+"""Attacks on a travelling accelerator: by holders, by who records traffic, by who changes state."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from manifest_world import signer
+from travel_world import NOW, RUN_ID, Tokens, TravelWorld, travel_world
+
+from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.secret import Secret
+from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain.collab.channel.records import RecordWriter
+from sealtrain.collab.travelling import holder as holders
+from sealtrain.collab.travelling.capability import Gate, WriteCapability, Written, write_chunk
+from sealtrain.collab.travelling.holder import Holder
+from sealtrain.collab.travelling.program import Program
+from sealtrain.collab.travelling.standby import Standby
+from sealtrain.collab.travelling.transcript import (
+    TRANSCRIPT_PAYLOAD_TYPE,
+    Travelled,
+    sign_transcript,
+    verify_transcript,
+)
+from sealtrain.errors import (
+    CapabilityRefused,
+    ChannelBroken,
+    ChannelRefused,
+    LimitExceeded,
+    PeerUnreachable,
+    SealRefused,
+    SealtrainError,
+    SignatureInvalid,
+    TranscriptInvalid,
+    TripBroken,
+)
+from sealtrain.records import dsse
+from sealtrain.records.runlog import RunLog
+from sealtrain.sealing.datakey import DataKey
+
+CHUNK = os.urandom(100)
+
+
+class Port:
+    """A write port over a small buffer."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(300)
+        self.gate = Gate(memoryview(self.buffer))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self._over = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(
+                target=self.gate.serve_one, args=(sock,), kwargs={"timeout": 3.0}, daemon=True
+            ).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def lend(self, start: int = 100, end: int = 200) -> WriteCapability:
+        capability = WriteCapability.make(0, start, end, os.urandom)
+        self.gate.lend(capability)
+        return capability
+
+    def write(self, capability: WriteCapability, chunk: bytes = CHUNK) -> Written:
+        return write_chunk(self.address, capability, memoryview(chunk), timeout=3.0)
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    made = Port()
+    yield made
+    made.close()
+
+
+def raw_writer(
+    port: Port, capability: WriteCapability, key: Secret | None = None
+) -> tuple[socket.socket, RecordWriter]:
+    """A holder with a program of its own."""
+    sock = socket.create_connection(port.address, timeout=3.0)
+    sock.sendall(bytes.fromhex(capability.id))
+    return sock, RecordWriter(sock, key or capability.key("write"))
+
+
+def hung_up(sock: socket.socket) -> bool:
+    """Whether the accelerator ended the connection without a receipt."""
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def at(offset: int, data: bytes) -> bytes:
+    return struct.pack(">Q", offset) + data
+
+
+def test_an_honest_write_lands_in_its_range_and_nowhere_else(port: Port) -> None:
+    capability = port.lend()
+    written = port.write(capability)
+    assert port.gate.take_back(capability.id) == written
+    assert port.buffer == bytes(100) + CHUNK + bytes(100)
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        [at(99, b"x")],
+        [at(0, b"x")],
+        [at(100, bytes(101))],
+        [at(100, bytes(50)), at(150, bytes(51))],
+        [at(101, b"x")],
+        [at(100, bytes(10)), at(100, bytes(10))],
+        [at(2**64 - 1, b"x")],
+        [at(100, b"")],
+        [b"short"],
+    ],
+    ids=["before", "zero", "over", "over in two", "gap", "twice", "wrap", "nothing", "no offset"],
+)
+def test_a_write_outside_its_place_is_refused_and_voids_the_trip(
+    port: Port, writes: list[bytes]
+) -> None:
+    capability = port.lend()
+    sock, writer = raw_writer(port, capability)
+    with sock:
+        for message in writes:
+            writer.send(message)
+        assert hung_up(sock)
+    with pytest.raises(CapabilityRefused):
+        port.gate.take_back(capability.id)
+    assert port.buffer[:100] == bytes(100)
+    assert port.buffer[200:] == bytes(100)
+
+
+def test_a_capability_serves_once(port: Port) -> None:
+    capability = port.lend()
+    port.write(capability)
+    with pytest.raises((ChannelBroken, PeerUnreachable)):
+        port.write(capability, bytes(100))
+    assert port.gate.take_back(capability.id).sha256 == hashlib.sha256(CHUNK).hexdigest()
+    assert bytes(port.buffer[100:200]) == CHUNK
+
+
+def test_a_holder_that_keeps_writing_after_the_return_writes_nothing(port: Port) -> None:
+    capability = port.lend()
+    sock, writer = raw_writer(port, capability)
+    with sock:
+        writer.send(at(100, b"a" * 10))
+        deadline = threading.Event()
+        for _ in range(100):
+            if port.buffer[100:110] == b"a" * 10:
+                break
+            deadline.wait(0.02)
+        with pytest.raises(CapabilityRefused):
+            port.gate.take_back(capability.id)
+        with suppress(SealtrainError):
+            writer.send(at(110, b"b" * 10))
+        deadline.wait(0.1)
+    assert port.buffer[110:120] == bytes(10)
+
+
+def test_who_knows_an_id_but_no_secret_writes_nothing(port: Port) -> None:
+    capability = port.lend()
+    sock, writer = raw_writer(port, capability, Secret(os.urandom(32)))
+    with sock:
+        writer.send(at(100, CHUNK))
+        assert hung_up(sock)
+    assert port.buffer == bytes(300)
+
+
+def test_recorded_traffic_of_one_trip_is_nothing_on_another(port: Port) -> None:
+    """Two holders collude: one recorded the other's trip and has a capability of its own."""
+    first = port.lend()
+    seen = bytearray()
+    sock, writer = raw_writer(port, first)
+    with sock:
+        keep, sock_send = seen.extend, sock.sendall
+
+        class Recorder:
+            def sendall(self, data: Any) -> None:
+                keep(bytes(data))
+                sock_send(data)
+
+        writer._socket = Recorder()  # type: ignore[assignment]
+        writer.send(at(100, CHUNK))
+        writer.control(0)
+        assert sock.recv(1)
+    port.gate.take_back(first.id)
+    port.buffer[:] = bytes(300)
+    own = port.lend()
+    for capability_id in (first.id, own.id):
+        with socket.create_connection(port.address, timeout=3.0) as replay:
+            replay.sendall(bytes.fromhex(capability_id) + bytes(seen))
+            assert hung_up(replay)
+    assert port.buffer == bytes(300)
+    assert CHUNK not in seen
+
+
+def test_lent_ranges_never_overlap_and_never_leave_the_buffer(port: Port) -> None:
+    port.lend(100, 200)
+    for start, end in ((0, 101), (199, 300), (120, 130), (0, 300), (200, 301)):
+        with pytest.raises(CapabilityRefused):
+            port.lend(start, end)
+    port.lend(0, 100)
+    port.lend(200, 300)
+
+
+def run(world: TravelWorld, **changed: Any) -> tuple[Travelled, RunLog]:
+    with world.orchestrator(**changed) as orchestrator:
+        orchestrator.run()
+    envelope = sign_transcript(orchestrator.log, signer("orchestrator"))
+    return verify_transcript(envelope, signer("orchestrator").public), orchestrator.log
+
+
+def test_a_holder_that_names_other_bytes_than_it_sent_loses_its_turn() -> None:
+    with travel_world() as world:
+        world.made["clinic-b"].provide = lambda message: (  # type: ignore[method-assign]
+            Holder.provide(world.made["clinic-b"], message) | {"sha256": "00" * 32}
+        )
+        travelled, _log = run(world)
+        assert set(travelled.refused.values()) == {"clinic-b"}
+        assert set(travelled.tokens) == {"clinic-a", "clinic-c"}
+        assert travelled.tokens["clinic-a"] == 512
+        assert not any(world.accelerator._buffer)
+
+
+def test_malformed_chunks_are_refused_and_the_others_go_on() -> None:
+    with travel_world() as world:
+        world.tokens["clinic-a"].data = b"\xff" * 1024  # tokens beyond the vocabulary
+        world.made["clinic-b"]._source = Tokens("clinic-b", 16)  # fewer than promised
+        travelled, log = run(world)
+        assert list(travelled.refused.values()).count("clinic-a") == 2
+        assert list(travelled.refused.values()).count("clinic-b") == 2
+        assert travelled.tokens == {"clinic-c": 512}
+        codes = {one["fields"]["code"] for one in log.entries if one["event"] == "trip.refused"}
+        assert codes == {"data-invalid"}
+
+
+def test_a_holder_gives_no_more_than_it_wants_to() -> None:
+    with travel_world(max_bytes=512) as world:
+        travelled, _log = run(world)
+        assert set(travelled.tokens.values()) == {256}
+        assert set(travelled.refused.values()) == set(world.holders)
+    holder = Holder(Tokens("x", 100), max_bytes=10, timeout=1.0, patience=1.0)
+    asked = {
+        "version": 1, "run_id": RUN_ID, "trip": 0, "offset": 0, "size": 11, "host": "127.0.0.1",
+        "port": 1, "capability": WriteCapability.make(0, 0, 11, os.urandom).to_dict(),
+    }  # fmt: skip
+    with pytest.raises(LimitExceeded):
+        holder.provide(canonical_json(asked))
+
+
+def test_the_plan_holds_a_holder_to_its_limit() -> None:
+    with travel_world() as world:
+        travelled, _log = run(world, plan=world.plan(limits={"clinic-c": 200}))
+        assert travelled.tokens == {"clinic-a": 512, "clinic-b": 512, "clinic-c": 192}
+
+
+def test_a_state_that_changed_between_two_trips_is_not_trained_on() -> None:
+    with travel_world() as world:
+
+        def tamper(trip: Any, _loss: float) -> None:
+            if trip.number == 1:
+                program = world.accelerator._program
+                assert program is not None
+                next(program._model.parameters()).data.view(-1)[0] += 1e-3
+
+        with world.orchestrator(told=tamper) as orchestrator, pytest.raises(TripBroken) as caught:
+            orchestrator.run()
+        assert caught.value.check == "model"
+        trained = [one for one in orchestrator.log.entries if one["event"] == "trip.trained"]
+        assert [one["fields"]["trip"] for one in trained] == [0, 1]
+
+
+def test_a_chunk_that_was_not_wiped_stops_the_run() -> None:
+    with travel_world() as world:
+        world.accelerator._wipe = lambda start, end: None  # type: ignore[method-assign]
+        with world.orchestrator() as orchestrator, pytest.raises(TripBroken) as caught:
+            orchestrator.run()
+        assert caught.value.check == "scrub"
+
+
+def test_a_stranger_is_no_orchestrator_and_no_accelerator() -> None:
+    with travel_world() as world:
+        stranger = world.parties(proof=ProveKey(signer("mallory")))
+        with pytest.raises(SealtrainError), world.orchestrator(parties=stranger):
+            pytest.fail("the accelerator obeyed a stranger")
+        wary = world.parties(accept_accelerator=AcceptKey(frozenset({signer("another").public})))
+        with pytest.raises(ChannelRefused), world.orchestrator(parties=wary):
+            pytest.fail("the orchestrator took a stranger for its accelerator")
+
+
+def test_a_new_session_wipes_what_the_last_one_left() -> None:
+    with travel_world() as world, world.orchestrator() as first:
+        first._begin(b"")
+        first._fill(0)
+        assert any(world.accelerator._buffer)
+        with world.orchestrator():
+            assert not any(world.accelerator._buffer)
+            assert world.accelerator._program is None
+        with pytest.raises(TripBroken):
+            first._work.measure()
+
+
+def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: Path) -> None:
+    key = DataKey.generate()
+    with travel_world() as world:
+        whole, _log = run(world)
+    with travel_world() as world:
+        standby = Standby(tmp_path, key, RUN_ID)
+
+        def dies(trip: Any, _loss: float) -> None:
+            if trip.number == 6:
+                raise KeyboardInterrupt
+
+        with (
+            world.orchestrator(sealed=standby.seal, told=dies) as first,
+            pytest.raises(KeyboardInterrupt),
+        ):
+            first.run()
+        for holder in world.made.values():
+            holder._trips.clear()
+        taken = Standby(tmp_path, key, RUN_ID).newest()
+        with world.orchestrator(plan=taken.plan, log=taken.log) as second:
+            second.run(taken.state)
+        envelope = sign_transcript(second.log, signer("orchestrator"))
+        travelled = verify_transcript(envelope, signer("orchestrator").public)
+        assert travelled.tokens == whole.tokens
+        events = [one["event"] for one in second.log.entries]
+        assert events.count("travel.taken-over") == 1
+        with pytest.raises(SealRefused):
+            Standby(tmp_path, DataKey.generate(), RUN_ID).newest()
+        with pytest.raises(SealRefused):
+            Standby(tmp_path, key, "00" * 16).newest()
+
+
+def test_a_state_of_another_moment_does_not_fit_the_transcript(tmp_path: Path) -> None:
+    key = DataKey.generate()
+    with travel_world() as world:
+        standby = Standby(tmp_path, key, RUN_ID)
+        with world.orchestrator(sealed=standby.seal) as orchestrator:
+            orchestrator.run()
+        taken = standby.newest()
+        fresh = Program(taken.plan.program).state()
+        with (
+            world.orchestrator(plan=taken.plan, log=taken.log) as second,
+            pytest.raises(TripBroken),
+        ):
+            second.run(fresh)
+
+
+@pytest.fixture(scope="module")
+def honest() -> dict[str, Any]:
+    with travel_world() as world:
+        _travelled, log = run(world)
+    return {"version": 1, "run_id": RUN_ID, "entries": log.entries, "head": log.head}
+
+
+def _rewritten(document: dict[str, Any], change: Callable[[list[dict[str, Any]]], Any]) -> Any:
+    """A transcript that its orchestrator's key signs, with a chain that holds, of other events."""
+    entries = parse_canonical(canonical_json(document["entries"]))
+    change(entries)
+    log = RunLog(RUN_ID)
+    for entry in entries:
+        log.append(entry["event"], entry["fields"], NOW)
+    return sign_transcript(log, signer("orchestrator"))
+
+
+def _first(entries: list[dict[str, Any]], event: str, trip: int = 0) -> dict[str, Any]:
+    found = (
+        one["fields"] for one in entries
+        if one["event"] == event and one["fields"].get("trip", trip) == trip
+    )  # fmt: skip
+    return next(found)
+
+
+CHANGES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+    "a trip left out": lambda entries: [
+        entries.pop(entries.index(one)) for one in list(entries) if one["fields"].get("trip") == 1
+    ],
+    "a scrub left out": lambda entries: entries.pop(
+        next(at for at, one in enumerate(entries) if one["event"] == "trip.scrubbed")
+    ),
+    "another proof": lambda entries: _first(entries, "trip.scrubbed").update(proof="00" * 32),
+    "another holder": lambda entries: _first(entries, "trip.lent").update(holder="nobody"),
+    "a range outside": lambda entries: _first(entries, "trip.lent").update(end=1 << 20),
+    "one capability twice": lambda entries: _first(entries, "trip.lent", 1).update(
+        id=_first(entries, "trip.lent")["id"]
+    ),
+    "more written than lent": lambda entries: _first(entries, "trip.written").update(size=9999),
+    "more tokens than written": lambda entries: _first(entries, "trip.trained").update(tokens=999),
+    "another model before": lambda entries: _first(entries, "trip.trained", 2)["before"].update(
+        model="00" * 32
+    ),
+    "another code after": lambda entries: _first(entries, "trip.trained")["after"].update(
+        code="00" * 32
+    ),
+    "another model at the end": lambda entries: entries[-1]["fields"].update(model="00" * 32),
+    "no end": lambda entries: entries.pop(),
+    "something after the end": lambda entries: entries.append(entries[-1]),
+    "two beginnings": lambda entries: entries.insert(1, entries[0]),
+    "no beginning": lambda entries: entries.pop(0),
+    "a limit passed": lambda entries: [
+        one.update(max_tokens=100) for one in entries[0]["fields"]["plan"]["holders"]
+    ],
+    "an unknown event": lambda entries: entries[3].update(event="trip.blessed"),
+    "a field of another kind": lambda entries: _first(entries, "trip.trained").update(tokens="1"),
+    "trained before written": lambda entries: entries.insert(
+        2, entries.pop(entries.index(next(o for o in entries if o["event"] == "trip.trained")))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_transcript_that_does_not_hold_together_is_refused(
+    honest: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(TranscriptInvalid):
+        verify_transcript(_rewritten(honest, CHANGES[name]), signer("orchestrator").public)
+
+
+def test_the_honest_transcript_holds(honest: dict[str, Any]) -> None:
+    envelope = _rewritten(honest, lambda entries: None)
+    assert verify_transcript(envelope, signer("orchestrator").public).trips == 12
+
+
+def test_a_broken_chain_or_another_signer_is_refused(honest: dict[str, Any]) -> None:
+    document = parse_canonical(canonical_json(honest))
+    document["entries"][2]["fields"]["size"] = 1
+    broken = dsse.sign(canonical_json(document), TRANSCRIPT_PAYLOAD_TYPE, signer("orchestrator"))
+    with pytest.raises(TranscriptInvalid):
+        verify_transcript(broken, signer("orchestrator").public)
+    with pytest.raises(SignatureInvalid):
+        verify_transcript(_rewritten(honest, lambda entries: None), signer("mallory").public)
+
+
+def test_no_message_shows_a_secret() -> None:
+    capability = WriteCapability.make(0, 0, 10, os.urandom)
+    assert capability.secret.reveal().hex() not in repr(capability)
+    with pytest.raises(CapabilityRefused) as caught:
+        WriteCapability.from_dict(capability.to_dict() | {"end": "x"})
+    assert capability.to_dict()["secret"] not in str(caught.value)
+    asked = holders.Provision(
+        run_id=RUN_ID, trip=0, offset=0, size=1, host="h", port=1, capability=capability.to_dict()
+    )
+    assert capability.to_dict()["secret"] not in repr(asked)

@@ -1,0 +1,164 @@
+"""An orchestrator, holders and an accelerator on loopback, each with its own proof."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import transformers
+from manifest_world import signer
+
+from sealtrain.collab.channel.handshake import Conversation
+from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
+from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain.collab.travelling.orchestrator import Orchestrator, Parties
+from sealtrain.collab.travelling.ports import listening
+from sealtrain.collab.travelling.program import ProgramSettings
+from sealtrain.collab.travelling.schedule import HolderPlan, Plan
+
+NOW = 1_790_000_000
+RUN_ID = "7e" * 16
+TIMEOUT = 5.0
+transformers.GPT2LMHeadModel  # noqa: B018 - imported now: nobody's patience pays for it
+PATIENCE = 60.0
+PROGRAM = ProgramSettings(
+    n_layer=1, n_head=2, n_embd=16, vocab_size=64, seq_len=16, batch_size=2,
+    learning_rate=0.01, seed=3,
+)  # fmt: skip
+HOLDERS = ("clinic-a", "clinic-b", "clinic-c")
+
+
+class Tokens:
+    """A holder's tokens in memory: a walk that a model can learn."""
+
+    def __init__(self, name: str, count: int) -> None:
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+        starts = np.random.default_rng(seed).integers(0, 64, count // 8 + 1)
+        walk = (starts[:, None] + np.arange(8)[None, :]) % 64
+        self.data = walk.reshape(-1)[:count].astype("<u2").tobytes()
+
+    def read_into(self, offset: int, view: memoryview) -> int:
+        part = self.data[offset : offset + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+
+@dataclass
+class TravelWorld:
+    """Everybody who listens; tests build orchestrators on it."""
+
+    accelerator: Accelerator
+    control: tuple[str, int]
+    writes: tuple[str, int]
+    holders: dict[str, tuple[str, int]]
+    tokens: dict[str, Tokens]
+    buffer_bytes: int
+    made: dict[str, Holder] = field(default_factory=dict)
+
+    def plan(self, **changed: Any) -> Plan:
+        limits: Mapping[str, int] = changed.pop("limits", {})
+        fields: dict[str, Any] = {
+            "program": PROGRAM,
+            "holders": tuple(
+                HolderPlan(
+                    name=name,
+                    host=host,
+                    port=port,
+                    tokens=len(self.tokens[name].data) // 2,
+                    max_tokens=limits.get(name, 1 << 30),
+                )
+                for name, (host, port) in self.holders.items()
+            ),
+            "buffer_bytes": self.buffer_bytes,
+            "seal_every": 2,
+        }
+        return Plan(**fields | changed)
+
+    def parties(self, **changed: Any) -> Parties:
+        fields: dict[str, Any] = {
+            "proof": ProveKey(signer("orchestrator")),
+            "accelerator": self.control,
+            "writes": self.writes,
+            "accept_accelerator": AcceptKey(frozenset({signer("accelerator").public})),
+            "accept_holder": {
+                name: AcceptKey(frozenset({signer(name).public})) for name in self.holders
+            },
+            "timeout": TIMEOUT,
+            "patience": PATIENCE,
+        }
+        return Parties(**fields | changed)
+
+    def orchestrator(self, plan: Plan | None = None, **changed: Any) -> Orchestrator:
+        parties = changed.pop("parties", None) or self.parties()
+        arguments: dict[str, Any] = {"clock": lambda: NOW} | changed
+        return Orchestrator(plan or self.plan(), parties, RUN_ID, **arguments)
+
+
+def conversation(purpose: str, me: str, accepts: str) -> Conversation:
+    return Conversation(
+        purpose=purpose,
+        context=None,
+        proof=ProveKey(signer(me)),
+        accept=AcceptKey(frozenset({signer(accepts).public})),
+        random=os.urandom,
+    )
+
+
+def _serve(holder: Holder, name: str, sock: socket.socket) -> None:
+    holder.serve(sock, conversation(HOLDER_PURPOSE, name, "orchestrator"))
+
+
+@contextmanager
+def travel_world(
+    *,
+    buffer_bytes: int = 512,
+    tokens: int = 512,
+    holder_class: Callable[..., Holder] = Holder,
+    max_bytes: int = 1 << 30,
+) -> Iterator[TravelWorld]:
+    accelerator = Accelerator(buffer_bytes, patience=PATIENCE)
+    with ExitStack() as stack:
+        control = stack.enter_context(
+            listening(
+                ("127.0.0.1", 0),
+                lambda sock: accelerator.serve_control(
+                    sock, conversation(CONTROL_PURPOSE, "accelerator", "orchestrator")
+                ),
+                what="control",
+            )
+        )
+        writes = stack.enter_context(
+            listening(
+                ("127.0.0.1", 0),
+                lambda sock: accelerator.gate.serve_one(sock, timeout=TIMEOUT),
+                what="writes",
+            )
+        )
+        world = TravelWorld(
+            accelerator=accelerator,
+            control=control,
+            writes=writes,
+            holders={},
+            tokens={name: Tokens(name, tokens) for name in HOLDERS},
+            buffer_bytes=buffer_bytes,
+        )
+        for name in HOLDERS:
+            world.made[name] = holder = holder_class(
+                world.tokens[name], max_bytes=max_bytes, timeout=TIMEOUT, patience=PATIENCE
+            )
+            world.holders[name] = stack.enter_context(
+                listening(
+                    ("127.0.0.1", 0),
+                    partial(_serve, holder, name),
+                    what=name,
+                )
+            )
+        yield world
