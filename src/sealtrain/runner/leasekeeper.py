@@ -26,11 +26,18 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from sealtrain.errors import (
     AnswerInvalid,
+    ApprovalExpired,
+    ApprovalsMissing,
     BrokerUnreachable,
+    ChainRefused,
+    ChainUnreachable,
     ChallengeExpired,
     ChallengeReplayed,
     ChallengeUnknown,
     CheckpointRefused,
+    CollateralExpired,
+    CollateralUnreachable,
+    GuestApiUnreachable,
     LeaseStale,
     LeaseUnknown,
     LimitExceeded,
@@ -38,6 +45,7 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
     SignatureInvalid,
+    StorageUnreachable,
     Unreachable,
 )
 
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
     from sealtrain.runner.lease import Lease
     from sealtrain.training.checkpoint import CheckpointRef
 
-__all__ = ["Follower", "LeaseKeeper"]
+__all__ = ["PASSING", "Follower", "LeaseKeeper"]
 
 Renew = Callable[[tuple[int, str] | None], None]
 """Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
@@ -64,6 +72,23 @@ _UNANSWERED: Final = (
 """No decision about the run: nothing came back, or what did was altered, too late or too often."""
 _SUPERSEDED: Final = (CheckpointRefused, LeaseStale, LeaseUnknown, RunMismatch)
 """Another guest may be going on with the run, and a checkpoint more would stand in its way."""
+
+PASSING: Final = (
+    ApprovalsMissing,
+    ApprovalExpired,
+    ChainRefused,
+    LeaseStale,
+    AnswerInvalid,
+    ChallengeExpired,
+    ChallengeUnknown,
+    CollateralExpired,
+    BrokerUnreachable,
+    ChainUnreachable,
+    CollateralUnreachable,
+    GuestApiUnreachable,
+    StorageUnreachable,
+)
+"""What may be otherwise later without another recipe. A revocation is final, as a withdrawal is."""
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
@@ -297,6 +322,10 @@ class LeaseKeeper:
     def _stop(self) -> NoReturn:
         raise self._stop_for(self._refusal or self._failure)
 
+    @staticmethod
+    def _passes(reason: SealtrainError) -> bool:
+        return isinstance(reason, (*PASSING, *_UNANSWERED)) and not isinstance(reason, _SUPERSEDED)
+
     def _stop_for(self, reason: SealtrainError | None) -> SealtrainError:
         self._lease.end()
         why = "nobody renewed the lease on the keys in time"
@@ -310,6 +339,6 @@ class LeaseKeeper:
             owner=given.owner,
             got=given.got,
             expected=given.expected,
-            hint=given.hint if isinstance(reason, _SUPERSEDED) else _RESUME_HINT,
+            hint=_RESUME_HINT if reason is None or self._passes(reason) else given.hint,
         )
         return self.lapse

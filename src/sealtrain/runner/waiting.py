@@ -5,8 +5,8 @@ memory is gone with it; a checkpoint is sealed. After a pause another process as
 again and resumes from that checkpoint, as ``sealtrain resume`` would: bit for bit. The process that
 waits never holds a key or a record.
 
-Refusals that owners or operators can take back are waited out, and whatever did not answer. The
-limit counts from the lapse, and anew once the run has got further.
+Refusals that owners or operators can take back are waited out, and whatever did not answer
+(``leasekeeper.PASSING``). The limit counts from the lapse, and anew once the run has got further.
 """
 
 from __future__ import annotations
@@ -23,24 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.answers import answer_of, packed, packed_error
-from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalExpired,
-    ApprovalRevoked,
-    ApprovalsMissing,
-    BrokerUnreachable,
-    ChainRefused,
-    ChainUnreachable,
-    ChallengeExpired,
-    ChallengeUnknown,
-    CollateralExpired,
-    CollateralUnreachable,
-    GuestApiUnreachable,
-    LeaseStale,
-    RankLost,
-    SealtrainError,
-    StorageUnreachable,
-)
+from sealtrain.errors import RankLost, SealtrainError
+from sealtrain.runner.leasekeeper import PASSING
 from sealtrain.runner.settings import holds_run
 
 if TYPE_CHECKING:
@@ -51,22 +35,6 @@ __all__ = ["until_released"]
 Waits = Callable[[SealtrainError, float], None]
 """Hears why the run waits and for how many seconds before it asks again."""
 
-_PASSING: Final = (
-    ApprovalsMissing,
-    ApprovalExpired,
-    ApprovalRevoked,
-    ChainRefused,
-    LeaseStale,
-    AnswerInvalid,
-    ChallengeExpired,
-    ChallengeUnknown,
-    CollateralExpired,
-    BrokerUnreachable,
-    ChainUnreachable,
-    CollateralUnreachable,
-    GuestApiUnreachable,
-    StorageUnreachable,
-)
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 300.0
 _GRACE_SECONDS: Final = 10.0
@@ -100,7 +68,7 @@ def until_released(
     while True:
         try:
             return _apart(work)
-        except _PASSING as error:
+        except PASSING as error:
             got_to, now = _newest(out), time.monotonic()
             if not until or got_to > reached:
                 until, reached, pause = now + seconds, got_to, first_pause
@@ -131,12 +99,12 @@ def _apart(work: Callable[[], Outcome]) -> Outcome:
             answer = answer_of(here.recv_bytes())
         process.join()
     finally:
-        here.close()
         if process.is_alive():  # interrupted here; at a terminal it was interrupted, too
             process.join(_GRACE_SECONDS)
         if process.is_alive():
             process.kill()
             process.join()
+        here.close()
     if isinstance(answer, BaseException):
         raise answer
     if answer is None:
@@ -156,8 +124,10 @@ def _serve(work: Callable[[], Outcome], here: Connection, answers: Connection) -
     if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]
         return  # whoever waits ended before the line above
     try:
-        answers.send_bytes(packed(work()))
+        answer = packed(work())
     except KeyboardInterrupt:
-        answers.send_bytes(packed_error(KeyboardInterrupt()))
+        answer = packed_error(KeyboardInterrupt())
     except BaseException as error:
-        answers.send_bytes(packed_error(error))
+        answer = packed_error(error)
+    with contextlib.suppress(OSError):  # nobody listens any more, and no traceback leaves from here
+        answers.send_bytes(answer)

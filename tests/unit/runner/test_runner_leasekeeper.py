@@ -26,7 +26,12 @@ from sealtrain.training.checkpoint import CheckpointRef
 NOW, LENGTH = 1_800_000_000, 600
 GONE = BrokerUnreachable("the broker does not answer", check="broker", got="ConnectError")
 REVOKED = ApprovalRevoked(
-    "the approval was revoked", check="approvals", owner="clinic-c", got="1 revoked", expected="0"
+    "the approval was revoked",
+    check="approvals",
+    owner="clinic-c",
+    got="1 revoked",
+    expected="0",
+    hint="a revocation is final",
 )
 
 
@@ -157,6 +162,7 @@ def test_a_refusal_is_not_asked_again_and_waits_for_a_step_that_is_logged(world:
         world.keeper.stopped()
     assert (caught.value.exit_code, caught.value.owner) == (3, "clinic-c")
     assert "there is no checkpoint" in caught.value.message
+    assert caught.value.hint == "a revocation is final"
 
 
 def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: World) -> None:

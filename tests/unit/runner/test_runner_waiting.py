@@ -15,6 +15,7 @@ import pytest
 
 from sealtrain.errors import (
     ApprovalRevoked,
+    ApprovalsMissing,
     BrokerUnreachable,
     DatasetWithdrawn,
     RankLost,
@@ -23,7 +24,7 @@ from sealtrain.errors import (
 )
 from sealtrain.runner.waiting import until_released
 
-REVOKED = ApprovalRevoked("not renewed", check="approvals", owner="clinic-c", hint="resume")
+MISSING = ApprovalsMissing("not renewed", check="approvals", owner="clinic-c", hint="resume")
 
 
 class Story:
@@ -62,11 +63,11 @@ class Story:
 
 def test_it_asks_again_in_new_processes_until_the_keys_are_released(tmp_path: Path) -> None:
     gone = BrokerUnreachable("gone", check="broker")
-    story = Story(tmp_path, REVOKED, REVOKED, gone, "done")
+    story = Story(tmp_path, MISSING, MISSING, gone, "done")
     assert story.told() == "done"
     assert story.waited == [
-        ("approval-revoked", 0.01),
-        ("approval-revoked", 0.02),
+        ("approvals-missing", 0.01),
+        ("approvals-missing", 0.02),
         ("broker-unreachable", 0.04),
     ]
     processes = [*story.processes, os.getpid()]
@@ -82,8 +83,8 @@ def test_nothing_of_the_run_is_left_in_the_process_that_waits(tmp_path: Path) ->
 
 
 def test_it_gives_up_with_the_last_refusal(tmp_path: Path) -> None:
-    story = Story(tmp_path, REVOKED)
-    with pytest.raises(ApprovalRevoked) as caught:
+    story = Story(tmp_path, MISSING)
+    with pytest.raises(ApprovalsMissing) as caught:
         story.told(seconds=0.2)
     assert (caught.value.owner, caught.value.hint, caught.value.exit_code) == (
         "clinic-c", "resume", 3
@@ -92,14 +93,14 @@ def test_it_gives_up_with_the_last_refusal(tmp_path: Path) -> None:
 
 
 def test_the_limit_counts_anew_once_the_run_got_further(tmp_path: Path) -> None:
-    story = Story(tmp_path, *[REVOKED] * 6, "done", checkpoints=True)
+    story = Story(tmp_path, *[MISSING] * 6, "done", checkpoints=True)
     assert story.told(seconds=0.005) == "done"
     assert [pause for _, pause in story.waited] == pytest.approx([0.005] * 6)
 
 
 @pytest.mark.parametrize(
     "error",
-    [DatasetWithdrawn("for good"), RecordInvalid("a record")],
+    [ApprovalRevoked("for good"), DatasetWithdrawn("for good"), RecordInvalid("a record")],
     ids=lambda error: error.code,
 )
 def test_what_waiting_does_not_help_is_raised_at_once(
@@ -112,9 +113,9 @@ def test_what_waiting_does_not_help_is_raised_at_once(
 
 
 def test_a_run_that_never_began_is_not_waited_for(tmp_path: Path) -> None:
-    story = Story(tmp_path, REVOKED)
+    story = Story(tmp_path, MISSING)
     (tmp_path / "run.json").unlink()
-    with pytest.raises(ApprovalRevoked):
+    with pytest.raises(ApprovalsMissing):
         story.told()
     assert len(story.processes) == 1
 
