@@ -74,7 +74,7 @@ class Node:
             with self._client.stream("POST", self._url, content=asked, headers=headers) as response:
                 if response.status_code != 200:
                     raise self._failed(f"HTTP {response.status_code}")
-                for part in response.iter_raw(65536):
+                for part in response.iter_raw():
                     data += part
                     if len(data) > MAX_ANSWER_BYTES:
                         raise self._failed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
