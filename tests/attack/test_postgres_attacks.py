@@ -5,11 +5,13 @@ What they change is noticed; what they could read is not there.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,7 +21,8 @@ from release_world import NOW, release_world
 from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.broker.database import database_of
+from sealtrain.base.encoding import to_base64
+from sealtrain.broker.address import database_of
 from sealtrain.broker.restored import settle
 from sealtrain.broker.store import Store
 from sealtrain.cli import app
@@ -228,6 +231,71 @@ def test_cut_connections_are_made_anew_and_nothing_is_lost(
             cut(admin, name)
             assert ledger.proof(ENTRIES + number).size == ENTRIES + number + 1
         ledger.audit()
+
+
+# An audit says where
+
+
+def audited(postgres: Server, folder: Path, *statements: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and report of ``log audit`` over a small consortium's database."""
+    name = postgres.emptied()
+    with release_world(folder, database=Postgres.parse(postgres.url(name))) as world:
+        world.obtain()
+        (folder / "consortium.json").write_bytes(world.consortium.to_bytes())
+        memory = {
+            "version": 1,
+            "origin": world.ledger.origin,
+            "public_key": to_base64(world.keyring.signer.public),
+            "checkpoint": world.ledger.checkpoint(),
+        }
+    with postgres.sql(name) as admin:
+        admin.execute(f"SET search_path = {LEDGER}, public")
+        edit(admin, *statements)
+    for file, data in (
+        ("memory.json", canonical_json(memory)),
+        ("address", postgres.url(name).encode()),
+    ):
+        (folder / file).write_bytes(data)
+        (folder / file).chmod(0o600)
+    words = ["log", "audit", "--database", f"file:{folder / 'address'}", "--json"]
+    words += ["--consortium", str(folder / "consortium.json")]
+    done = CliRunner().invoke(app, [*words, "--state", str(folder / "memory.json")])
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_an_audit_of_an_honest_database_holds(postgres: Server, tmp_path: Path) -> None:
+    code, report = audited(postgres, tmp_path)
+    assert report["findings"] == []
+    assert code == 0
+    assert report["kinds"]["release"] == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "check"),
+    [
+        ("UPDATE entry SET data = '\\xFORGED' WHERE i = 4", "stored hash"),
+        ("DELETE FROM entry WHERE i = 3", "entry missing"),
+        ("UPDATE node SET hash = '\\x00' WHERE level = 1 AND i = 0", "stored hash"),
+        ("CREATE TABLE spare (x int)", "file"),
+        ("DROP TABLE node CASCADE", "file"),
+        ("UPDATE meta SET value = 'x' WHERE name = 'origin'", "file"),
+        ("DELETE FROM decisions", "database"),
+        ("DROP TABLE decisions", "database"),
+    ],
+)
+def test_an_audit_of_a_doctored_database_says_where(
+    postgres: Server, tmp_path: Path, statement: str, check: str
+) -> None:
+    statements = [statement]
+    if "node CASCADE" in statement:  # so that the triggers can be put back
+        statements.append("CREATE TABLE node AS SELECT 0 AS level, 0 AS i, '\\x00'::bytea AS hash")
+        statements.append(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON node "
+            "FOR EACH STATEMENT EXECUTE FUNCTION refuse()"
+        )
+    code, report = audited(postgres, tmp_path, *statements)
+    assert code == 3
+    assert check in {one["check"] for one in report["findings"]}
 
 
 # What is shown

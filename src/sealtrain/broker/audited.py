@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from sealtrain.consortium.audit import References
-from sealtrain.consortium.ledger_file import read_only
+from sealtrain.consortium.ledger_file import reading
+from sealtrain.consortium.postgres import Postgres
 
 __all__ = ["Beside", "read_beside"]
 
@@ -22,7 +21,7 @@ _REFERENCES = {
     "reservations": "SELECT ledger_index, run_id FROM reservations",
 }
 _NOTES = "SELECT size, note FROM cosigned ORDER BY size"
-_LINES = "SELECT line FROM cosignatures WHERE size = ? ORDER BY owner"
+_LINES = "SELECT owner, line FROM cosignatures WHERE size = ?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +39,27 @@ class Beside:
     problem: str | None
 
 
-def read_beside(path: Path) -> Beside:
+def read_beside(where: Path | Postgres) -> Beside:
     """Read a broker's database.
 
     Args:
-        path: ``broker.sqlite`` in the broker's state folder.
+        where: ``broker.sqlite`` in the broker's state folder, or the PostgreSQL database.
 
     Raises:
         DataInvalid: There is no such file.
+        Unreachable: The server does not answer.
     """
     found: dict[str, dict[int, str]] = {table: {} for table in _REFERENCES}
     notes: list[str] = []
     problem = None
-    with closing(read_only(path)) as db:
+    with reading(where) as db:
         try:
-            for table, query in _REFERENCES.items():
-                found[table] = {int(index): str(value) for index, value in db.execute(query)}
-            if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'cosigned'").fetchone():
-                for size, note in db.execute(_NOTES).fetchall():
-                    lines = [str(row[0]) for row in db.execute(_LINES, (size,))]
-                    notes.append(str(note) + "".join(lines))
-        except (sqlite3.Error, ValueError) as error:
-            problem = f"SQLite cannot read all of {path.name}: {type(error).__name__}"
+            with db.part():
+                for table, query in _REFERENCES.items():
+                    found[table] = {int(index): str(value) for index, value in db.rows(query, ())}
+                for size, note in list(db.rows(_NOTES, ())):
+                    lines = sorted((str(row[0]), str(row[1])) for row in db.rows(_LINES, (size,)))
+                    notes.append(str(note) + "".join(line for _, line in lines))
+        except (db.failed, ValueError) as error:
+            problem = f"not all of {db.name} can be read: {type(error).__name__}"
     return Beside(references=References(**found), checkpoints=tuple(notes), problem=problem)

@@ -36,7 +36,8 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.files import sync
 from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
-from sealtrain.broker.database import DATABASE, LEDGER, begun, engine_of
+from sealtrain.broker.address import DATABASE, LEDGER
+from sealtrain.broker.database import begun, engine_of
 from sealtrain.broker.restored import ended
 from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.errors import (

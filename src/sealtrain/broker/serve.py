@@ -119,7 +119,7 @@ def assembled(
 ) -> Iterator[Broker]:
     """A broker without HTTP, from its configuration. Arguments and errors as ``serve``."""
     require_extra()
-    from sealtrain.broker.database import places
+    from sealtrain.broker.address import places
     from sealtrain.broker.keyring import Keyring
     from sealtrain.broker.parts import BrokerParts
     from sealtrain.broker.service import Broker

@@ -40,7 +40,7 @@ def migrate(
     if (state is None) == (database is None):
         raise UsageError("give either --state or --database", check="database")
     require_extra()
-    from sealtrain.broker.database import places
+    from sealtrain.broker.address import places
     from sealtrain.broker.schema import bring_on
 
     tables, _ = places(state or Path(), database)
@@ -63,7 +63,7 @@ def restored(
     from sealtrain.broker.serve import require_extra
 
     require_extra()
-    from sealtrain.broker.database import database_of
+    from sealtrain.broker.address import database_of
     from sealtrain.broker.restored import settle
 
     where = database_of(database)

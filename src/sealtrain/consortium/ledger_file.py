@@ -1,107 +1,179 @@
-"""Read a ledger's file for an audit: without changing it, past everything that is wrong with it.
+"""Read a ledger where it is stored, for an audit: changing nothing, past everything that is wrong.
 
-``LedgerStore`` refuses a file that was touched; an audit has to say where. What the file stores
-besides the entries is compared with them here: schema and triggers, what it says about itself, and
-every hash.
+``LedgerStore`` refuses a ledger that was touched; an audit has to say where. What is stored besides
+the entries is compared with them here: structure and triggers, what the ledger says about itself,
+and every hash. The same queries read the file and the schema in PostgreSQL.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from sealtrain.consortium.audit import Auditor
 from sealtrain.consortium.ledger_store import APPLICATION_ID, SCHEMA, VERSION
+from sealtrain.consortium.postgres import Postgres, unreachable
 from sealtrain.errors import DataInvalid
 from sealtrain.records import merkle
 
-__all__ = ["audit_file", "entries_in", "read_only"]
+__all__ = ["Reading", "audit_stored", "entries_in", "reading"]
 
 _MAX_GAP = 10_000
 """Missing entries in a row that are counted; a wider gap is not a ledger any more."""
 _MAX_PRINTED = 200
 
+Rows = Callable[[str, Sequence[Any]], Iterable[Any]]
 
-def read_only(path: Path) -> sqlite3.Connection:
-    """Open an SQLite file so that nothing can change it.
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A database that is read and not changed, as of one moment.
+
+    Attributes:
+        name: For messages.
+        rows: Rows of a query, ``?`` for each parameter.
+        part: Surrounds what may fail; ``failed`` is raised there, and reading goes on after it.
+        failed: What it raises.
+        form: Says what is wrong with a ledger's tables and triggers, in lines.
+    """
+
+    name: str
+    rows: Rows
+    part: Callable[[], Any]
+    failed: type[Exception]
+    form: Callable[[], Iterable[str]]
+
+
+@contextmanager
+def reading(where: Path | Postgres) -> Iterator[Reading]:
+    """Open a database so that nothing can change it.
 
     Raises:
         DataInvalid: There is no such file.
+        Unreachable: The server does not answer.
     """
+    with _file(where) if isinstance(where, Path) else _server(where) as opened:
+        yield opened
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[Reading]:
     if not path.is_file():
         raise DataInvalid(f"cannot read {path}: no such file", hint="check the path")
     # An URI, because only that takes the mode; "?" and "#" in a path would end it.
     name = str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=20.0)
+    with closing(sqlite3.connect(f"file:{name}?mode=ro", uri=True, timeout=20.0)) as db:
+        yield Reading(path.name, db.execute, nullcontext, sqlite3.Error, lambda: _file_form(db))
 
 
-def entries_in(path: Path) -> int:
-    """About how many entries a ledger's file has, for a progress bar; 0 when it cannot be read.
+@contextmanager
+def _server(where: Postgres) -> Iterator[Reading]:
+    import psycopg
+
+    from sealtrain.consortium.ledger_schema import STRUCTURE, structure
+
+    def rows(query: str, parameters: Sequence[Any]) -> Iterable[Any]:
+        # Streamed: a ledger may be longer than memory.
+        with connection.cursor(f"audit_{next(numbers)}") as cursor:
+            cursor.execute(query.replace("?", "%s").encode(), parameters)
+            yield from cursor
+
+    def form() -> Iterable[str]:
+        found = structure(connection)
+        yield from (f"its schema has another or more: {line}" for line in found - STRUCTURE)
+        yield from (f"its schema lacks: {line}" for line in STRUCTURE - found)
+
+    numbers = count()
+    try:
+        connection = where.connect()
+    except psycopg.Error as error:
+        raise unreachable(where.name, error) from error
+    with closing(connection):
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("SET search_path = sealtrain_ledger, public")
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield Reading(where.name, rows, connection.transaction, psycopg.Error, form)
+
+
+def entries_in(where: Path | Postgres) -> int:
+    """About how many entries a ledger has, for a progress bar; 0 when it cannot be read.
 
     Raises:
         DataInvalid: There is no such file.
+        Unreachable: The server does not answer.
     """
-    with closing(read_only(path)) as db:
+    with reading(where) as db:
         try:
-            return int(db.execute("SELECT count(*) FROM entry").fetchone()[0])
-        except sqlite3.Error:
+            [[found]] = db.rows("SELECT count(*) FROM entry", ())
+        except db.failed:
             return 0
+        return int(found)
 
 
-def audit_file(
-    path: Path,
+def audit_stored(
+    where: Path | Postgres,
     auditor: Auditor,
     meta: dict[str, str],
     progress: Callable[[int], None] = lambda _done: None,
 ) -> None:
-    """Give every entry of a ledger's file to an audit, with what is wrong with the file itself.
+    """Give every entry of a ledger to an audit, with what is wrong with how it is stored.
 
     Args:
-        path: The file.
+        where: The file, or the database.
         auditor: Takes entries and findings.
-        meta: What the file must say about itself: origin and key id.
+        meta: What the ledger must say about itself: origin and key id.
         progress: Told of entries as they are read.
 
     Raises:
         DataInvalid: There is no such file.
+        Unreachable: The server does not answer.
     """
-    with closing(read_only(path)) as db:
+    with reading(where) as db:
         steps: tuple[Callable[[], None], ...] = (
             lambda: _form(db, auditor, meta),
-            lambda: _entries(db, auditor, progress),
-            lambda: _hashes(db, auditor),
+            lambda: _entries(db.rows, auditor, progress),
+            lambda: _hashes(db.rows, auditor),
         )
         for step in steps:
             try:
-                step()
-            except sqlite3.Error as error:
+                with db.part():
+                    step()
+            except db.failed as error:
                 name = getattr(error, "sqlite_errorname", type(error).__name__)
-                auditor.found("file", f"SQLite cannot read all of the file: {name}")
+                auditor.found("file", f"not all of {db.name} can be read: {name}")
 
 
-def _form(db: sqlite3.Connection, auditor: Auditor, meta: dict[str, str]) -> None:
-    for name, expected in (("application_id", APPLICATION_ID), ("user_version", VERSION)):
-        got = db.execute(f"PRAGMA {name}").fetchone()[0]
-        if got != expected:
-            auditor.found("file", f"its {name} is {got}, not {expected}")
-    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql > ''").fetchall()
-    for name, sql in rows:
-        if sql not in SCHEMA:
-            auditor.found("file", f"its schema has another {name}")
-    for sql in sorted(set(SCHEMA) - {sql for _, sql in rows}):
-        auditor.found("file", f"its schema lacks: {sql[:_MAX_PRINTED]}")
-    said = dict(db.execute("SELECT name, value FROM meta"))
+def _form(db: Reading, auditor: Auditor, meta: dict[str, str]) -> None:
+    for problem in db.form():
+        auditor.found("file", problem[:_MAX_PRINTED])
+    said = dict(db.rows("SELECT name, value FROM meta", ()))
     if said != meta:
         auditor.found("file", f"it says of itself {said!s:.300}, not {meta}")
 
 
-def _entries(db: sqlite3.Connection, auditor: Auditor, progress: Callable[[int], None]) -> None:
-    rows = db.execute(
+def _file_form(db: sqlite3.Connection) -> Iterator[str]:
+    for name, expected in (("application_id", APPLICATION_ID), ("user_version", VERSION)):
+        got = db.execute(f"PRAGMA {name}").fetchone()[0]
+        if got != expected:
+            yield f"its {name} is {got}, not {expected}"
+    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql > ''").fetchall()
+    for name, sql in rows:
+        if sql not in SCHEMA:
+            yield f"its schema has another {name}"
+    for sql in sorted(set(SCHEMA) - {sql for _, sql in rows}):
+        yield f"its schema lacks: {sql}"
+
+
+def _entries(db: Rows, auditor: Auditor, progress: Callable[[int], None]) -> None:
+    rows = db(
         "SELECT entry.i, data, hash FROM entry LEFT JOIN node ON level = 0 AND node.i = entry.i "
-        "ORDER BY entry.i"
+        "ORDER BY entry.i",
+        (),
     )
     for index, data, stored in rows:
         if not isinstance(index, int) or not auditor.size <= index < auditor.size + _MAX_GAP:
@@ -122,12 +194,12 @@ def _entries(db: sqlite3.Connection, auditor: Auditor, progress: Callable[[int],
         auditor.lost(leaf)
 
 
-def _hashes(db: sqlite3.Connection, auditor: Auditor) -> None:
+def _hashes(db: Rows, auditor: Auditor) -> None:
     """Inner hashes against the two below each: a changed one is named itself, not its whole way."""
     size = auditor.size
     level = 1
     while size >> level:
-        rows = db.execute(
+        rows = db(
             "SELECT own.i, own.hash, a.hash, b.hash FROM node AS own "
             "LEFT JOIN node AS a ON a.level = own.level - 1 AND a.i = 2 * own.i "
             "LEFT JOIN node AS b ON b.level = own.level - 1 AND b.i = 2 * own.i + 1 "
@@ -142,10 +214,10 @@ def _hashes(db: sqlite3.Connection, auditor: Auditor) -> None:
         if count != size >> level:
             auditor.found("stored hash", f"{(size >> level) - count} hashes of level {level} lack")
         level += 1
-    extra = db.execute(
+    [[extra]] = db(
         "SELECT count(*) FROM node WHERE level < 0 OR level >= ? OR i < 0 OR i >= (? >> level)",
         (level, size),
-    ).fetchone()[0]
+    )
     if extra:
         auditor.found("stored hash", f"{extra} hashes are of no entry here")
 
@@ -158,8 +230,8 @@ def _follows(own: Any, left: Any, right: Any) -> bool:
     )
 
 
-def _leaf(db: sqlite3.Connection, index: int) -> bytes | None:
-    row = db.execute("SELECT hash FROM node WHERE level = 0 AND i = ?", (index,)).fetchone()
+def _leaf(db: Rows, index: int) -> bytes | None:
+    row = next(iter(db("SELECT hash FROM node WHERE level = 0 AND i = ?", (index,))), None)
     if row is None or not isinstance(row[0], bytes) or len(row[0]) != merkle.HASH_BYTES:
         return None
     return bytes(row[0])

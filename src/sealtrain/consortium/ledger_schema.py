@@ -57,9 +57,10 @@ UNION ALL SELECT format('default of %s.%s', relname, adnum)
     FROM pg_attrdef JOIN here ON here.oid = adrelid
 UNION ALL SELECT format('constraint of %s: %s', relname, pg_get_constraintdef(c.oid))
     FROM pg_constraint c JOIN here ON here.oid = conrelid WHERE contype <> 'n'
-UNION ALL SELECT format('trigger %s of %s: %s %s %s always:%s', tgname, relname, tgfoid::regproc,
-                        tgtype, tgenabled, tgqual IS NULL)
-    FROM pg_trigger JOIN here ON here.oid = tgrelid WHERE NOT tgisinternal
+UNION ALL SELECT format('trigger %s of %s: %s.%s %s %s always:%s', tgname, relname, nspname,
+                        proname, tgtype, tgenabled, tgqual IS NULL)
+    FROM pg_trigger JOIN here ON here.oid = tgrelid JOIN pg_proc p ON p.oid = tgfoid
+    JOIN pg_namespace n ON n.oid = pronamespace WHERE NOT tgisinternal
 UNION ALL SELECT format('function %s %s %s %s', proname, prosecdef, proconfig, prosrc)
     FROM pg_proc WHERE pronamespace = to_regnamespace('sealtrain_ledger')
 UNION ALL SELECT format('child of %s', relname) FROM pg_inherits JOIN here ON here.oid = inhparent

@@ -23,7 +23,7 @@ from sealtrain.cli import app
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.audit import Auditor, AuditReport
 from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.ledger_file import audit_file
+from sealtrain.consortium.ledger_file import audit_stored
 from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.witness import cosign_checkpoint, memory
@@ -71,7 +71,7 @@ class History:
             origin=self.origin,
             checkpoints=[*kept, *beside.checkpoints],
         )
-        audit_file(state / "ledger.sqlite", auditor, self.meta)
+        audit_stored(state / "ledger.sqlite", auditor, self.meta)
         assert beside.problem is None
         return auditor.finish(beside.references)
 

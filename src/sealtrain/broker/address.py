@@ -1,0 +1,66 @@
+"""Where a broker's databases are, as an operator says it. Needs no broker installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sealtrain.consortium.postgres import SCHEMES, Postgres
+from sealtrain.errors import KeyFileInvalid, UsageError
+from sealtrain.keys.keyfile import read_secret_file
+
+__all__ = ["DATABASE", "LEDGER", "database_of", "is_address", "places"]
+
+DATABASE: Final = "broker.sqlite"
+LEDGER: Final = "ledger.sqlite"
+_FILE: Final = "file:"
+_MAX_ADDRESS: Final = 4096
+
+
+def is_address(text: str) -> bool:
+    """Whether an option names a PostgreSQL database and not a file of SQLite."""
+    return text.startswith((_FILE, *(f"{scheme}:" for scheme in SCHEMES)))
+
+
+def database_of(address: str) -> Postgres:
+    """The database that an option names.
+
+    Args:
+        address: ``postgresql+psycopg://…`` without a password, or ``file:PATH`` of a file of mode
+            0600 that holds the address, with its password.
+
+    Raises:
+        UsageError: It is no such address, or tells its password to everybody.
+        KeyFileInvalid: The file cannot be read, or others may read it too.
+        ExtraMissing: The ``postgres`` extra is not installed.
+    """
+    scheme, separator, rest = address.partition(":")
+    if separator and scheme == "file":
+        data = read_secret_file(Path(rest.removeprefix("//")), max_bytes=_MAX_ADDRESS)
+        try:
+            return Postgres.parse(data.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise KeyFileInvalid(
+                f"{rest} holds no address of a database", check="database"
+            ) from None
+    found = Postgres.parse(address)
+    if found.has_password:
+        raise UsageError(
+            "a password on a command line is read by every user of the machine",
+            check="database",
+            expected="file:PATH of a file with mode 0600 that holds the address",
+        )
+    return found
+
+
+def places(state: Path, address: str | None) -> tuple[Path | Postgres, Path | Postgres]:
+    """Where a broker's tables and where its ledger lie.
+
+    Args:
+        state: Folder of its state.
+        address: As of ``database_of``, with its errors; ``None`` for files in the folder.
+    """
+    if address is None:
+        return state / DATABASE, state / LEDGER
+    found = database_of(address)
+    return found, found
