@@ -41,6 +41,7 @@ EXTRAS = {
 # Declared although no module names it.
 NEEDED_UNSEEN = {
     "accelerate": "transformers' Trainer refuses to start without it",
+    "coincurve": "eth-keys signs by it, where it is installed",
     "bitsandbytes": "transformers loads it to hold a base in four bits",
 }
 
