@@ -106,6 +106,41 @@ def test_prefixes_of_attention_are_trained_to_the_same_bits() -> None:
     assert results[0][0][0] != results[0][0][1]
 
 
+def test_a_resumed_training_goes_on_bit_for_bit_under_other_pads(tmp_path: Path) -> None:
+    whole, seen_before = by_trainer(tmp_path, None)
+    resumed, seen_after = by_trainer(tmp_path, tmp_path / "checkpoint-1")
+    assert resumed == whole
+    for before, after in zip(seen_before[-len(seen_after) :], seen_after, strict=True):
+        rows = torch.unique(torch.cat([before, after]), dim=0)
+        assert len(rows) == len(before) + len(after)
+
+
+def by_trainer(folder: Path, checkpoint: Path | None) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses of Transformers' own loop, and what the accelerator saw."""
+    from datasets import Dataset
+    from transformers import Trainer, TrainingArguments
+
+    model, accelerator = tiny_model(), Watched()
+    protect(model, accelerator)
+    texts = [ids[0].tolist() for ids in batches(4)]
+    arguments = TrainingArguments(
+        str(folder),
+        max_steps=2,
+        save_steps=1,
+        logging_steps=1,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        seed=3,
+    )
+    rows = Dataset.from_dict({"input_ids": texts, "labels": texts})
+    trainer = Trainer(model, arguments, train_dataset=rows)
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return losses, accelerator.seen
+
+
 def test_minilm_under_pads_keeps_the_losses_of_its_int8_model() -> None:
     protected, whole = encoder(), encoder()
     accelerator = Watched()

@@ -202,8 +202,10 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[RemoteAccel
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.recv(1 << 16)
+                asked = connection.makefile("rb")
+                asked.read(struct.unpack(">xI", asked.read(5))[0])
                 answer(connection)
+                asked.close()
 
         thread = threading.Thread(target=serve)
         thread.start()
