@@ -9,8 +9,8 @@ A thread asks the brokers for a later end, with fresh evidence:
 Training asks after each step whether to stop (``training.lease``). It does
 
 1. after a refusal: at the next step that the recipe logs, if the lease is good until then;
-2. where nobody answers: as long as there is time to seal a checkpoint, by what the last one and the
-   slowest of the last steps took;
+2. where nobody answers, or the answer makes the lease no longer because approvals end: while there
+   is time to seal a checkpoint, by what the last one and the slowest of the last steps took;
 3. at once and without a checkpoint where another guest may be going on with the run, or where the
    lease ended unforeseen, as when a clock jumps.
 
@@ -93,6 +93,8 @@ PASSING: Final = (
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _LEAVING_SECONDS: Final = 2.0
+_LEAST_WAIT: Final = 0.25
+_UNSURE_SECONDS: Final = 2.0
 _NEVER: Final = 3600.0
 
 
@@ -136,6 +138,7 @@ class LeaseKeeper:
         self._newest = 0
         self._failure: SealtrainError | None = None
         self._refusal: SealtrainError | None = None
+        self._final = False
         self._bug: Exception | None = None
         self._step = 0
         self._stepped_at: float | None = None
@@ -210,8 +213,9 @@ class LeaseKeeper:
                 self._stop()
             if self._refusal is not None:
                 return ahead == 0 or self._short(ahead, sealing)
-            # Whoever answered just now has a lease as long as there is, however short that is.
-            return self._failure is not None and self._short(span if ahead == 0 else 1, sealing)
+            # A lease that is short, but made longer whenever it is asked for, is no reason to stop.
+            ends = self._failure is not None or self._final
+            return ends and self._short(span if ahead == 0 else 1, sealing)
 
     def stopped(self) -> NoReturn:
         """As ``training.lease.LeaseKeeping``. No key is used afterwards."""
@@ -227,17 +231,20 @@ class LeaseKeeper:
             if wait > 0:
                 return wait
             pending = self._pending
+            end = self._end()
         failure: SealtrainError | None = None
         try:
             self._renew(None if pending is None else (pending.counter, pending.digest))
         except SealtrainError as error:
             failure = error
         with self._changed:
-            self._note(pending, failure)
+            self._note(pending, failure, end)
             self._changed.notify_all()
             return self._next_at - self._lease.moment()
 
-    def _note(self, pending: CheckpointRef | None, failure: SealtrainError | None) -> None:
+    def _note(
+        self, pending: CheckpointRef | None, failure: SealtrainError | None, end: float
+    ) -> None:
         if isinstance(failure, _UNANSWERED):
             self._failure = failure
             # Ever more slowly, but never so that the rest of the lease passes in silence.
@@ -250,6 +257,9 @@ class LeaseKeeper:
             self._refusal = failure
             return
         self._failure, self._pause = None, _FIRST_PAUSE
+        passed = self._lease.moment() - self._renewed_at
+        if passed > _UNSURE_SECONDS:  # brokers count whole seconds
+            self._final = self._end() - end < passed - _UNSURE_SECONDS
         self._next_at, self._renewed_at = self._half(), self._lease.moment()
         if pending is None:
             return
@@ -260,7 +270,11 @@ class LeaseKeeper:
             self._next_at = self._lease.moment()
 
     def _half(self) -> float:
-        return self._lease.moment() + max(0.0, self._lease.left() - self._lease.seconds / 2)
+        wait = max(_LEAST_WAIT, self._lease.left() - self._lease.seconds / 2)
+        return self._lease.moment() + wait
+
+    def _end(self) -> float:
+        return self._lease.moment() + self._lease.left()
 
     def _tend_all(self) -> None:
         while not self._over:
@@ -329,6 +343,8 @@ class LeaseKeeper:
     def _stop_for(self, reason: SealtrainError | None) -> SealtrainError:
         self._lease.end()
         why = "nobody renewed the lease on the keys in time"
+        if self._final and self._failure is None:
+            why = "the lease on the keys ends and is made no longer"
         if self._refusal is not None:
             why = "the lease on the keys is not renewed"
         kept = f"checkpoint {self._newest} is sealed" if self._newest else "there is no checkpoint"

@@ -1,0 +1,260 @@
+"""Against the lease of a running guest: an owner who revokes, a host that cuts wires, sets clocks.
+
+A real broker decides; its answers come over a wire that the host may cut or alter. The keeper does
+what it does in a run, but time is the test's and its thread is stepped by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from release_world import ReleaseWorld, release_world
+from sealing_world import SealedFolder, json_lines, sealed_folder
+
+from sealtrain.errors import (
+    ApprovalExpired,
+    ApprovalRevoked,
+    BrokerUnreachable,
+    LeaseStale,
+    ProofInvalid,
+    SealtrainError,
+    SignatureInvalid,
+)
+from sealtrain.release.grant import renew
+from sealtrain.runner.lease import Lease
+from sealtrain.runner.leasekeeper import LeaseKeeper
+from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.sealing.store import SealedStore
+from sealtrain.training.checkpoint import CheckpointRef
+
+pytestmark = pytest.mark.claim("C20")
+LEASE = 600
+
+
+class Running:
+    """A guest that trains: a lease, its keeper, opened data and a store for checkpoints."""
+
+    def __init__(self, world: ReleaseWorld, sealed: SealedFolder, out: Path) -> None:
+        self.world = world
+        self.guest_clock_ahead = 0
+        self.cut = False
+        self.step = 0
+        begun = world.clock()
+        self.lease = Lease(
+            lambda: world.clock() + self.guest_clock_ahead,
+            elapsed=lambda: float(world.clock() - begun),
+        )
+        self.collect = world.collect(world.guest())
+        self.attested = world.attest()
+        asked = self.lease.moment()
+        self.grant = world.obtain(attested=self.attested, collect=self.collect)
+        self.lease.extend(self.grant.lease_ends, self.grant.lease_seconds, asked)
+        self.keeper = LeaseKeeper(self.lease, self.renew)
+        self.keeper._next_at = self.keeper._half()
+        key = sealed.key.lent(self.lease.require)
+        self.data = SealedDataset.open(sealed.folder, key, root=sealed.description.root)
+        self.store = SealedStore(out, key.derive("checkpoints"), label="run")
+
+    def renew(self, checkpoint: tuple[int, str] | None) -> None:
+        if self.cut:
+            raise BrokerUnreachable("no answer", check="broker", got="ConnectError")
+        asked = self.lease.moment()
+        self.grant = renew(
+            self.world.wire, self.attested, self.collect, self.grant, checkpoint=checkpoint
+        )
+        self.lease.extend(self.grant.lease_ends, self.grant.lease_seconds, asked)
+
+    def seal(self, counter: int) -> None:
+        with self.store.write(f"checkpoint-{counter}", {"counter": counter}) as file:
+            file.write(b"weights")
+        digest = self.store.root(f"checkpoint-{counter}")
+        self.keeper.sealed(CheckpointRef(counter=counter, step=self.step, digest=digest))
+
+    def train(self, steps: int, each: int = 10) -> bool:
+        """Steps of some seconds, each with a record batch; whether it is told to stop."""
+        for _ in range(steps):
+            self.data.batch(0)
+            self.world.clock.advance(each)
+            while self.keeper.tend() <= 0:
+                pass
+            self.step += 1
+            if self.keeper.must_stop(self.step, ahead=0, span=1, sealing=5.0):
+                return True
+        return False
+
+    def stopped(self, error: type[SealtrainError]) -> SealtrainError:
+        with pytest.raises(error) as caught:
+            self.keeper.stopped()
+        self.assert_no_key_is_used()
+        return caught.value
+
+    def assert_no_key_is_used(self) -> None:
+        uses: list[Callable[[], Any]] = [
+            lambda: self.data.batch(0),
+            lambda: self.seal(99),
+            lambda: self.store.read("checkpoint-1", {"counter": 1}),
+        ]
+        for use in uses:
+            with pytest.raises(LeaseStale):
+                use()
+        assert self.keeper.tend() > LEASE
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> SealedFolder:
+    folder = tmp_path_factory.mktemp("sealed")
+    (folder / "rows.jsonl").write_text(json_lines([{"text": f"row {one}"} for one in range(9)]))
+    return sealed_folder(folder / "rows.jsonl", folder / "rows.sealed")
+
+
+@pytest.fixture
+def running(tmp_path: Path, sealed: SealedFolder) -> Iterator[Running]:
+    (tmp_path / "broker").mkdir()
+    with release_world(tmp_path / "broker", lease_seconds=LEASE) as world:
+        yield Running(world, sealed, tmp_path / "checkpoints")
+
+
+@pytest.mark.claim("C11")
+def test_an_owner_who_revokes_stops_a_running_guest_before_its_lease_ends(
+    running: Running,
+) -> None:
+    running.seal(1)
+    assert not running.train(5)
+    assert running.keeper.anchored == 1
+    running.world.revoke("hospital-c")
+    assert running.train(60)
+    assert running.lease.left() > LEASE / 3
+    running.seal(2)
+    error = running.stopped(ApprovalRevoked)
+    assert error.exit_code == 3
+    assert f"after step {running.step}, checkpoint 2 is sealed" in error.message
+    assert "resume" not in str(error.hint)  # a revocation is final
+    refusals = running.world.refusals()
+    assert [(one["action"], one["code"]) for one in refusals] == [("renewal", "approval-revoked")]
+
+
+def test_a_host_that_cuts_the_wire_gets_no_second_more(running: Running) -> None:
+    running.seal(1)
+    assert not running.train(3)
+    granted = running.world.clock()
+    running.cut = True
+    assert running.train(200)
+    assert running.lease.left() > 0
+    running.seal(2)
+    error = running.stopped(BrokerUnreachable)
+    assert error.exit_code == 4
+    assert "resume" in str(error.hint)
+    assert running.world.clock() - granted < LEASE
+    assert running.world.kinds().count("renewal") == 1
+
+
+def test_a_broker_that_was_away_and_is_back_finds_the_run_going_on(running: Running) -> None:
+    running.seal(1)
+    assert not running.train(3)
+    running.cut = True
+    for counter in (2, 3, 4):
+        assert not running.train(8)
+        running.seal(counter)
+    assert running.keeper.anchored == 1
+    running.cut = False
+    assert not running.train(100)
+    assert running.keeper.anchored == 4
+    anchored = [
+        entry["body"] for entry in running.world.ledger.entries() if entry["kind"] == "renewal"
+    ]
+    assert len(anchored) >= 3
+    running.keeper.settle()
+
+
+def test_a_step_longer_than_the_lease_ends_with_the_keys_unusable(running: Running) -> None:
+    running.seal(1)
+    running.cut = True
+    assert not running.train(1)
+    running.world.clock.advance(LEASE)
+    running.assert_no_key_is_used()
+    with pytest.raises(LeaseStale):
+        running.train(1)
+
+
+@pytest.mark.parametrize("ahead", [-86_400, -590, 86_400])
+def test_a_host_that_sets_the_guests_clock_makes_no_lease_longer(
+    running: Running, ahead: int
+) -> None:
+    running.seal(1)
+    assert not running.train(2)
+    running.cut, running.guest_clock_ahead = True, ahead
+    passed = running.world.clock()
+    if ahead > 0:
+        with pytest.raises(LeaseStale):
+            running.train(1)
+    else:
+        assert running.train(200)
+        assert running.world.clock() - passed < LEASE
+        running.stopped(BrokerUnreachable)
+
+
+@pytest.mark.claim("C18")
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda answer: answer["receipt"].update(payload="e30="), SignatureInvalid),
+        (lambda answer: answer["proof"].update(index=answer["proof"]["index"] + 1), ProofInvalid),
+    ],
+    ids=["receipt", "proof"],
+)
+def test_an_answer_altered_on_the_way_extends_nothing(
+    running: Running, change: Callable[[Any], None], error: type[SealtrainError]
+) -> None:
+    running.seal(1)
+    assert not running.train(2)
+    ends = running.grant.lease_ends
+
+    def altered(document: Any) -> None:
+        if "receipt" in document:
+            change(document)
+
+    running.world.wire.on_answer = altered
+    assert running.train(200)
+    assert running.grant.lease_ends == ends
+    running.seal(2)
+    assert running.stopped(error).exit_code == 3
+
+
+def test_what_an_owner_approved_ends_when_the_owner_said(
+    tmp_path: Path, sealed: SealedFolder
+) -> None:
+    (tmp_path / "broker").mkdir()
+    with release_world(
+        tmp_path / "broker", lease_seconds=LEASE, approved_by=("hospital-a",)
+    ) as world:
+        ends = world.clock() + 900
+        world.approve("hospital-b", not_after=ends)
+        running = Running(world, sealed, tmp_path / "checkpoints")
+        running.seal(1)
+        assert running.train(200)
+        assert world.clock() <= ends
+        running.seal(2)
+        error = running.stopped(LeaseStale)
+        assert "made no longer" in error.message
+        assert world.refusals() == []
+        world.clock.advance(120)
+        with pytest.raises(ApprovalExpired):
+            world.obtain(run_id=running.grant.run_id, resume=True)
+
+
+def test_what_a_lapsed_guest_sealed_last_is_what_the_next_one_goes_on_from(
+    running: Running,
+) -> None:
+    running.seal(1)
+    assert not running.train(2)
+    running.cut = True
+    assert running.train(200)
+    running.seal(2)
+    running.stopped(BrokerUnreachable)
+    again = running.world.obtain(run_id=running.grant.run_id, resume=True)
+    assert again.latest_checkpoint is not None
+    assert again.latest_checkpoint.counter == 1
+    assert running.store.root("checkpoint-2")
