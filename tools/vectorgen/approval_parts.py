@@ -125,6 +125,7 @@ def decision(
         **target,
         "datasets": [PIN] if word == "approve" else [],
         "needs": NEEDS if word == "approve" else None,
+        "lifts": [],
         "decision": word,
         "nonce": seed(f"nonce {label}", 16).hex(),
         "signed_at": SIGNED,

@@ -16,8 +16,10 @@ from approval_parts import (
     C,
     Json,
     Owner,
+    canonical,
     decision,
     envelope,
+    sha,
     text,
 )
 
@@ -134,8 +136,69 @@ def tally_vectors() -> Json:
         outcome="approval-revoked",
     )
     case(
-        "a revocation is final",
+        "an approval that does not name it does not lift a revocation",
         [yes(A), yes(B), stop(A), yes(A, "again")],
+        by=[b],
+        outcome="approval-revoked",
+        revoked_by=[a],
+    )
+    first, second = stop(A), envelope(decision("stop again", word="revoke"), A)
+    lifts = [sha(canonical(one)) for one in (first, second)]
+    lifted = yes(A, "lifted", lifts=lifts[:1])
+    case(
+        "its owner lifts a revocation by naming it",
+        [yes(A), yes(B), first, lifted],
+        by=[a, b],
+        outcome="ok",
+        revoked_by=[],
+    )
+    case(
+        "in whichever order they stand",
+        [lifted, yes(B), first, yes(A)],
+        by=[a, b],
+        outcome="ok",
+        revoked_by=[],
+    )
+    case(
+        "an approval held back does not replace the one that lifted",
+        [yes(B), first, lifted, yes(A, not_after="2027-01-01T00:00:00Z")],
+        by=[a, b],
+        outcome="ok",
+        valid_until=ENDS,
+    )
+    case(
+        "a second revocation stops again",
+        [yes(B), first, lifted, second],
+        by=[b],
+        outcome="approval-revoked",
+        revoked_by=[a],
+    )
+    case(
+        "naming both lifts both",
+        [yes(B), first, lifted, second, yes(A, "both", lifts=sorted(lifts))],
+        by=[a, b],
+        outcome="ok",
+        revoked_by=[],
+    )
+    case(
+        "nobody lifts another owner's revocation",
+        [yes(B), yes(C, "lifts it", lifts=lifts[:1]), first],
+        by=[b, c],
+        outcome="approval-revoked",
+        revoked_by=[a],
+    )
+    case(
+        "a lift that has ended leaves an expired approval",
+        [first, yes(A, "brief", lifts=lifts[:1], not_after=soon), yes(B)],
+        now=after,
+        by=[b],
+        outcome="approval-expired",
+        expired=[a],
+        revoked_by=[],
+    )
+    case(
+        "a lift that is no approval of this recipe lifts nothing",
+        [yes(B), first, yes(A, "elsewhere", target=CHANGED, lifts=lifts[:1])],
         by=[b],
         outcome="approval-revoked",
         revoked_by=[a],

@@ -158,6 +158,7 @@ def decision_vectors() -> Json:
         ("nonce", "ff" * 16),
         ("datasets", [PIN2]),
         ("needs", {**NEEDS, "owners": []}),
+        ("lifts", ["aa" * 32]),
     ):
         altered = {**genuine, "payload": b64(canonical({**good, field: value}))}
         case(f"{field} changed after signing", text(altered), "signature-invalid")
@@ -183,6 +184,9 @@ def decision_vectors() -> Json:
         ("needs with an unknown action", {"needs": {**NEEDS, "actions": ["approve", "open"]}}),
         ("actions out of order", {"needs": {**NEEDS, "actions": NEEDS["actions"][::-1]}}),
         ("an owner named twice", {"needs": {**NEEDS, "owners": ["bank-a", "bank-a"]}}),
+        ("lifts out of order", {"lifts": ["bb" * 32, "aa" * 32]}),
+        ("a lift twice", {"lifts": ["aa" * 32] * 2}),
+        ("a lift that is no digest", {"lifts": ["aa" * 31]}),
     ):
         case(name, text(envelope(decision(name, **changes), A)), "statement-invalid")
     missing = decision("missing")
@@ -192,6 +196,7 @@ def decision_vectors() -> Json:
         ("revocation with an end", {"not_after": ENDS}),
         ("revocation that pins a dataset", {"datasets": [PIN]}),
         ("revocation with needs", {"needs": NEEDS}),
+        ("revocation that lifts one", {"lifts": ["aa" * 32]}),
     ):
         case(name, text(envelope(decision(name, word="revoke", **changes), A)), "statement-invalid")
     loose = json.dumps(good, sort_keys=True).encode()

@@ -3,8 +3,8 @@
 ``tally`` reads verified decisions in the order of the ledger:
 
 1. A decision on another target does not count here.
-2. A revocation counts from then on, whatever its date and nonce. It is final for its target: no
-   approval of the same owner, earlier or later, counts again.
+2. A revocation counts, whatever its date and nonce: of the same owner only an approval counts that
+   names it, and every other revocation of the target by that owner.
 3. An approval with a nonce its owner used before is a replay and ignored.
 4. An approval dated more than ``skew`` seconds in the future is not valid yet and ignored.
 5. An approval that states other needs than the recipe has was given to something else: ignored.
@@ -161,9 +161,13 @@ def tally(
         needs: What the recipe needs, from its lock.
         skew: Seconds an owner's clock may be ahead.
     """
+    decisions = tuple(decisions)
     latest: dict[str, SignedDecision] = {}
     mistaken: set[str] = set()
-    revoked: set[str] = set()
+    stops: dict[str, set[str]] = {}
+    for one in decisions:
+        if one.decision.decision == "revoke" and one.decision.target == target:
+            stops.setdefault(one.owner.owner_id, set()).add(one.digest)
     future: set[str] = set()
     nonces: set[tuple[str, str]] = set()
     elsewhere: Target | None = None
@@ -173,8 +177,6 @@ def tally(
         if decision.consortium_id != consortium.consortium_id or owner_id not in members:
             raise ValueError("tally takes decisions that verify_decision returned")
         if decision.decision == "revoke":
-            if decision.target == target:
-                revoked.add(owner_id)
             continue
         if (owner_id, decision.nonce) in nonces:
             continue
@@ -185,10 +187,10 @@ def tally(
             future.add(owner_id)
         elif decision.needs != needs:
             mistaken.add(owner_id)
-        else:
+        elif stops.get(owner_id, set()) <= set(decision.lifts):
             latest[owner_id] = one
-    standing = {owner_id: one for owner_id, one in latest.items() if owner_id not in revoked}
-    counted = {owner_id: one for owner_id, one in standing.items() if _end(one) >= now}
+    revoked = stops.keys() - latest.keys()
+    counted = {owner_id: one for owner_id, one in latest.items() if _end(one) >= now}
 
     def names(owner_ids: Iterable[str]) -> tuple[str, ...]:
         wanted = set(owner_ids)
@@ -207,9 +209,9 @@ def tally(
         revoke_threshold=consortium.thresholds.revoke,
         progress=len(counted),
         approved_by=names(counted),
-        expired=names(standing.keys() - counted.keys()),
-        not_yet=names(future - standing.keys() - revoked),
-        mistaken=names(mistaken - standing.keys() - revoked),
+        expired=names(latest.keys() - counted.keys()),
+        not_yet=names(future - latest.keys() - revoked),
+        mistaken=names(mistaken - latest.keys() - revoked),
         revoked_by=names(revoked),
         missing=names(members - counted.keys() - revoked),
         valid_until=None,
@@ -316,7 +318,7 @@ def _stopped(tally: Tally) -> ApprovalRevoked:
         owner=_list(tally.revoked_by),
         got=f"{len(tally.revoked_by)} revoked",
         expected=expected,
-        hint="a revocation is final for its recipe: lock a new recipe and have it approved",
+        hint="only its owner can lift it: sealtrain approve --lift-revocation; or lock a new recipe",
     )
 
 

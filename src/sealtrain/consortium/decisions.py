@@ -41,6 +41,7 @@ __all__ = [
     "SignedDecision",
     "Target",
     "kms_target",
+    "not_overtaken",
     "sign_decision",
     "verify_decision",
 ]
@@ -49,6 +50,7 @@ PAYLOAD_TYPE = "application/vnd.sealtrain.decision+json"
 CLOCK_SKEW = 300
 """Seconds by which an owner's clock may be ahead of the reader's."""
 MAX_PINS = 1024
+MAX_LIFTS = 64
 KMS_NEEDS = Needs(actions=("approve",), owners=())
 """What an approval of a dstack KMS states: it runs no recipe and reads no data."""
 _KMS_TAG = b"sealtrain/dstack-kms/v1:"
@@ -106,6 +108,8 @@ class Decision(StrictModel):
     """Datasets the owner pins; may be empty. In the order of their ids, none twice."""
     needs: Needs | None
     """What the recipe needs, as the owner read it; ``None`` in a revocation."""
+    lifts: tuple[Hex64, ...] = Field(max_length=MAX_LIFTS)
+    """Digests of the owner's own revocations of the target that it takes back; in order."""
     decision: Literal["approve", "revoke"]
     nonce: Hex32
     """16 random bytes: two decisions of one owner never share it."""
@@ -123,8 +127,11 @@ class Decision(StrictModel):
             ends = None if self.not_after is None else from_rfc3339(self.not_after)
         except DataInvalid as error:
             raise ValueError("names no real time") from error
-        if self.decision == "revoke" and (ends is not None or ids or self.needs is not None):
-            raise ValueError("a revocation has no end, pins no dataset and states no needs")
+        if list(self.lifts) != sorted(set(self.lifts)):
+            raise ValueError("lifted revocations must stand in order, none twice")
+        said = (ends, self.needs) != (None, None) or ids or self.lifts
+        if self.decision == "revoke" and said:
+            raise ValueError("a revocation has no end, pins and lifts nothing, states no needs")
         if self.decision == "approve" and self.needs is None:
             raise ValueError("an approval states what the recipe needs")
         if self.decision == "approve" and (ends is None or ends <= signed):
@@ -139,6 +146,7 @@ class Decision(StrictModel):
         target: Target,
         needs: Needs,
         datasets: Iterable[DatasetPin] = (),
+        lifts: Iterable[str] = (),
         signed_at: int,
         not_after: int,
         random: Callable[[int], bytes] = os.urandom,
@@ -150,6 +158,7 @@ class Decision(StrictModel):
             target: What is approved.
             needs: Of the recipe (``recipe.needs``); an approval that states others does not count.
             datasets: Datasets to pin, in any order.
+            lifts: Digests of the owner's own revocations to take back, in any order.
             signed_at: Now, seconds since the epoch.
             not_after: Last second it is valid, after ``signed_at``.
             random: Source of the nonce.
@@ -160,7 +169,7 @@ class Decision(StrictModel):
         pins: list[JsonValue] = sorted(
             (pin.to_dict() for pin in datasets), key=lambda pin: str(pin["dataset_id"])
         )
-        fields = {"datasets": pins, "needs": needs.to_dict()}
+        fields = {"datasets": pins, "needs": needs.to_dict(), "lifts": sorted(set(lifts))}
         return cls._write("approve", consortium_id, target, fields, signed_at, not_after, random)
 
     @classmethod
@@ -173,7 +182,7 @@ class Decision(StrictModel):
         random: Callable[[int], bytes] = os.urandom,
     ) -> Self:
         """Write a revocation; arguments and errors as ``approve``."""
-        fields: dict[str, JsonValue] = {"datasets": [], "needs": None}
+        fields: dict[str, JsonValue] = {"datasets": [], "needs": None, "lifts": []}
         return cls._write("revoke", consortium_id, target, fields, signed_at, None, random)
 
     @classmethod
@@ -299,3 +308,37 @@ def verify_decision(
             hint="set the owner's clock and approve again",
         )
     return SignedDecision(owner=owner, decision=decision, envelope=envelope, digest=envelope.digest)
+
+
+def not_overtaken(signed: SignedDecision, recorded: Iterable[SignedDecision]) -> SignedDecision:
+    """Return an approval that its owner signed after every recorded one of the same target.
+
+    What was held back on its way does not replace what came after it.
+
+    Args:
+        signed: As received.
+        recorded: Verified decisions.
+
+    Raises:
+        StatementInvalid: A newer one is recorded.
+    """
+    newest = max(
+        (
+            one.decision.signed
+            for one in recorded
+            if one.owner == signed.owner
+            and one.decision.decision == "approve"
+            and one.decision.target == signed.decision.target
+        ),
+        default=0,
+    )
+    if signed.decision.signed < newest:
+        raise StatementInvalid(
+            "a newer approval by the same owner is recorded",
+            check="order of approvals",
+            owner=signed.owner.name,
+            got=signed.decision.signed_at,
+            expected=f"at least {to_rfc3339(newest)}",
+            hint="approve again; if it is new, the owner's clock was set back",
+        )
+    return signed
