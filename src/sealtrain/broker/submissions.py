@@ -24,6 +24,7 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
+from sealtrain.consortium.decisions import not_overtaken
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.uses import outputs_entry
 from sealtrain.consortium.withdrawals import SignedWithdrawal, verify_withdrawal
@@ -180,6 +181,7 @@ class Registry:
                 return self._accepted(known[0], signed.digest)
             if decision.decision == "approve":
                 transaction.successions.require_none()
+                not_overtaken(signed, self._counting.decisions(transaction))
             transaction.decisions(limit=self._parts.limits.decisions - 1)  # room for one more
             index = self._parts.ledger.append(signed.entry_kind, signed.entry)
             transaction.add_decision(
