@@ -342,37 +342,3 @@ def not_overtaken(signed: SignedDecision, recorded: Iterable[SignedDecision]) ->
             hint="approve again; if it is new, the owner's clock was set back",
         )
     return signed
-
-
-def not_overtaken(signed: SignedDecision, recorded: Iterable[SignedDecision]) -> SignedDecision:
-    """Return an approval that its owner signed after every recorded one of the same target.
-
-    What was held back on its way does not replace what came after it.
-
-    Args:
-        signed: As received.
-        recorded: Verified decisions.
-
-    Raises:
-        StatementInvalid: A newer one is recorded.
-    """
-    newest = max(
-        (
-            one.decision.signed
-            for one in recorded
-            if one.owner == signed.owner
-            and one.decision.decision == "approve"
-            and one.decision.target == signed.decision.target
-        ),
-        default=0,
-    )
-    if signed.decision.signed < newest:
-        raise StatementInvalid(
-            "a newer approval by the same owner is recorded",
-            check="order of approvals",
-            owner=signed.owner.name,
-            got=signed.decision.signed_at,
-            expected=f"at least {to_rfc3339(newest)}",
-            hint="approve again; if it is new, the owner's clock was set back",
-        )
-    return signed
