@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalExpired,
+    ApprovalRevoked,
     ApprovalsMissing,
     BrokerUnreachable,
     ChainRefused,
@@ -76,6 +77,7 @@ _SUPERSEDED: Final = (CheckpointRefused, LeaseStale, LeaseUnknown, RunMismatch)
 PASSING: Final = (
     ApprovalsMissing,
     ApprovalExpired,
+    ApprovalRevoked,
     ChainRefused,
     LeaseStale,
     AnswerInvalid,
@@ -88,7 +90,7 @@ PASSING: Final = (
     GuestApiUnreachable,
     StorageUnreachable,
 )
-"""What may be otherwise later without another recipe. A revocation is final, as a withdrawal is."""
+"""What owners and operators can take back. A withdrawal they cannot."""
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0

@@ -15,6 +15,7 @@ from sealtrain.errors import (
     ApprovalRevoked,
     BrokerUnreachable,
     CheckpointRefused,
+    DatasetWithdrawn,
     LeaseStale,
     LimitExceeded,
     SealtrainError,
@@ -31,7 +32,7 @@ REVOKED = ApprovalRevoked(
     owner="clinic-c",
     got="1 revoked",
     expected="0",
-    hint="a revocation is final",
+    hint="another",
 )
 
 
@@ -162,7 +163,7 @@ def test_a_refusal_is_not_asked_again_and_waits_for_a_step_that_is_logged(world:
         world.keeper.stopped()
     assert (caught.value.exit_code, caught.value.owner) == (3, "clinic-c")
     assert "there is no checkpoint" in caught.value.message
-    assert caught.value.hint == "a revocation is final"
+    assert "sealtrain resume" in str(caught.value.hint)
 
 
 def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: World) -> None:
@@ -171,6 +172,15 @@ def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: W
     step = world.steps(1, 1000, 10.0, ahead=8, span=8)
     assert step is not None
     assert 10 < world.lease.left() < 110
+
+
+def test_what_is_final_says_so_in_its_own_words(world: World) -> None:
+    world.answer = DatasetWithdrawn("for good", hint="lock a recipe without it")
+    world.until(301)
+    assert world.keeper.must_stop(9, ahead=0, span=1, sealing=None)
+    with pytest.raises(DatasetWithdrawn) as caught:
+        world.keeper.stopped()
+    assert caught.value.hint == "lock a recipe without it"
 
 
 def test_where_another_guest_goes_on_it_stops_at_once_without_a_checkpoint(world: World) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import (
-    ApprovalRevoked,
     ApprovalsMissing,
     BrokerUnreachable,
     DatasetWithdrawn,
@@ -100,7 +99,7 @@ def test_the_limit_counts_anew_once_the_run_got_further(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [ApprovalRevoked("for good"), DatasetWithdrawn("for good"), RecordInvalid("a record")],
+    [DatasetWithdrawn("for good"), RecordInvalid("a record")],
     ids=lambda error: error.code,
 )
 def test_what_waiting_does_not_help_is_raised_at_once(
