@@ -117,6 +117,37 @@ def test_ledgers_of_several_brokers_are_one(world: ReleaseWorld, postgres: Serve
     assert roots == {world.ledger.root()}
 
 
+def test_tables_and_ledger_change_together_or_not_at_all(
+    world: ReleaseWorld, postgres: Server
+) -> None:
+    """The connection breaks after the ledger's entry was written, before the commit."""
+    size, root = world.ledger.size, world.ledger.root()
+    body = {"run_id": "d" * 32, "receipt_digest": "e" * 64}
+
+    def cut_off() -> None:
+        with world.store.transaction() as transaction:
+            ids = {"app_id": "a", "compose_hash": "b", "recipe_hash": "c"}
+            transaction.begin_run("d" * 32, **ids, now=NOW)
+            indices = [world.ledger.append("release", body) for _ in range(3)]
+            assert indices == list(range(size, size + 3))
+            assert world.ledger.size == size  # not there for anybody yet
+            with postgres.sql(DATABASE) as admin:
+                admin.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            transaction.grant_lease("1" * 64, "d" * 32, not_after=NOW, instance_id="i", now=NOW)
+
+    with pytest.raises(Unreachable):
+        cut_off()
+    assert (world.ledger.size, world.ledger.root()) == (size, root)
+    with world.store.transaction() as transaction:
+        assert transaction.run("d" * 32) is None
+        assert world.ledger.append("release", body) == size
+    world.obtain()
+    assert world.ledger.audit().size == world.ledger.size > size + 1
+
+
 class Load:
     """Threads that ask for releases until told to stop; what they were told is kept."""
 

@@ -67,6 +67,7 @@ class Broker:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
+        parts.store.join(parts.ledger)
         self._counting = Counting(parts.consortium, parts.limits)
         self.registry = Registry(parts, self._counting)
         """What owners and guests submit."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -38,6 +38,7 @@ from sealtrain.broker.tables import (
 )
 from sealtrain.broker.tokens import Tokens
 from sealtrain.broker.withdrawn import Withdrawals
+from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import LimitExceeded, Unreachable
@@ -68,6 +69,7 @@ class Store:
         """
         self._engine = engine_of(where)
         self._writer = threading.Lock()
+        self._ledger: Ledger | None = None
         try:
             with begun(self._engine) as connection:
                 check(connection)
@@ -84,8 +86,21 @@ class Store:
             Unreachable: The database cannot be read or written; nothing happened, unless the
                 connection to a server broke during the commit.
         """
-        with self._turn(), begun(self._engine) as connection:
+        with self._turn(), begun(self._engine) as connection, self._joined(connection):
             yield Transaction(connection)
+
+    def join(self, ledger: Ledger) -> None:
+        """Let entries commit with the transaction in which they are appended, where both can.
+
+        Args:
+            ledger: Of the same database; or a file, which commits by itself.
+        """
+        self._ledger = ledger
+
+    def _joined(self, connection: Connection) -> AbstractContextManager[None]:
+        if self._ledger is None:
+            return nullcontext()
+        return self._ledger.within(connection.connection.driver_connection)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

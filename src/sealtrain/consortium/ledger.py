@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
@@ -133,6 +134,17 @@ class Ledger:
             )
         first = self._store.append(entries)
         return range(first, first + len(entries))
+
+    def within(self, connection: Any) -> AbstractContextManager[None]:
+        """Let what this thread appends meanwhile commit with a transaction of the same database.
+
+        Until that commits nothing of it can be read or proven, and it is not on disk. A ledger in a
+        file has no such transactions: it appends as ever.
+
+        Args:
+            connection: The driver's, in its transaction.
+        """
+        return self._store.within(connection)
 
     @property
     def size(self) -> int:

@@ -18,13 +18,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, LiteralString
 
 import psycopg
 
 from sealtrain.consortium.ledger_schema import MAKE, STRUCTURE, structure
-from sealtrain.consortium.ledger_tree import another_meta, grown, recomputed, subtree, tampered
+from sealtrain.consortium.ledger_tree import (
+    Nodes,
+    another_meta,
+    grown,
+    recomputed,
+    subtree,
+    tampered,
+)
 from sealtrain.consortium.postgres import Postgres, is_unreachable, unreachable
 from sealtrain.errors import ConfigError, LedgerInconsistent
 
@@ -43,6 +51,7 @@ _ALL_NODES: Final = (
     "SELECT level, i, hash FROM sealtrain_ledger.node ORDER BY (i + 1) << level, level"
 )
 # The lock is the number of "STLG", as in the head of the file of ledger_store.
+_LOCK: Final = "SELECT pg_advisory_xact_lock(1398033479)"
 _BEGIN: Final = "BEGIN; SELECT pg_advisory_xact_lock(1398033479)"
 _APPEND: Final = """
 WITH entries AS (
@@ -71,8 +80,9 @@ class PostgresLedger:
             ConfigError: The server would not keep what it commits.
         """
         self._database = database
-        self._kept: dict[tuple[int, int], bytes] = {}
+        self._kept: Nodes = {}
         self._keeping = threading.Lock()
+        self._here = threading.local()
         self._seen = (0, b"")  # the largest head computed here
         # Readers do not wait for a writer that waits for its turn.
         self._reader = _Line(database, self._still_there)
@@ -101,23 +111,49 @@ class PostgresLedger:
                 they may be written all the same.
             LedgerInconsistent: Entries are gone that were there before.
         """
+        joined: _Joined | None = getattr(self._here, "joined", None)
+        if joined is not None:
+            with _failures(self._database.name):
+                joined.connection.execute(_LOCK)
+                first, made = self._add(joined.connection, entries, joined.made)
+            joined.made |= made
+            return first
         with self._writer.transaction() as connection:
-            first = int(connection.execute(_SIZE).fetchall()[0][0])
-            if first < self._seen[0]:
-                raise _set_back(self._seen[0], first)
-            made = grown(first, entries, self._node)
-            connection.execute(
-                _APPEND,
-                {
-                    "first": first,
-                    "data": list(entries),
-                    "level": [level for level, _ in made],
-                    "i": [place for _, place in made],
-                    "hash": list(made.values()),
-                },
-            )
+            first, made = self._add(connection, entries, {})
         self._keep(made)
         return first
+
+    @contextmanager
+    def within(self, connection: psycopg.Connection) -> Iterator[None]:
+        """What this thread appends meanwhile is part of a transaction of the same database."""
+        self._here.joined = _Joined(connection)
+        try:
+            yield
+        finally:
+            self._here.joined = None
+
+    def _add(
+        self, connection: psycopg.Connection, entries: Sequence[bytes], before: Nodes
+    ) -> tuple[int, Nodes]:
+        first = int(connection.execute(_SIZE).fetchall()[0][0])
+        if first < self._seen[0]:
+            raise _set_back(self._seen[0], first)
+
+        def node(level: int, place: int) -> bytes:
+            return before.get((level, place)) or self._node(level, place)
+
+        made = grown(first, entries, node)
+        connection.execute(
+            _APPEND,
+            {
+                "first": first,
+                "data": list(entries),
+                "level": [level for level, _ in made],
+                "i": [place for _, place in made],
+                "hash": list(made.values()),
+            },
+        )
+        return first, made
 
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""
@@ -157,7 +193,7 @@ class PostgresLedger:
         self._keep({(level, place): found})
         return found
 
-    def _keep(self, nodes: dict[tuple[int, int], bytes]) -> None:
+    def _keep(self, nodes: Nodes) -> None:
         with self._keeping:
             self._kept.update(nodes)
             for place in list(islice(self._kept, max(0, len(self._kept) - _KEPT_NODES))):
@@ -177,6 +213,14 @@ class PostgresLedger:
 
         if subtree(0, size, node) != root:
             raise _set_back(size, "another history")
+
+
+@dataclass(slots=True)
+class _Joined:
+    """A transaction of somebody else, and the roots it holds already."""
+
+    connection: psycopg.Connection
+    made: Nodes = field(default_factory=dict)
 
 
 class _Line:

@@ -7,15 +7,28 @@ Node ``(level, i)`` is the root over the entries ``i << level … ((i + 1) << le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.records import merkle
 
-__all__ = ["Node", "StoredTree", "another_meta", "grown", "recomputed", "subtree", "tampered"]
+__all__ = [
+    "Node",
+    "Nodes",
+    "StoredTree",
+    "another_meta",
+    "grown",
+    "recomputed",
+    "subtree",
+    "tampered",
+]
 
 Node = Callable[[int, int], bytes]
 """``node(level, i)`` is a stored root."""
+
+Nodes = dict[tuple[int, int], bytes]
+"""Roots by level and place."""
 
 
 class StoredTree(Protocol):
@@ -30,6 +43,12 @@ class StoredTree(Protocol):
     def append(self, entries: Sequence[bytes]) -> int:
         """Write entries, all or none, and return the index of the first."""
 
+    def within(self, connection: Any) -> AbstractContextManager[None]:
+        """Let what this thread appends meanwhile commit with ``connection``, where it can.
+
+        It can in PostgreSQL, of the same database; a file commits by itself, at once.
+        """
+
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""
 
@@ -40,7 +59,7 @@ class StoredTree(Protocol):
         """Recompute every hash from the entries and return their number."""
 
 
-def grown(first: int, entries: Sequence[bytes], node: Node) -> dict[tuple[int, int], bytes]:
+def grown(first: int, entries: Sequence[bytes], node: Node) -> Nodes:
     """What a tree of ``first`` entries gains with more of them.
 
     Args:
@@ -51,7 +70,7 @@ def grown(first: int, entries: Sequence[bytes], node: Node) -> dict[tuple[int, i
     Returns:
         New roots by level and place.
     """
-    made: dict[tuple[int, int], bytes] = {}
+    made: Nodes = {}
     for index, data in enumerate(entries, start=first):
         level, position, value = 0, index, merkle.leaf_hash(data)
         made[level, position] = value
