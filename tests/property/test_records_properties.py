@@ -254,21 +254,31 @@ OWNERS = [
     for number, signer in enumerate(SIGNERS)
 ]
 NEEDS = Needs(actions=("approve", "export_model"), owners=("owner-0",))
+VETO = Consortium.found(
+    name="veto", owners=OWNERS, approve=1, revoke=3, export_model=2, raise_logging=3
+)
 FOUR = Consortium.found(name="four", owners=OWNERS, approve=3, revoke=2, own_data_consent=False)
 
 
-def signed(owner: int, target: int, word: str, ends: int) -> SignedDecision:
+def signed(
+    owner: int,
+    target: int,
+    word: str,
+    ends: int,
+    needs: Needs = NEEDS,
+    of: Consortium = FOUR,
+) -> SignedDecision:
     fields: dict[str, Any] = {
-        "consortium_id": FOUR.consortium_id,
+        "consortium_id": of.consortium_id,
         "target": TARGETS[target],
         "signed_at": NOW - 10,
     }
     decision = (
-        Decision.approve(**fields, needs=NEEDS, not_after=NOW + ends)
+        Decision.approve(**fields, needs=needs, not_after=NOW + ends)
         if word == "approve"
         else Decision.revoke(**fields)
     )
-    return verify_decision(sign_decision(decision, SIGNERS[owner]), FOUR)
+    return verify_decision(sign_decision(decision, SIGNERS[owner]), of)
 
 
 decisions = st.lists(
@@ -343,3 +353,49 @@ def test_valid_until_is_the_last_unsealed_second(given_decisions: list[SignedDec
     if counted.valid_until is not None:
         assert not tally(given_decisions, FOUR, TARGETS[0], counted.valid_until, needs=NEEDS).sealed
         assert tally(given_decisions, FOUR, TARGETS[0], counted.valid_until + 1, needs=NEEDS).sealed
+
+
+needed = st.builds(
+    lambda more, owners: Needs(
+        actions=tuple(sorted({"approve", *more})),
+        owners=tuple(f"owner-{number}" for number in sorted(owners)),
+    ),
+    st.sets(st.sampled_from(["export_model", "raise_logging"])),
+    st.sets(st.integers(0, 3), max_size=2),
+)
+STATED = [NEEDS, Needs(actions=("approve",), owners=("owner-0", "owner-2"))]
+vetoing = st.lists(
+    st.builds(
+        lambda owner, word, ends, needs: signed(owner, 0, word, ends, needs, VETO),
+        st.integers(0, 3),
+        st.sampled_from(["approve", "approve", "approve", "approve", "revoke"]),
+        st.integers(0, 20),
+        st.sampled_from(STATED) | needed,
+    ),
+    max_size=10,
+)
+
+
+@BOUNDED
+@given(given_decisions=vetoing, needs=st.sampled_from(STATED) | needed)
+def test_consent_on_own_data_is_what_a_plain_reading_says(
+    given_decisions: list[SignedDecision], needs: Needs
+) -> None:
+    revoked = {one.owner.name for one in given_decisions if one.decision.decision == "revoke"}
+    stating = [one for one in given_decisions if one.decision.needs == needs]
+    ends = {one.owner.name: one.decision.ends or 0 for one in stating}
+    approving = {name for name, end in ends.items() if name not in revoked and end >= NOW}
+    thresholds = VETO.thresholds.to_dict()
+    open_ = (
+        len(approving) >= max(thresholds[action] for action in needs.actions)
+        and approving.issuperset(needs.owners)
+        and not revoked.intersection(needs.owners)
+        and len(revoked) < VETO.thresholds.revoke
+    )
+    counted = tally(given_decisions, VETO, TARGETS[0], NOW, needs=needs)
+    assert set(counted.approved_by) == approving
+    assert counted.sealed == (not open_)
+    if counted.valid_until is not None:
+        until = counted.valid_until
+        assert not tally(given_decisions, VETO, TARGETS[0], until, needs=needs).sealed
+        assert tally(given_decisions, VETO, TARGETS[0], until + 1, needs=needs).sealed

@@ -273,7 +273,9 @@ class Broker:
                     now=now,
                 )
             transaction.withdrawals.given(
-                request.run_id, [one.dataset_id for one in permit.datasets]
+                request.run_id,
+                [one.dataset_id for one in permit.datasets],
+                resumed=run is not None,
             )
             transaction.grant_lease(
                 lease_id,

@@ -24,6 +24,7 @@ _INVOLVED: Final = sa.select(withdrawals.c.dataset_id, withdrawals.c.owner).wher
         ),
     )
 )
+_GIVE: Final = run_datasets.insert()
 _GIVEN: Final = sa.select(run_datasets.c.dataset_id).where(
     run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
 )
@@ -40,14 +41,14 @@ class Withdrawals:
         rows = self._connection.execute(_INVOLVED, {"run": run_id, "ids": list(dataset_ids)})
         return {row.dataset_id: row.owner for row in rows}
 
-    def given(self, run_id: str, dataset_ids: Sequence[str]) -> None:
-        """Record which datasets a run is given now."""
-        known = set(self._connection.execute(_GIVEN, {"run": run_id}).scalars())
+    def given(self, run_id: str, dataset_ids: Sequence[str], *, resumed: bool) -> None:
+        """Record which datasets a run is given now; a run that is not resumed was given none."""
+        known: set[str] = set()
+        if resumed:
+            known |= set(self._connection.execute(_GIVEN, {"run": run_id}).scalars())
         new = [one for one in dataset_ids if one not in known]
         if new:
-            self._connection.execute(
-                run_datasets.insert(), [{"run_id": run_id, "dataset_id": one} for one in new]
-            )
+            self._connection.execute(_GIVE, [{"run_id": run_id, "dataset_id": one} for one in new])
 
     def submitted(self, digest: str) -> int | None:
         """Ledger index of a withdrawal handed in before, by the digest of its envelope."""
