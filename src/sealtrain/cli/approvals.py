@@ -14,9 +14,10 @@ from sealtrain.cli.output import Json, emit, say
 if TYPE_CHECKING:
     from sealtrain.cli.brokers import AtEach
     from sealtrain.consortium.approvals import Tally
-    from sealtrain.consortium.decisions import Decision
+    from sealtrain.consortium.decisions import Decision, Target
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import Lock
+    from sealtrain.records.identity import PublicIdentity
     from sealtrain.records.needs import Needs
 
 __all__ = ["confirm", "register", "review"]
@@ -49,6 +50,9 @@ def approve(
         Path | None, typer.Option(help="app-compose.json you approved last, to see the difference.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30,
+    lift_revocation: Annotated[
+        bool, typer.Option("--lift-revocation", help="Take back your own revocation of it.")
+    ] = False,
     state: StateFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
     as_json: Json = False,
@@ -57,7 +61,8 @@ def approve(
 
     The approval states what the recipe needs, such as to let a model out, and the threshold
     follows from that. A broker whose ledger is older than the last one you saw, or another one,
-    gets no approval.
+    gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
+    revocation, and nobody else can do that.
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.cli.connection import deployment_of, lock_of
@@ -74,6 +79,8 @@ def approve(
     confirm("APPROVE", yes)
     members = Consortium.load(consortium)
     owner = Identity.load(identity).public
+    lifts = _own_revocations(brokers, members, owner, target)
+    _same_mind(lift_revocation, revoked=bool(lifts))
     manifests = [load_dataset_manifest(folder, owner) for folder in dataset or ()]
     now = system_clock()
     decision = Decision.approve(
@@ -81,6 +88,7 @@ def approve(
         target=target,
         needs=needs,
         datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
+        lifts=lifts,
         signed_at=now,
         not_after=now + days * 86400,
     )
@@ -172,6 +180,43 @@ def confirm(word: str, yes: bool) -> None:
     typed = typer.prompt(f"Type {word} to go on", err=True)
     if typed != word:
         raise UsageError("nothing was signed", got="another word", expected=word)
+
+
+def _own_revocations(
+    brokers: list[Path], consortium: Consortium, owner: PublicIdentity, target: Target
+) -> set[str]:
+    """Digests of an owner's revocations of a recipe, from every broker that answers."""
+    from sealtrain.cli.brokers import at_each
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    def at(broker: Path) -> set[str]:
+        with BrokerClient(load_pin(broker).url) as client:
+            return {
+                one.digest
+                for one in client.decided(target, consortium)
+                if one.owner == owner and one.decision.decision == "revoke"
+            }
+
+    return set().union(*at_each(brokers, at).done.values())
+
+
+def _same_mind(lift: bool, *, revoked: bool) -> None:
+    """Have an owner say aloud that a revocation is taken back.
+
+    Raises:
+        UsageError: It was revoked and is not lifted, or the other way round.
+    """
+    from sealtrain.errors import UsageError
+
+    if lift != revoked:
+        raise UsageError(
+            "you revoked this recipe" if revoked else "you did not revoke this recipe",
+            check="--lift-revocation",
+            hint="take the revocation back: --lift-revocation"
+            if revoked
+            else "there is nothing to lift: leave --lift-revocation out",
+        )
 
 
 def _submit(

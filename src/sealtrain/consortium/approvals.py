@@ -318,7 +318,7 @@ def _stopped(tally: Tally) -> ApprovalRevoked:
         owner=_list(tally.revoked_by),
         got=f"{len(tally.revoked_by)} revoked",
         expected=expected,
-        hint="only its owner can lift it: sealtrain approve --lift-revocation; or lock a new recipe",
+        hint="who revoked can lift it: sealtrain approve --lift-revocation; or lock a new recipe",
     )
 
 

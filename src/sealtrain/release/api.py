@@ -12,7 +12,7 @@ from typing import Self
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.consortium.approvals import Tally, Target, tally, verify_decision
+from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
@@ -232,10 +232,13 @@ class BrokerClient:
         Raises:
             Refused: A decision the broker holds does not verify.
         """
-        verified = [
+        return tally(self.decided(target, consortium), consortium, target, now, needs=needs)
+
+    def decided(self, target: Target, consortium: Consortium) -> list[SignedDecision]:
+        """Verified decisions on a target, oldest first. Errors as ``approvals_status``."""
+        return [
             verify_decision(Envelope.from_dict(one), consortium) for one in self.decisions(target)
         ]
-        return tally(verified, consortium, target, now, needs=needs)
 
     def ledger_checkpoint(self) -> str:
         """The ledger's present head, a signed note."""
