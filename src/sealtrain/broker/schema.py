@@ -109,12 +109,9 @@ def bring_on(where: Path | Postgres) -> tuple[str | None, str]:
     """Bring a database to the present version; ``migrate`` says what it returns and raises.
 
     Raises:
-        ConfigError: There is no such file.
         DataInvalid: A step left rows that do not fit together; nothing was changed.
         Unreachable: It cannot be read or written.
     """
-    if isinstance(where, Path) and not where.is_file():
-        raise ConfigError(f"no such database: {where}", check="broker state")
     engine = engine_of(where, migrating=True)
     try:
         with begun(engine) as connection:

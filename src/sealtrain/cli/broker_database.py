@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sealtrain.cli.output import Json, emit, say
 
-__all__ = ["Database", "register"]
+if TYPE_CHECKING:
+    from sealtrain.consortium.postgres import Postgres
+
+__all__ = ["Database", "State", "register", "tables_at"]
 
 Database = Annotated[
     str | None,
@@ -18,6 +21,35 @@ Database = Annotated[
         "of a private file with the address and its password."
     ),
 ]
+State = Annotated[
+    Path | None, typer.Option(help="Folder of the broker's state, where there is no --database.")
+]
+
+
+def tables_at(state: Path | None, database: str | None) -> Path | Postgres:
+    """Where a broker's tables are, of a broker that served before.
+
+    Raises:
+        UsageError: Not exactly one of both is given, or it names no database.
+        ConfigError: The folder holds no broker's state.
+    """
+    from sealtrain.broker.serve import require_extra
+    from sealtrain.errors import ConfigError, UsageError
+
+    if (state is None) == (database is None):
+        raise UsageError("give either --state or --database", check="database")
+    require_extra()
+    from sealtrain.broker.address import places
+
+    where, _ = places(state or Path(), database)
+    if isinstance(where, Path) and not where.is_file():
+        raise ConfigError(
+            f"{state} does not hold a broker's state",
+            check="broker state",
+            got=f"no {where.name}",
+            hint="give the folder of --state; a broker makes it when it starts",
+        )
+    return where
 
 
 def register(app: typer.Typer) -> None:
@@ -27,24 +59,15 @@ def register(app: typer.Typer) -> None:
 
 
 def migrate(
-    state: Annotated[
-        Path | None, typer.Option(help="Folder of the broker's state, without --database.")
-    ] = None,
+    state: State = None,
     database: Database = None,
     as_json: Json = False,
 ) -> None:
     """Bring a broker's tables to this version. Stop its brokers and make a backup first."""
-    from sealtrain.broker.serve import require_extra
-    from sealtrain.errors import UsageError
-
-    if (state is None) == (database is None):
-        raise UsageError("give either --state or --database", check="database")
-    require_extra()
-    from sealtrain.broker.address import places
+    where = tables_at(state, database)
     from sealtrain.broker.schema import bring_on
 
-    tables, _ = places(state or Path(), database)
-    before, after = bring_on(tables)
+    before, after = bring_on(where)
     emit(
         as_json,
         {"before": before, "after": after},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli.broker_database import Database, State, tables_at
 from sealtrain.cli.output import Json, emit, table
 
 if TYPE_CHECKING:
@@ -17,15 +18,14 @@ __all__ = ["app", "read_token"]
 
 app = typer.Typer(help="Operators' tokens.")
 
-StateFolder = Annotated[Path, typer.Option("--state", help="Folder of the broker's state.")]
-
 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="What the token is called.")],
     scope: Annotated[str, typer.Option(help="metrics or status: what it shows.")],
-    state: StateFolder,
     out: Annotated[Path, typer.Option(help="File to write the token to, for its user alone.")],
+    state: State = None,
+    database: Database = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="Good for so many days.")] = 365,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +41,7 @@ def create(
         name=name_of(name), scope=scope_of(scope), made_at=now, not_after=now + days * 86400
     )
     token = make_token(os.urandom)
-    store = _store(state)
+    store = _store(state, database)
     try:
         with store.transaction() as transaction:
             transaction.tokens.add(token, made)
@@ -52,9 +52,9 @@ def create(
 
 
 @app.command("list")
-def listed(state: StateFolder, as_json: Json = False) -> None:
+def listed(state: State = None, database: Database = None, as_json: Json = False) -> None:
     """Show every token's name, scope and end."""
-    store = _store(state)
+    store = _store(state, database)
     try:
         with store.transaction() as transaction:
             found = [_shown(one) for one in transaction.tokens.all()]
@@ -67,11 +67,12 @@ def listed(state: StateFolder, as_json: Json = False) -> None:
 @app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="What the token is called.")],
-    state: StateFolder,
+    state: State = None,
+    database: Database = None,
     as_json: Json = False,
 ) -> None:
     """Remove a token: a running broker refuses it from now on."""
-    store = _store(state)
+    store = _store(state, database)
     try:
         with store.transaction() as transaction:
             transaction.tokens.remove(name)
@@ -95,22 +96,11 @@ def read_token(path: Path) -> str:
     return token.decode("ascii")
 
 
-def _store(state: Path) -> Store:
-    from sealtrain.broker.serve import require_extra
-    from sealtrain.errors import ConfigError
-
-    require_extra()
+def _store(state: Path | None, database: str | None) -> Store:
+    where = tables_at(state, database)
     from sealtrain.broker.store import Store
 
-    database = state / "broker.sqlite"
-    if not database.is_file():
-        raise ConfigError(
-            f"{state} does not hold a broker's state",
-            check="broker state",
-            got="no broker.sqlite",
-            hint="give the folder of --state; a broker makes it when it starts",
-        )
-    return Store(database)
+    return Store(where)
 
 
 def _shown(state: TokenState) -> dict[str, str]:
