@@ -106,6 +106,8 @@ def test_a_safe_opens_the_release_and_one_removal_closes_it(site: SafeSite, tmp_
         "--kms", site.kms.address, "--cache-seconds", "0", "--out", chain,
     )  # fmt: skip
     assert pinned["told"]["Safe threshold"] == 2
+    assert pinned["told"]["Safe modules"] == []
+    assert pinned["told"]["TCB up to date"] is True
     assert pinned["told"]["registered with the KMS"] is True
     file = load_chain_file(Path(chain))
 

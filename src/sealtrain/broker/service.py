@@ -113,10 +113,12 @@ class Broker:
         """Return if the broker can decide now.
 
         Raises:
-            Unreachable: A database, the disk or the collateral cannot be used.
+            Unreachable: A database, the disk, the collateral or the chain cannot be used.
         """
         self.sizes()
         self._parts.able()
+        if self._parts.chain is not None:
+            self._parts.chain.ready()
 
     def sizes(self) -> dict[str, tuple[str, int]]:
         """What its databases hold: name → words about it and a number.

@@ -89,6 +89,8 @@ def app(web3: Web3, address: str) -> Contract:
             _allowed(),
             _view("allowedComposeHashes", ["bytes32"], "bool"),
             _view("owner", [], "address"),
+            _view("requireTcbUpToDate", [], "bool"),
+            _view("allowAnyDevice", [], "bool"),
         ],
     )
 
@@ -131,6 +133,12 @@ def safe(web3: Web3, address: str) -> Contract:
             _view("nonce", [], "uint256"),
             _view("getThreshold", [], "uint256"),
             _view("getOwners", [], "address[]"),
+            _function(
+                "getModulesPaginated",
+                ["address", "uint256"],
+                [_plain("address[]"), _plain("address")],
+                "view",
+            ),
             _function("execTransaction", executed, [_plain("bool")], "payable"),
         ],
     )

@@ -18,11 +18,13 @@ from sealtrain.base.clock import Clock
 from sealtrain.chain.chainfile import ChainFile
 from sealtrain.chain.reading import Reader, reading
 from sealtrain.chain.slots import compose_slot
-from sealtrain.errors import ChainRefused, ChainUnreachable
+from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid
 
 __all__ = ["ChainGate", "counts_until", "opened_gate", "require_app", "require_counting"]
 
 _KEPT = 1024
+_READY_SECONDS = 15.0
+"""A probe that asks whether the broker is ready must not cost each node a request each time."""
 _FOR_EVER = 2**63
 
 
@@ -36,6 +38,7 @@ class ChainGate:
         self._turn = threading.Lock()
         self._kept: dict[str, tuple[float, int]] = {}
         self._failed: tuple[float, ChainUnreachable] | None = None
+        self._looked: float | None = None
 
     def allowed(self, app_id: str, compose_hash: str) -> None:
         """Return if the chain allows the deployment now.
@@ -62,16 +65,37 @@ class ChainGate:
             if begun < ends and now <= until:
                 return
             self._kept.pop(compose_hash, None)
-            try:
-                read = self._reader.read([compose_slot(chain.kind, compose_hash)], now=now)
-            except ChainUnreachable as error:
-                self._failed = (self._monotonic(), error)
-                raise
-            [value] = read.values
+            [value] = self._read([compose_slot(chain.kind, compose_hash)], now)
             until = require_counting(chain, compose_hash, value, now)
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[compose_hash] = (begun + chain.cache_seconds, until)
+
+    def ready(self) -> None:
+        """Return if the contract could be read when it was tried last, at most some seconds ago.
+
+        Raises:
+            ChainUnreachable: It could not, or is not the one that was pinned.
+        """
+        with self._turn:
+            moment = self._monotonic()
+            if self._looked is None or moment >= self._looked + _READY_SECONDS:
+                try:
+                    self._read([], self._clock())
+                except (ChainRefused, ProofInvalid) as error:
+                    unusable = ChainUnreachable(error.message, check=error.check, hint=error.hint)
+                    self._failed = (self._monotonic(), unusable)
+                    raise unusable from error
+            elif self._failed is not None and self._failed[0] >= self._looked:
+                raise _copied(self._failed[1])
+
+    def _read(self, slots: list[bytes], now: int) -> tuple[int, ...]:
+        self._looked = self._monotonic()
+        try:
+            return self._reader.read(slots, now=now).values
+        except ChainUnreachable as error:
+            self._failed = (self._monotonic(), error)
+            raise
 
 
 def _copied(error: ChainUnreachable) -> ChainUnreachable:

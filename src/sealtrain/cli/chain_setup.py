@@ -29,6 +29,7 @@ __all__ = [
 
 WAIT_SECONDS = 180.0
 _NODE_SECONDS = 30.0
+_FIRST_MODULE = "0x0000000000000000000000000000000000000001"
 
 KeyFile = Annotated[Path, typer.Option("--key", help="Ethereum key: 64 hex digits or a keystore.")]
 PasswordFile = Annotated[
@@ -214,11 +215,16 @@ def told_of(reader: Reader) -> dict[str, Any]:
         shown["TCB up to date"] = told(rules.requireTcbUpToDate().call)
         shown["any device"] = told(rules.allowAnyDevice().call)
     else:
-        shown["owner"] = str(told(app(web3, chain.contract).functions.owner().call)).lower()
+        rules = app(web3, chain.contract).functions
+        shown["owner"] = str(told(rules.owner().call)).lower()
+        shown["TCB up to date"] = told(rules.requireTcbUpToDate().call)
+        shown["any device"] = told(rules.allowAnyDevice().call)
         try:
             rules = safe(web3, shown["owner"]).functions
             shown["Safe threshold"] = told(rules.getThreshold().call)
             shown["Safe owners"] = sorted(str(one).lower() for one in told(rules.getOwners().call))
+            modules, _ = told(rules.getModulesPaginated(_FIRST_MODULE, 64).call)
+            shown["Safe modules"] = [str(one).lower() for one in modules]
         except (ChainRefused, ChainUnreachable):
             shown["Safe threshold"] = "none: the owner is no Safe"
     if chain.kms != "none":

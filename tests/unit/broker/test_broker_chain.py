@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from broker_world import config_of
 from manifest_world import OWNERS, identity
+from release_world import release_world
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
@@ -101,5 +102,20 @@ def test_who_waits_for_a_node_that_hangs_waits_once() -> None:
             for one in askers:
                 one.join(30)
             assert time.monotonic() - begun < 4
+            begun = time.monotonic()
+            with pytest.raises(ChainUnreachable):
+                gate.ready()  # what was found just now, without asking again
+            assert time.monotonic() - begun < 0.5
     assert len(failures) == 8
     assert len({id(one) for one in failures}) == 8
+
+
+def test_a_broker_whose_chain_cannot_be_read_is_not_ready(tmp_path: Path) -> None:
+    with (
+        opened_gate(chain_file(*OWNERS), clock=system_clock, monotonic=time.monotonic) as gate,
+        release_world(tmp_path, chain=gate) as world,
+        pytest.raises(ChainUnreachable),
+    ):
+        world.broker.ready()
+    with release_world(tmp_path) as world:
+        world.broker.ready()

@@ -79,7 +79,7 @@ def test_without_the_extra_it_says_what_to_install(
 
 def test_nothing_of_the_extra_is_loaded_before_it_is_used() -> None:
     seen = (
-        "import sys, pkgutil, importlib, sealtrain.cli, sealtrain.broker.service, sealtrain.chain\n"
+        "import sys, pkgutil, importlib, sealtrain.cli, sealtrain.broker.serve, sealtrain.chain\n"
         "for one in pkgutil.iter_modules(sealtrain.chain.__path__, 'sealtrain.chain.'):\n"
         "    importlib.import_module(one.name)\n"
         "print(sorted({'web3', 'eth_account', 'eth_utils', 'trie', 'rlp'} & sys.modules.keys()))"
