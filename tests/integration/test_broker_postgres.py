@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from audited_world import renewed
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from postgres_server import DATABASE, PROGRAMS, Server
 from release_world import NOW, ROOT, ReleaseWorld, release_world
 from typer.testing import CliRunner
@@ -24,8 +25,11 @@ from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import receipt_digest
 from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.release.grant import Grant
 from sealtrain.release.messages import ChallengeRequest, load_message
+
+SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 
 pytestmark = pytest.mark.claim("C43")
 
@@ -44,6 +48,18 @@ def test_it_releases_renews_and_audits_as_with_files(world: ReleaseWorld) -> Non
     kinds = [entry["kind"] for entry in world.ledger.entries()]
     assert kinds[-2:] == ["release", "renewal"]
     assert head.size == len(kinds)
+
+
+def test_a_role_that_owns_its_database_and_nothing_else_is_enough(postgres: Server) -> None:
+    name = postgres.new_database()
+    with postgres.sql("postgres") as admin:
+        admin.execute(f"CREATE ROLE plain LOGIN PASSWORD '{postgres.password}'")
+        admin.execute(f"ALTER DATABASE {name} OWNER TO plain")
+    where = Postgres.parse(postgres.url(name).replace("//broker:", "//plain:"))
+    for _ in range(2):
+        Store(where).close()
+        with Ledger.open(where, origin="sealtrain/ledger/plain", signer=SIGNER) as ledger:
+            ledger.append("refusal", {})
 
 
 @pytest.mark.claim("C9")
