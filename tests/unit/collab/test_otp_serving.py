@@ -133,11 +133,11 @@ def test_what_does_not_fit_a_frame_goes_in_several(monkeypatch: pytest.MonkeyPat
         engine.admit(MATRIX)
         monkeypatch.setattr(wire, "MAX_FRAME", 7 * 160 + 64)
         kinds = []
-        honest = wire.Channel.ask
+        honest = wire.Channel.answer
         monkeypatch.setattr(
             wire.Channel,
-            "ask",
-            lambda channel, kind, *parts: kinds.append(kind) or honest(channel, kind, *parts),
+            "answer",
+            lambda channel, kind: kinds.append(kind) or honest(channel, kind),
         )
         product = engine.product(MATRIX, "forward", entries)
         assert torch.equal(product, Inside().product(MATRIX, "forward", entries))
@@ -182,11 +182,11 @@ def test_a_dealer_gives_rows_in_order_and_each_once() -> None:
             dealer.product(MATRIX, "forward", 0, torch.zeros(1, 40))
         pads = Pads(drawn_secret(), dealer)
         pads.admit(MATRIX)
-        pads.take(MATRIX, "forward", 3)
+        pads.take(MATRIX, "forward", 3).product()
         with pytest.raises(UsageError, match="one beginning"):
             Pads(drawn_secret(), dealer)
         with pytest.raises(AcceleratorUnreachable) as refused:
-            dealer.product(MATRIX, "forward", 0, torch.zeros(3, 40))
+            dealer.product(MATRIX, "forward", 0, torch.zeros(3, 40))()
         assert refused.value.got == "rows of a stream are given in order, each once"
         dealer.close()
 
@@ -236,7 +236,7 @@ def test_a_broken_answer_is_no_answer(case: str) -> None:
     raw, error = BROKEN[case]
     with answering(lambda connection: connection.sendall(raw)) as client:
         with pytest.raises(error) as refused:
-            client.product(MATRIX, "forward", random_entries(MATRIX, "forward"))
+            client.product(MATRIX, "forward", random_entries(MATRIX, "forward"))()
         if case == "a refusal":
             assert refused.value.got == "no ?[31mroom\ufffd" + "x" * 187
             assert refused.value.got.isprintable()
@@ -247,7 +247,7 @@ def test_who_never_answers_is_not_waited_for() -> None:
     with answering(lambda connection: release.wait(10)) as client:
         begin = time.monotonic()
         with pytest.raises(AcceleratorUnreachable, match="in time"):
-            client.product(MATRIX, "forward", random_entries(MATRIX, "forward"))
+            client.product(MATRIX, "forward", random_entries(MATRIX, "forward"))()
         assert time.monotonic() - begin < 5
         release.set()
 
@@ -279,7 +279,7 @@ def test_a_dealer_is_a_process_that_ends_with_its_block() -> None:
         pads = Pads(drawn_secret(), dealer)
         pads.admit(MATRIX)
         pad = pads.take(MATRIX, "backward", 2)
-        assert torch.equal(pad.product, Float64().product(pad.mask, MATRIX.factor("backward")))
+        assert torch.equal(pad.product(), Float64().product(pad.mask, MATRIX.factor("backward")))
         dealer.close()
     with pytest.raises(ProcessLookupError):
         os.kill(there.process, 0)

@@ -10,6 +10,7 @@ from typing import Protocol
 from sealtrain.collab.otp import wire
 from sealtrain.collab.otp.exact import ExactProduct
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
+from sealtrain.collab.otp.wire import Later
 from sealtrain.errors import AcceleratorUnreachable, DataInvalid, ProductAltered
 from sealtrain.training import quiet
 
@@ -27,18 +28,16 @@ class Accelerator(Protocol):
         """Have it know a matrix."""
         ...
 
-    def product(
-        self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor
-    ) -> torch.Tensor:
-        """``elements`` times the matrix modulo p, if it is honest.
+    def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
+        """Ask for ``elements`` times the matrix modulo p.
 
         Args:
             matrix: Admitted before.
             direction: Which way.
-            elements: Centred int32, (t, n).
+            elements: Centred int32, (t, n), t at least 1.
 
         Returns:
-            int32 (t, m), any numbers.
+            Gives the answer: int32 (t, m), any numbers.
         """
         ...
 
@@ -56,11 +55,9 @@ class LocalAccelerator:
     def admit(self, matrix: PublicMatrix) -> None:
         """Nothing to do."""
 
-    def product(
-        self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor
-    ) -> torch.Tensor:
+    def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
         """As ``Accelerator.product``."""
-        return self._exact.product(elements, matrix.factor(direction))
+        return lambda: self._exact.product(elements, matrix.factor(direction))
 
 
 class RemoteAccelerator:
@@ -94,35 +91,30 @@ class RemoteAccelerator:
             bring_matrix(self._channel, matrix)
             self._known.add(matrix.digest)
 
-    def product(
-        self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor
-    ) -> torch.Tensor:
+    def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
         """As ``Accelerator.product``.
 
         Raises:
-            AcceleratorUnreachable: No answer, or one of another shape.
+            AcceleratorUnreachable: No answer, or one of another shape. So may the answer.
         """
         widths = matrix.widths(direction)
-        parts = [
-            self._part(matrix, direction, elements[part])
-            for part in wire.row_parts(elements.shape[0], widths)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _part(
-        self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor
-    ) -> torch.Tensor:
-        rows = elements.shape[0]
-        asked = wire.asked_product(matrix.digest, direction, rows)
-        body = self._channel.ask(wire.PRODUCT, asked, wire.octets(elements))
-        try:
-            return wire.elements(body, rows, matrix.widths(direction)[1])
-        except DataInvalid as error:
-            raise AcceleratorUnreachable(
-                "the accelerator answered with a product of another shape",
-                got=error.got,
-                expected=error.expected,
-            ) from error
+        def body(part: slice) -> tuple[bytes, memoryview]:
+            asked = wire.asked_product(matrix.digest, direction, part.stop - part.start)
+            return asked, wire.octets(elements[part])
+
+        def read(answer: bytearray, part: slice) -> torch.Tensor:
+            try:
+                return wire.elements(answer, part.stop - part.start, widths[1])
+            except DataInvalid as error:
+                raise AcceleratorUnreachable(
+                    "the accelerator answered with a product of another shape",
+                    got=error.got,
+                    expected=error.expected,
+                ) from error
+
+        parts = wire.row_parts(elements.shape[0], widths)
+        return wire.asked_in_parts(self._channel, wire.PRODUCT, parts, body, read)
 
 
 def bring_matrix(channel: wire.Channel, matrix: PublicMatrix) -> None:

@@ -16,6 +16,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.collab.otp import wire
 from sealtrain.collab.otp.accelerator import bring_matrix
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
+from sealtrain.collab.otp.wire import Later
 from sealtrain.errors import DataInvalid, PadsRefused, UsageError
 from sealtrain.keys.derive import derive
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -116,18 +117,22 @@ class RemoteDealer:
 
     def product(
         self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> Later:
         """As ``Supplier.product``.
 
         Raises:
-            AcceleratorUnreachable: No answer.
+            AcceleratorUnreachable: No answer. So may the product.
         """
-        if self._answers is None:
+        answers, widths = self._answers, matrix.widths(direction)
+        if answers is None:
             raise UsageError("a dealer gives pads after a beginning only")
-        widths, parts = matrix.widths(direction), []
-        for part in wire.row_parts(mask.shape[0], widths):
+
+        def asked(part: slice) -> tuple[bytes]:
             rows = part.stop - part.start
-            asked = wire.asked_pads(matrix.digest, direction, first + part.start, rows)
-            body = self._channel.ask(wire.PADS, asked)
-            parts.append(self._answers.opened(body, asked, rows, widths[1]))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+            return (wire.asked_pads(matrix.digest, direction, first + part.start, rows),)
+
+        def read(body: bytearray, part: slice) -> torch.Tensor:
+            return answers.opened(body, asked(part)[0], part.stop - part.start, widths[1])
+
+        parts = wire.row_parts(mask.shape[0], widths)
+        return wire.asked_in_parts(self._channel, wire.PADS, parts, asked, read)

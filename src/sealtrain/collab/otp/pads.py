@@ -9,6 +9,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.collab.otp.exact import ExactProduct
 from sealtrain.collab.otp.masks import Masks
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
+from sealtrain.collab.otp.wire import Later
 from sealtrain.training import quiet
 
 quiet.silence()
@@ -24,11 +25,11 @@ class Pad:
 
     Attributes:
         mask: R, (t, n).
-        product: U = R M, (t, m).
+        product: Gives U = R M, (t, m).
     """
 
     mask: torch.Tensor
-    product: torch.Tensor
+    product: Later
 
 
 class Supplier(Protocol):
@@ -48,8 +49,8 @@ class Supplier(Protocol):
 
     def product(
         self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> torch.Tensor:
-        """U of the rows of ``mask``, which are those from ``first`` on in their stream.
+    ) -> Later:
+        """Ask for U of the rows of ``mask``, which are those from ``first`` on in their stream.
 
         Raises:
             PadsRefused: There is none.
@@ -75,9 +76,9 @@ class InGuest:
 
     def product(
         self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> Later:
         """As ``Supplier.product``."""
-        return self._exact.product(mask, matrix.factor(direction))
+        return lambda: self._exact.product(mask, matrix.factor(direction))
 
 
 class Pads:
@@ -98,7 +99,7 @@ class Pads:
         self._supplier.admit(matrix)
 
     def take(self, matrix: PublicMatrix, direction: Direction, rows: int) -> Pad:
-        """A pad that was never given out.
+        """A pad that was never given out. Its product may still be at work.
 
         Raises:
             PadsRefused: There is none left, or this process may not have any.

@@ -27,6 +27,7 @@ from sealtrain.collab.otp import wire
 from sealtrain.collab.otp.exact import ExactProduct
 from sealtrain.collab.otp.masks import Masks
 from sealtrain.collab.otp.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicMatrix
+from sealtrain.collab.otp.wire import Later
 from sealtrain.errors import DataInvalid, FileTruncated, PadsRefused, UsageError, WrongKey
 from sealtrain.keys.derive import derive
 from sealtrain.training import quiet
@@ -229,7 +230,7 @@ class Pool:
 
     def product(
         self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> Later:
         """As ``Supplier.product``.
 
         Raises:
@@ -253,7 +254,8 @@ class Pool:
             self._block(number, block)[max(0, begin - block * size) : end - block * size]
             for block in range(begin // size, -(-end // size))
         ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return lambda: rows
 
     def _block(self, number: int, block: int) -> torch.Tensor:
         if self._last is not None and self._last[:2] == (number, block):
@@ -337,7 +339,7 @@ class OwnPool:
 
     def product(
         self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> torch.Tensor:
+    ) -> Later:
         """As ``Supplier.product``.
 
         Raises:

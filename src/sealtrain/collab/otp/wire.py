@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ __all__ = [
     "REFUSED",
     "SESSION_BYTES",
     "Channel",
+    "Later",
+    "asked_in_parts",
     "asked_pads",
     "asked_product",
     "connected",
@@ -61,6 +63,10 @@ _PRODUCT: Final = struct.Struct(">32sII")
 _PADS: Final = struct.Struct(">32sIQI")
 _PART: Final = 1 << 20
 _BESIDE: Final = 64
+
+
+Later = Callable[[], torch.Tensor]
+"""Rows that somebody is at work on."""
 
 
 class Channel:
@@ -127,6 +133,10 @@ class Channel:
             AcceleratorUnreachable: There was none, or it was a refusal.
         """
         self.send(kind, *parts)
+        return self.answer(kind)
+
+    def answer(self, kind: int) -> bytearray:
+        """Body of the answer to a request that was sent. Raises as ``ask``."""
         answered, body = self.receive()
         if answered == REFUSED:
             raise AcceleratorUnreachable(
@@ -167,6 +177,38 @@ class Channel:
             raise AcceleratorUnreachable(
                 f"the connection broke: {error.strerror}", hint="see whether it runs"
             ) from error
+
+
+def asked_in_parts(
+    channel: Channel,
+    kind: int,
+    parts: list[slice],
+    body: Callable[[slice], tuple[bytes | memoryview, ...]],
+    read: Callable[[bytearray, slice], torch.Tensor],
+) -> Later:
+    """Ask for rows, and have them later: meanwhile this side can do something else.
+
+    The second request leaves only when the first is answered: two sides that both send, and read
+    only afterwards, wait for each other.
+
+    Args:
+        channel: To whom.
+        kind: Of request.
+        parts: Rows of each request (``row_parts``).
+        body: Makes a request's body.
+        read: Takes the rows out of an answer.
+    """
+    channel.send(kind, *body(parts[0]))
+
+    def later() -> torch.Tensor:
+        found = []
+        for number, part in enumerate(parts):
+            if number:
+                channel.send(kind, *body(part))
+            found.append(read(channel.answer(kind), part))
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    return later
 
 
 def connected(host: str, port: int, *, seconds: float) -> Channel:
@@ -210,7 +252,7 @@ def elements(body: bytearray, rows: int, columns: int, *, offset: int = 0) -> to
     return torch.frombuffer(body, dtype=torch.int32, offset=offset).view(rows, columns)
 
 
-def row_parts(rows: int, widths: tuple[int, int]) -> Iterator[slice]:
+def row_parts(rows: int, widths: tuple[int, int]) -> list[slice]:
     """Runs of rows whose request and answer fit a frame each.
 
     Args:
@@ -218,8 +260,7 @@ def row_parts(rows: int, widths: tuple[int, int]) -> Iterator[slice]:
         widths: Columns of what goes in and of what comes out.
     """
     fitting = min(MAX_ROWS, (MAX_FRAME - _BESIDE) // (4 * max(widths)))
-    for begin in range(0, rows, fitting):
-        yield slice(begin, min(rows, begin + fitting))
+    return [slice(begin, min(rows, begin + fitting)) for begin in range(0, rows, fitting)]
 
 
 def described_matrix(values: torch.Tensor) -> tuple[bytes, memoryview]:
