@@ -30,7 +30,7 @@ from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoint import CheckpointRef
 
-pytestmark = pytest.mark.claim("C20")
+pytestmark = pytest.mark.claim("C64")
 LEASE = 600
 
 

@@ -55,6 +55,7 @@ def told(parts: list[Ran]) -> list[tuple[int, dict[str, float | None]]]:
 
 
 @pytest.mark.claim("C23")
+@pytest.mark.claim("C64")
 @pytest.mark.parametrize("stops", [[3], [4, 5], [7, 8]], ids=str)
 def test_training_stopped_anywhere_is_training(
     stops: list[int], sealed: dict[str, Any], whole: Ran, tmp_path: Path

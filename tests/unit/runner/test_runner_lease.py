@@ -52,7 +52,7 @@ def test_it_ends_at_its_second_and_not_before(lease: Lease, clocks: Clocks) -> N
     assert "resume" in str(caught.value.hint)
 
 
-@pytest.mark.claim("C20")
+@pytest.mark.claim("C64")
 @pytest.mark.parametrize("jump", [-86_400, -30, 30, 86_400])
 def test_a_clock_that_jumps_never_makes_it_longer(lease: Lease, clocks: Clocks, jump: int) -> None:
     clocks.pass_by(10)
@@ -63,7 +63,7 @@ def test_a_clock_that_jumps_never_makes_it_longer(lease: Lease, clocks: Clocks, 
         lease.require()
 
 
-@pytest.mark.claim("C20")
+@pytest.mark.claim("C64")
 def test_a_machine_that_stood_still_finds_its_lease_over(lease: Lease, clocks: Clocks) -> None:
     clocks.elapsed += 3600  # counts while suspended, even where the wall clock was held back
     with pytest.raises(LeaseStale):
@@ -85,7 +85,7 @@ def test_what_has_ended_for_good_is_not_extended(lease: Lease) -> None:
         lease.require()
 
 
-@pytest.mark.claim("C20")
+@pytest.mark.claim("C64")
 @pytest.mark.parametrize(
     "use",
     [DataKey.reveal, lambda key: key.derive("a"), lambda key: key.mac(b"a")],

@@ -73,7 +73,7 @@ def test_it_asks_again_in_new_processes_until_the_keys_are_released(tmp_path: Pa
     assert len(set(processes)) == 5
 
 
-@pytest.mark.claim("C20")
+@pytest.mark.claim("C64")
 def test_nothing_of_the_run_is_left_in_the_process_that_waits(tmp_path: Path) -> None:
     held: list[str] = []
     story = Story(tmp_path, lambda: held.append("key") or len(held))
