@@ -345,8 +345,8 @@ def test_any_other_pin_is_refused(world: World, honest: bytes, name: str) -> Non
 
 
 def test_another_brokers_key_is_refused(world: World, honest: bytes) -> None:
-    key = {"signing_key": to_base64(signer("other broker").public)}
-    assert isinstance(refusal(world, honest, broker=key), SignatureInvalid)
+    brokers = world.brokers(signer("other broker"))
+    assert isinstance(refusal(world, honest, brokers=brokers), SignatureInvalid)
 
 
 def test_another_root_is_refused(world: World, honest: bytes) -> None:

@@ -173,10 +173,18 @@ class World:
             "recipe_hash": self.locked.recipe_hash,
             "compose_hash": self.locked.compose_hash,
             "app_id": self.locked.app_id,
-            "broker": {"signing_key": to_base64(self.broker.public)},
+            "brokers": self.brokers(self.broker),
             "appraisal": insecure_simulator_policy(simulated_pki().root_der).to_dict(),
             "simulated": "accept-insecure",
         } | changed
+
+    @staticmethod
+    def brokers(*keys: Ed25519Signer, threshold: int = 1, datasets: str = "all") -> dict[str, Any]:
+        return {
+            "signing_keys": [to_base64(key.public) for key in keys],
+            "threshold": threshold,
+            "datasets": datasets,
+        }
 
     def trust(self, **changed: Any) -> Trust:
         return parse_trust(self.trust_document(**changed))

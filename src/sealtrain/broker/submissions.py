@@ -36,7 +36,7 @@ from sealtrain.errors import (
     SealtrainError,
 )
 from sealtrain.manifest.form import read as read_manifest
-from sealtrain.manifest.trust import Trust, TrustedBroker
+from sealtrain.manifest.trust import Trust, TrustedBrokers
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.facts import RunState
@@ -282,7 +282,11 @@ class Registry:
             recipe_hash=run.recipe_hash,
             compose_hash=run.compose_hash,
             app_id=run.app_id,
-            broker=TrustedBroker(signing_key=to_base64(self._parts.keyring.signer.public)),
+            brokers=TrustedBrokers(
+                signing_keys=(to_base64(self._parts.keyring.signer.public),),
+                threshold=1,
+                datasets="theirs",
+            ),
             appraisal=policy,
             simulated="refuse" if policy.simulator_root is None else "accept-insecure",
         )

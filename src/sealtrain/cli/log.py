@@ -97,7 +97,7 @@ def witness(
     def at(broker: Path) -> dict[str, Any]:
         with watched_ledger(broker, members, identity, state) as watch:
             cosign_newest(
-                watch.client, watch.kept, owner=owner.name, signer=owner.signer, now=system_clock()
+                watch.client, watch.kept, owner=owner.name, signer=owner.witness, now=system_clock()
             )
             own, before = watch.kept.checkpoint, watch.before
             found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))
@@ -283,12 +283,19 @@ def given(
     """The ledger's key, where it was given, and the checkpoints that were."""
     from sealtrain.base.files import read_bounded
     from sealtrain.consortium.witness import read_memory
+    from sealtrain.errors import UsageError
     from sealtrain.manifest.trust import load_trust
 
     key: bytes | None = None
     notes = [read_bounded(path, _MAX_NOTE).decode("utf-8", "replace") for path in kept]
     if trust is not None:
-        key = load_trust(trust).broker.signing_bytes
+        (key, *others) = load_trust(trust).brokers.by_key_id.values()
+        if others:
+            raise UsageError(
+                "the trust file names several brokers, and each has a ledger of its own",
+                check="--trust",
+                expected="your memory of this ledger: --state",
+            )
     if state is not None:
         remembered = read_memory(state)
         key = key or remembered.public_key

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit
 
 __all__ = ["app"]
@@ -19,40 +20,48 @@ def new(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the recipe.")],
     policy: Annotated[Path, typer.Option(help="Appraisal policy for guests.")],
-    broker: Annotated[Path, typer.Option(help="Broker file of the broker whose receipts count.")],
+    brokers: BrokerFiles,
+    threshold: Annotated[
+        int, typer.Option(min=1, help="So many of the brokers must have released each dataset.")
+    ] = 1,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("trust.yaml"),
     as_json: Json = False,
 ) -> None:
-    """Write a trust file: consortium, recipe, broker and appraisal policy, all pinned.
+    """Write a trust file: consortium, recipe, brokers and appraisal policy, all pinned.
 
-    The broker attests itself first; its signing key is taken from that evidence.
+    Each broker attests itself first; its signing key is taken from that evidence.
     """
     import yaml
 
     from sealtrain.attest.policy import load_policy
     from sealtrain.base.encoding import to_base64
     from sealtrain.base.files import atomic_write
-    from sealtrain.cli.connection import attested_broker, target_of
+    from sealtrain.cli.connection import attested_brokers, target_of
     from sealtrain.consortium.members import Consortium
     from sealtrain.manifest.trust import parse_trust
 
     appraisal = load_policy(policy)
     target = target_of(deployment)
-    _client, attested = attested_broker(broker, deployment)
+    attested = attested_brokers(brokers, deployment)
     document = {
         "version": 1,
         "consortium_id": Consortium.load(consortium).consortium_id,
         "recipe_hash": target.recipe_hash,
         "compose_hash": target.compose_hash,
         "app_id": target.app_id,
-        "broker": {"signing_key": to_base64(attested.signing_key)},
+        "brokers": {
+            "signing_keys": [to_base64(one.signing_key) for one in attested],
+            "threshold": threshold,
+            "datasets": "all",
+        },
         "appraisal": appraisal.to_dict(),
         "simulated": "accept-insecure" if appraisal.platform == "simulator" else "refuse",
     }
     parse_trust(document)
     atomic_write(out, yaml.safe_dump(document, sort_keys=False).encode())
+    simulated = any(one.simulated for one in attested)
     emit(
         as_json,
-        {"trust": str(out), "recipe_hash": target.recipe_hash, "simulated": attested.simulated},
+        {"trust": str(out), "recipe_hash": target.recipe_hash, "simulated": simulated},
         [f"trust        {out}", f"recipe hash  {target.recipe_hash}"],
     )

@@ -20,15 +20,25 @@ MAX_POINTS = 2000
 
 
 def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The receipts that show an unbroken chain of leases.
+    """The receipts that show an unbroken chain of leases of each broker, in their order.
 
     Every release stays, and of the renewals between two of them the fewest whose leases still
     overlap, the last one included.
 
     Args:
-        releases: ``{"receipt": envelope, "proof": proof}`` in order of time, by a broker whose
+        releases: ``{"receipt": envelope, "proof": proof}`` in order of time, by brokers whose
             answers were verified when they came.
     """
+    signers = [one["receipt"]["signatures"][0]["keyid"] for one in releases]
+    kept: list[int] = []
+    for signer in dict.fromkeys(signers):
+        places = [place for place, one in enumerate(signers) if one == signer]
+        kept += [places[at] for at in _needed([releases[place] for place in places])]
+    return [releases[place] for place in sorted(kept)]
+
+
+def _needed(releases: Sequence[dict[str, Any]]) -> list[int]:
+    """Places of the receipts that show the chain of one broker."""
     receipts = [parse_json(from_base64(one["receipt"]["payload"])) for one in releases]
     kept = [0] if receipts else []
     while kept and kept[-1] < len(receipts) - 1:
@@ -41,7 +51,7 @@ def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 break
             following = place
         kept.append(following)
-    return [releases[place] for place in kept]
+    return kept
 
 
 def condensed_history(

@@ -144,6 +144,11 @@ def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:
         for name, value in written.items()
         if value == "any"
     ]
+    if trust.brokers.datasets == "theirs":
+        sentences.append(
+            "Your trust file asks only about datasets that its own brokers released; other keys "
+            "and leases were not looked at."
+        )
     if not artefacts_checked:
         sentences.append(
             "The output files were not looked at; only their names and digests are known."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.encoding import from_base64
@@ -16,21 +16,42 @@ from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Base64, Hex40, Hex64, StrictModel, load_model
 from sealtrain.errors import DataInvalid, TrustInvalid
 from sealtrain.recipe.yamltext import parse_yaml
+from sealtrain.records.ed25519 import key_id
 
-__all__ = ["Trust", "TrustedBroker", "load_trust", "parse_trust"]
+__all__ = ["Trust", "TrustedBrokers", "load_trust", "parse_trust"]
 
 MAX_TRUST_BYTES = 1 << 20
+MAX_BROKERS = 64
+_SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 
 
-class TrustedBroker(StrictModel):
-    """The broker whose receipts and ledger count."""
+class TrustedBrokers(StrictModel):
+    """The brokers whose receipts and ledgers count.
 
-    signing_key: Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
+    Attributes:
+        signing_keys: One for each broker.
+        threshold: How many of them must have released each dataset.
+        datasets: ``all`` of the manifest, or ``theirs``: only those that they released. That is the
+            view of one broker of several, and it does not see whether a lease was live throughout.
+    """
+
+    signing_keys: tuple[_SIGNING_KEY, ...] = Field(min_length=1, max_length=MAX_BROKERS)
+    threshold: int = Field(ge=1)
+    datasets: Literal["all", "theirs"]
+
+    @model_validator(mode="after")
+    def _threshold_can_be_met(self) -> TrustedBrokers:
+        if len(set(self.signing_keys)) != len(self.signing_keys):
+            raise ValueError("a signing key is listed twice")
+        if self.threshold > len(self.signing_keys):
+            raise ValueError("the threshold is above the number of brokers")
+        return self
 
     @property
-    def signing_bytes(self) -> bytes:
-        """Raw Ed25519 public key, 32 bytes."""
-        return from_base64(self.signing_key, length=32)
+    def by_key_id(self) -> dict[str, bytes]:
+        """Raw Ed25519 public keys, 32 bytes each, by the name that signatures give them."""
+        raw = [from_base64(one, length=32) for one in self.signing_keys]
+        return {key_id(one): one for one in raw}
 
 
 class Trust(StrictModel):
@@ -41,7 +62,7 @@ class Trust(StrictModel):
     recipe_hash: Hex64
     compose_hash: Hex64 | Literal["any"]
     app_id: Hex40 | Literal["any"]
-    broker: TrustedBroker
+    brokers: TrustedBrokers
     appraisal: AppraisalPolicy
     simulated: Literal["refuse", "accept-insecure"]
 
@@ -54,9 +75,9 @@ def parse_trust(document: Any) -> Trust:
     """
     trust = load_model(Trust, document, TrustInvalid, "trust file")
     try:
-        _ = trust.broker.signing_bytes
+        _ = trust.brokers.by_key_id
     except DataInvalid as error:
-        raise TrustInvalid(f"trust file: broker.signing_key: {error.message}") from error
+        raise TrustInvalid(f"trust file: brokers.signing_keys: {error.message}") from error
     return trust
 
 

@@ -111,8 +111,12 @@ def test_an_unreadable_manifest_still_gives_a_page(world: World) -> None:
 
 
 def test_what_was_not_established_is_not_shown_as_fact(world: World, honest: bytes) -> None:
-    broker = {"signing_key": "MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}
-    parsed = Page(render(examine(honest, world.trust(broker=broker), artefacts=None, now=NOW)))
+    brokers = {
+        "signing_keys": ["MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAA="],
+        "threshold": 1,
+        "datasets": "all",
+    }
+    parsed = Page(render(examine(honest, world.trust(brokers=brokers), artefacts=None, now=NOW)))
     assert "keys released" not in parsed.text
     assert "did not pass" in parsed.text
 

@@ -14,6 +14,9 @@ from sealtrain.manifest.trust import Trust, load_trust, parse_trust
 
 pytestmark = pytest.mark.claim("C28")
 
+KEY = "A" * 43 + "="
+BROKERS = {"signing_keys": [KEY], "threshold": 1, "datasets": "all"}
+
 
 def test_a_written_trust_file_is_read_back(world: World, tmp_path: Path) -> None:
     path = tmp_path / "trust.yaml"
@@ -41,9 +44,14 @@ def test_a_field_left_out_is_refused_by_name(world: World, field: str) -> None:
         ("simulated", "accept"),
         ("simulated", True),
         ("version", 2),
-        ("broker", {"signing_key": "AAAA"}),
-        ("broker", {"signing_key": "A" * 42 + "B="}),
-        ("broker", {}),
+        ("brokers", BROKERS | {"signing_keys": ["AAAA"]}),
+        ("brokers", BROKERS | {"signing_keys": ["A" * 42 + "B="]}),
+        ("brokers", BROKERS | {"signing_keys": []}),
+        ("brokers", BROKERS | {"signing_keys": [KEY, KEY]}),
+        ("brokers", BROKERS | {"threshold": 0}),
+        ("brokers", BROKERS | {"threshold": 2}),
+        ("brokers", BROKERS | {"datasets": "any"}),
+        ("brokers", {}),
         ("appraisal", {}),
         ("appraisal", "any"),
     ],

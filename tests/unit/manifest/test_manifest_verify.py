@@ -107,8 +107,12 @@ def test_independent_checks_are_done_after_one_failed(world: World, honest: byte
 
 
 def test_checks_that_build_on_a_failed_one_say_so(world: World, honest: bytes) -> None:
-    broker = {"signing_key": "MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}
-    trust = world.trust(broker=broker)
+    brokers = {
+        "signing_keys": ["MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAA="],
+        "threshold": 1,
+        "datasets": "all",
+    }
+    trust = world.trust(brokers=brokers)
     report = examine(honest, trust, artefacts=world.artefacts, now=NOW)
     outcomes = {check.name: check for check in report.checks}
     assert outcomes["releases"].outcome == "failed"
@@ -373,7 +377,11 @@ LIES: dict[str, tuple[str, type[Refused], Change]] = {
             },
         ),
     ),
-    "a renewal first": ("times", ClaimContradicted, _releases({"kind": "renewal", "datasets": ()})),
+    "a renewal first": (
+        "times",
+        ClaimContradicted,
+        _releases({"kind": "renewal", "datasets": ()}, {"released_at": to_rfc3339(RELEASED + 1)}),
+    ),
     "a metric the recipe does not release": (
         "policy",
         EgressRefused,

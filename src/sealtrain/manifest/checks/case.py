@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from sealtrain.consortium.approvals import SignedDecision, Tally
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.receipts import ReleaseReceipt
+    from sealtrain.manifest.predicate import Release
     from sealtrain.recipe.lock import Lock
 
-__all__ = ["CLOCK_TOLERANCE_S", "Case", "NotEstablished"]
+__all__ = ["CLOCK_TOLERANCE_S", "Case", "Counted", "NotEstablished"]
 
 CLOCK_TOLERANCE_S = 300
 """Seconds that the guest's and the broker's clocks may differ (spec §4)."""
@@ -29,6 +30,21 @@ _Fact = TypeVar("_Fact")
 
 class NotEstablished(Exception):
     """A check cannot be done because the check named in ``args[0]`` failed or was not done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A receipt by a trusted broker.
+
+    Attributes:
+        broker: The broker's signing key, 32 bytes.
+        receipt: Verified under it.
+        listed: As the manifest lists it, with its ledger proof.
+    """
+
+    broker: bytes
+    receipt: ReleaseReceipt
+    listed: Release
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +65,7 @@ class Case:
     lock: Lock | None = None
     datasets: tuple[DatasetManifest, ...] | None = None
     decisions: tuple[SignedDecision, ...] | None = None
-    receipts: tuple[ReleaseReceipt, ...] | None = None
+    counted: tuple[Counted, ...] | None = None
     tally: Tally | None = None
 
     @property
@@ -77,8 +93,17 @@ class Case:
         """Decisions with verified owners, in the manifest's order."""
         return _established(self.decisions, "approvals")
 
+    @property
+    def receipts(self) -> tuple[ReleaseReceipt, ...] | None:
+        """Receipts of trusted brokers, in order of time; ``None`` until check 11 passed."""
+        return None if self.counted is None else tuple(one.receipt for one in self.counted)
+
+    def need_counted(self) -> tuple[Counted, ...]:
+        """Receipts of trusted brokers, each with its broker, in order of time."""
+        return _established(self.counted, "releases")
+
     def need_receipts(self) -> tuple[ReleaseReceipt, ...]:
-        """Receipts signed by the trusted broker, in order of time."""
+        """Receipts of trusted brokers, in order of time."""
         return _established(self.receipts, "releases")
 
 

@@ -1,48 +1,62 @@
-"""Checks 11, 13 and 14: the broker's receipts, its ledger, and the order of events."""
+"""Checks 11, 13 and 14: the brokers' receipts, their ledgers, and the order of events."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.consortium.proofs import LedgerProof, verify_proof
 from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest, verify_receipt
-from sealtrain.errors import ClaimContradicted, DatasetMismatch, LeaseStale, ProofInvalid
-from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.errors import ClaimContradicted, DatasetMismatch, ProofInvalid, SignatureInvalid
+from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
+from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.privacy import privacy_reserved
+from sealtrain.manifest.predicate import Release
 from sealtrain.records import dsse
 
 __all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]
 
 
 def receipts_hold(case: Case) -> str:
-    """(11) The trusted broker released these datasets to this run of this recipe."""
-    receipts = tuple(
-        verify_receipt(dsse.Envelope.from_dict(one.receipt), case.trust.broker.signing_bytes)
-        for one in case.predicate.releases
+    """(11) Enough trusted brokers released each dataset to this run of this recipe."""
+    trusted = case.trust.brokers.by_key_id
+    counted = tuple(_counted(case.predicate.releases, trusted))
+    if not counted:
+        problem = "the manifest holds no release receipt by a trusted broker"
+        if case.predicate.releases:
+            raise SignatureInvalid(problem, check="releases", expected=", ".join(sorted(trusted)))
+        raise ClaimContradicted(problem, check="releases")
+    digests = [receipt_digest(dsse.Envelope.from_dict(one.listed.receipt)) for one in counted]
+    if len(set(digests)) != len(digests):
+        raise ClaimContradicted("the manifest lists a receipt twice", check="releases")
+    for one in counted:
+        _refuse_other_run(case, one.receipt)
+        _refuse_other_datasets(case, one.receipt)
+    _refuse_too_few(case, counted)
+    case.counted = counted
+    kinds = [one.receipt.kind for one in counted]
+    brokers, renewals = len({one.broker for one in counted}), kinds.count("renewal")
+    ignored = len(case.predicate.releases) - len(counted)
+    return (
+        f"{kinds.count('release')} release"
+        + (f" by {brokers} brokers" if brokers > 1 else "")
+        + (f", {renewals} renewals" if renewals else "")
+        + (f"; {ignored} receipts of other brokers do not count" if ignored else "")
     )
-    if not receipts:
-        raise ClaimContradicted("the manifest holds no release receipt", check="releases")
-    for receipt in receipts:
-        _refuse_other_run(case, receipt)
-    _refuse_other_datasets(case, receipts)
-    case.receipts = receipts
-    kinds = [receipt.kind for receipt in receipts]
-    renewals = kinds.count("renewal")
-    return f"{kinds.count('release')} release" + (f", {renewals} renewals" if renewals else "")
 
 
 def ledger_holds_receipts(case: Case) -> str:
-    """(13) The broker's signed log holds each receipt."""
+    """(13) Each broker's signed log holds its receipts."""
     origin = f"sealtrain/ledger/{case.predicate.consortium.consortium_id}"
-    indices = []
-    for one, receipt in zip(case.predicate.releases, case.need_receipts(), strict=True):
-        proof = LedgerProof.from_dict(one.proof)
-        entry = verify_proof(proof, case.trust.broker.signing_bytes, origin=origin)
+    indices: dict[bytes, list[int]] = {}
+    for one in case.need_counted():
+        proof = LedgerProof.from_dict(one.listed.proof)
+        entry = verify_proof(proof, one.broker, origin=origin)
         body = entry["body"]
         named = body.get("receipt_digest") if isinstance(body, dict) else None
         recorded = (entry["kind"], named)
-        expected = (receipt.kind, receipt_digest(dsse.Envelope.from_dict(one.receipt)))
+        digest = receipt_digest(dsse.Envelope.from_dict(one.listed.receipt))
+        expected = (one.receipt.kind, digest)
         if recorded != expected:
             raise ProofInvalid(
                 "the ledger entry is about something else than this receipt",
@@ -51,12 +65,12 @@ def ledger_holds_receipts(case: Case) -> str:
                 expected=" ".join(expected),
             )
         if isinstance(body, dict):
-            privacy_reserved(case, receipt, body)
-        indices.append(proof.index)
-    if indices != sorted(set(indices)):
+            privacy_reserved(case, one.receipt, body)
+        indices.setdefault(one.broker, []).append(proof.index)
+    if any(places != sorted(set(places)) for places in indices.values()):
         raise ProofInvalid("receipts stand in the ledger in another order", check="ledger")
-    places = ", ".join(map(str, indices))
-    return f"in the broker's signed log at {places}"
+    shown = "; ".join(", ".join(map(str, places)) for places in indices.values())
+    return f"in the brokers' signed logs at {shown}"
 
 
 def events_are_in_order(case: Case) -> str:
@@ -69,14 +83,9 @@ def events_are_in_order(case: Case) -> str:
         raise _disorder("the run ends in the future", run.finished_at, f"≤ {to_rfc3339(case.now)}")
     for resume in run.resumes:
         _refuse_outside(resume.at, started, finished, "a resume")
-    _refuse_lease_gaps(case.need_receipts(), started, finished)
-    resumed = [one for one in case.need_receipts() if one.kind == "release" and one.resume]
-    if len(run.resumes) > len(resumed):
-        raise _disorder(
-            "the run was resumed without asking for the keys again",
-            f"{len(run.resumes)} resumes",
-            f"at most {len(resumed)}",
-        )
+    for receipt in case.need_receipts():
+        _refuse_outside(receipt.released_at, started, finished, "a release")
+    _refuse_lease_gaps(case, finished)
     last_release = max(
         from_rfc3339(one.released_at) for one in case.need_receipts() if one.kind == "release"
     )
@@ -87,7 +96,9 @@ def events_are_in_order(case: Case) -> str:
                 dataset.sealed_at,
                 f"≤ {to_rfc3339(last_release)}",
             )
-    return f"{run.started_at} to {run.finished_at}, under a lease throughout"
+    whole = case.trust.brokers.datasets == "all"
+    leases = "under a lease throughout" if whole else "each lease renewed before its end"
+    return f"{run.started_at} to {run.finished_at}, {leases}"
 
 
 def _refuse_other_run(case: Case, receipt: ReleaseReceipt) -> None:
@@ -109,59 +120,76 @@ def _refuse_other_run(case: Case, receipt: ReleaseReceipt) -> None:
             )
 
 
-def _refuse_other_datasets(case: Case, receipts: tuple[ReleaseReceipt, ...]) -> None:
+def _counted(releases: Iterable[Release], trusted: dict[str, bytes]) -> Iterator[Counted]:
+    """Receipts that name a trusted key, verified under it; those of other brokers count nothing."""
+    for one in releases:
+        envelope = dsse.Envelope.from_dict(one.receipt)
+        for named in {signature.keyid for signature in envelope.signatures} & set(trusted):
+            receipt = verify_receipt(envelope, trusted[named])
+            yield Counted(broker=trusted[named], receipt=receipt, listed=one)
+
+
+def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt) -> None:
     used = {one.dataset_id: (one.owner_id, one.root, one.name) for one in case.need_datasets()}
-    for receipt in receipts:
-        released = {one.dataset_id: (one.owner_id, one.root) for one in receipt.datasets}
-        if len(released) != len(receipt.datasets):
-            raise ClaimContradicted("a receipt releases a dataset twice", check="releases")
-        expected = set() if receipt.kind == "renewal" else set(used)
-        if set(released) != expected:
-            raise DatasetMismatch(
-                "the broker released other datasets than the manifest lists",
-                check="releases",
-                got=f"{len(released)} datasets",
-                expected=f"{len(expected)}: the recipe's, each once",
-            )
-        for dataset_id, (owner_id, root) in released.items():
-            if used[dataset_id][:2] != (owner_id, root):
-                raise DatasetMismatch(
-                    f"the broker released another version of {used[dataset_id][2]}",
-                    check="releases",
-                    got=root,
-                    expected=used[dataset_id][1],
-                )
-
-
-def _refuse_lease_gaps(receipts: tuple[ReleaseReceipt, ...], started: int, finished: int) -> None:
-    if receipts[0].kind != "release":
-        raise _disorder("the first receipt is a renewal", "renewal", "release")
-    for receipt in receipts:
-        _refuse_outside(receipt.released_at, started, finished, "a release")
-    for before, after in pairwise(receipts):
-        moment = from_rfc3339(after.released_at)
-        if moment < from_rfc3339(before.released_at):
-            raise _disorder("receipts go back in time", after.released_at, before.released_at)
-        anew = after.kind == "release" and after.resume
-        if not anew and moment >= from_rfc3339(before.lease.not_after):
-            raise LeaseStale(
-                "a lease ended before it was renewed",
-                check="times",
-                got=after.released_at,
-                expected=f"before {before.lease.not_after}",
-            )
-        if not anew and (after.kind == "release" or after.lease.lease_id != before.lease.lease_id):
-            raise _disorder(
-                "a receipt belongs to another lease", after.lease.lease_id, before.lease.lease_id
-            )
-    end = receipts[-1].lease.not_after
-    if finished > from_rfc3339(end) + CLOCK_TOLERANCE_S:
-        raise LeaseStale(
-            "the run went on after its lease had ended",
-            check="times",
-            got=to_rfc3339(finished),
-            expected=f"before {end}",
+    released = {one.dataset_id: (one.owner_id, one.root) for one in receipt.datasets}
+    if len(released) != len(receipt.datasets):
+        raise ClaimContradicted("a receipt releases a dataset twice", check="releases")
+    if (receipt.kind == "renewal") != (not released) or not set(released) <= set(used):
+        raise DatasetMismatch(
+            "a broker released other datasets than the manifest lists",
+            check="releases",
+            got=f"{len(released)} datasets",
+            expected="none in a renewal; some of the recipe's in a release",
         )
+    for dataset_id, (owner_id, root) in released.items():
+        if used[dataset_id][:2] != (owner_id, root):
+            raise DatasetMismatch(
+                f"the broker released another version of {used[dataset_id][2]}",
+                check="releases",
+                got=root,
+                expected=used[dataset_id][1],
+            )
+
+
+def _refuse_too_few(case: Case, counted: Sequence[Counted]) -> None:
+    by: dict[str, set[bytes]] = {}
+    for one in counted:
+        for dataset in one.receipt.datasets:
+            by.setdefault(dataset.dataset_id, set()).add(one.broker)
+    brokers = case.trust.brokers
+    for wanted in case.need_datasets():
+        released = len(by.get(wanted.dataset_id, ()))
+        if released < brokers.threshold and (brokers.datasets == "all" or released):
+            raise DatasetMismatch(
+                f"too few trusted brokers released {wanted.name}",
+                check="releases",
+                owner=wanted.owner,
+                got=f"{released} brokers",
+                expected=f"{brokers.threshold} of {len(brokers.signing_keys)}",
+            )
+
+
+def _refuse_lease_gaps(case: Case, finished: int) -> None:
+    counted = case.need_counted()
+    windows = [
+        window
+        for broker in dict.fromkeys(one.broker for one in counted)
+        for window in windows_of([one.receipt for one in counted if one.broker == broker])
+    ]
+    brokers, resumes = case.trust.brokers, len(case.predicate.run.resumes)
+    if brokers.datasets == "theirs":
+        return  # the others' leases may have carried the run where theirs did not
+    for dataset in case.need_datasets():
+        lent = [window for window in windows if dataset.dataset_id in window.datasets]
+        live_throughout(
+            lent, brokers.threshold, until=finished - CLOCK_TOLERANCE_S, name=dataset.name
+        )
+        if len(lent) < brokers.threshold * (resumes + 1):
+            raise _disorder(
+                "the run was resumed without asking for the keys again",
+                f"{resumes} resumes, {len(lent)} releases of {dataset.name}",
+                f"{brokers.threshold} releases at the start and at each resume",
+            )
 
 
 def _refuse_outside(moment: str, started: int, finished: int, what: str) -> None:
