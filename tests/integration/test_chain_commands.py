@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from broker_world import served_world
 from chain_world import (
     DEVICE,
     OWNERS,
@@ -18,12 +19,13 @@ from chain_world import (
     owner_account,
     served_by,
 )
-from manifest_world import identity
-from release_world import lock_changed
+from manifest_world import target_of
+from release_world import ReleaseWorld, lock_changed
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import system_clock
+from sealtrain.base.encoding import from_base64
 from sealtrain.chain.account import address
-from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     AlreadyExists,
     ChainRefused,
@@ -32,6 +34,7 @@ from sealtrain.errors import (
     TrustInvalid,
     UsageError,
 )
+from sealtrain.recipe.needs import needs_of
 
 OWNERS_GIVEN = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
 
@@ -50,11 +53,18 @@ def urls(chain: TestChain) -> Iterator[list[str]]:
 def test_owners_approve_and_revoke_by_commands(
     chain: TestChain, urls: list[str], tmp_path: Path
 ) -> None:
-    consortium = Consortium.found(
-        name="three", owners=[identity(name).public for name in OWNERS], approve=2
-    )
-    members = tmp_path / "consortium.json"
+    with served_world(tmp_path) as (world, url):
+        decide_on_the_chain(chain, urls, tmp_path, world, url)
+
+
+def decide_on_the_chain(
+    chain: TestChain, urls: list[str], tmp_path: Path, world: ReleaseWorld, url: str
+) -> None:
+    consortium = world.consortium
+    members = tmp_path / "members.json"
     members.write_bytes(consortium.to_bytes())
+    broker = tmp_path / "broker.yaml"
+    broker.write_text(world.pin.model_copy(update={"url": url}).to_yaml())
     chain_id = f"--chain-id={chain.web3.eth.chain_id}"
     paying = ["--key", key_file(tmp_path, "payer")]
     made = command("deploy", *OWNERS_GIVEN, *urls, chain_id, "--approve", "2", *paying)
@@ -82,17 +92,30 @@ def test_owners_approve_and_revoke_by_commands(
 
     def decided(verdict: str, owner: str, name: str) -> str:
         out = str(tmp_path / name)
-        command(
-            verdict, str(deployment), "--chain", file, "--consortium", str(members), "--yes",
-            "--key", key_file(tmp_path, owner), "--out", out,
-        )  # fmt: skip
+        words = [verdict, str(deployment), "--chain", file, "--consortium", str(members), "--yes"]
+        words += ["--key", key_file(tmp_path, owner), "--out", out]
+        command(*words, *(["--broker", str(broker)] if verdict == "approve" else []))
         return out
 
+    with pytest.raises(AssertionError, match="holds no approval"):
+        decided("approve", OWNERS[0], "a")
+    assert not (tmp_path / "a").exists()
+    ends = system_clock() + 3600
+    for name in OWNERS[:2]:
+        needs = needs_of(locked.lock.recipe)
+        world.approve(name, target=target_of(locked), needs=needs, not_after=ends)
     first = decided("approve", OWNERS[0], "a")
     written = json.loads(Path(first).read_bytes())
     assert Path(first).read_bytes() == canonical_json(written)
-    assert written["decision"]["recipe_hash"] == locked.recipe_hash
-    assert written["decision"]["consortium_id"] == consortium.consortium_id
+    [entry] = [
+        one["body"]["envelope"]["payload"]
+        for one in world.ledger.entries()
+        if one["kind"] == "approval"
+        and one["body"]["owner"] == OWNERS[0]
+        and one["body"]["compose_hash"] == locked.compose_hash
+    ]
+    assert canonical_json(written["decision"]) == from_base64(entry)
+    assert written["not_after"] == ends
     execute = ["execute", "--chain", file, *paying]
     refused = command(*execute, first, fails=ChainRefused)
     assert refused["got"] == "NotEnough"
@@ -109,7 +132,7 @@ def test_owners_approve_and_revoke_by_commands(
     assert command(*execute, first, second, fails=ChainRefused)["got"] == "NotOwner"
     again = decided("approve", OWNERS[0], "d")
     command(*execute, again, second, fails=StatementInvalid)
-    with pytest.raises(AssertionError, match="nobody in the chain file"):
+    with pytest.raises(AssertionError, match="by nobody in the chain file"):
         decided("approve", "stranger", "e")
     assert not (tmp_path / "e").exists()
 

@@ -157,6 +157,7 @@ def ledger_decision(verdict: str = "approve", **changed: Json) -> Json:
         "recipe_hash": "ef" * 32,
         "datasets": [{"dataset_id": "01" * 16, "root": "02" * 32}] if approves else [],
         "needs": {"actions": ["approve"], "owners": list(NAMES)} if approves else None,
+        "lifts": [],
         "decision": verdict,
         "nonce": "0f" * 16,
         "signed_at": SIGNED,

@@ -91,28 +91,27 @@ def approve(
     deployment: Deployment,
     chain: ChainPath,
     key: KeyFile,
+    broker: Annotated[Path, typer.Option(help="Broker file: where your approval stands.")],
     out: Out,
     consortium: ConsortiumFile = Path("consortium.json"),
-    dataset: Annotated[
-        list[Path] | None, typer.Option(help="Your sealed datasets, pinned by root; repeat.")
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Valid for so many days.")] = 30,
     password_file: PasswordFile = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Read what a recipe will do, then sign its approval for your OwnersAppAuth.
+    """Sign for your OwnersAppAuth the approval that you gave in the ledger (sealtrain approve).
 
-    Writes a file; nothing is sent. Enough owners' files together are sent by: chain execute.
+    It is that very decision: what you pinned, what the recipe needs, and when it ends. Writes a
+    file; nothing is sent. Enough owners' files together are sent by: chain execute.
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.chain.account import address, load_account
     from sealtrain.chain.chainfile import load_chain_file
     from sealtrain.cli.connection import deployment_of
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.consortium.decisions import DatasetPin, Decision
     from sealtrain.consortium.members import Consortium
+    from sealtrain.errors import ApprovalsMissing
     from sealtrain.recipe.needs import needs_of
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
 
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
@@ -120,20 +119,20 @@ def approve(
     confirm("APPROVE", yes)
     file = load_chain_file(chain)
     members = Consortium.load(consortium)
-    name = file.owner_of(address(load_account(key, password_file))) or ""
-    manifests = [load_dataset_manifest(one, members.owner(name)) for one in dataset or ()]
-    now = system_clock()
-    decision = Decision.approve(
-        consortium_id=members.consortium_id,
-        target=target,
-        needs=needs,
-        datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
-        signed_at=now,
-        not_after=now + days * 86400,
-    )
-    _signed_decision(
-        file, key, password_file, "approve", target.compose_hash, decision, out, as_json
-    )
+    name = file.owner_of(address(load_account(key, password_file))) or "nobody in the chain file"
+    with BrokerClient(load_pin(broker).url) as client:
+        tally = client.approvals_status(target, members, system_clock(), needs=needs)
+    own = [one.decision for one in tally.approvals if one.owner.name == name]
+    if not own:
+        raise ApprovalsMissing(
+            f"the ledger holds no approval of this recipe by {name}",
+            check="ledger",
+            owner=name,
+            got=", ".join(tally.approved_by) or "nobody's",
+            expected=f"{name}'s",
+            hint="approve it there first: sealtrain approve; the chain only adds a condition",
+        )
+    _signed_decision(file, key, password_file, "approve", target.compose_hash, own[0], out, as_json)
 
 
 @app.command()
