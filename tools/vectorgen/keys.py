@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -166,10 +167,15 @@ def identity_vectors() -> list[dict[str, Any]]:
         "key_id": "ed25519:" + sha(signing),
     }
     text = json.dumps(good)
+    witness = MLDSA44PrivateKey.from_seed_bytes(derived(seed("hospital-a"), "identity-witness", []))
+    quantum = good | {"witness": "ml-dsa-44"}
+    witness_sha256 = sha(witness.public_key().public_bytes_raw())
     invalid: list[tuple[str, str]] = [
         ("another type", json.dumps(good | {"type": "sealtrain/identity/v2"})),
         ("no type", json.dumps({k: v for k, v in good.items() if k != "type"})),
         ("unknown field", json.dumps(good | {"comment": "mine"})),
+        ("witness key of another kind", json.dumps(good | {"witness": "ml-dsa-65"})),
+        ("witness key null", json.dumps(good | {"witness": None})),
         ("name with upper case", json.dumps(good | {"name": "Hospital"})),
         ("empty name", json.dumps(good | {"name": ""})),
         ("short seed", json.dumps(good | {"seed": base64.b64encode(b"x" * 31).decode()})),
@@ -183,6 +189,11 @@ def identity_vectors() -> list[dict[str, Any]]:
     ]
     return [
         {"comment": "canonical", "file": json.dumps(good, sort_keys=True), "public": public},
+        {
+            "comment": "with a witness key",
+            "file": json.dumps(quantum, sort_keys=True),
+            "public": public | {"witness_key_sha256": witness_sha256},
+        },
         *({"comment": comment, "file": file, "public": None} for comment, file in invalid),
     ]
 

@@ -20,6 +20,9 @@ def register(app: typer.Typer) -> None:
 def keygen(
     name: Annotated[str, typer.Argument(help="Name of the owner: a-z, 0-9 and hyphens.")],
     out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path(),
+    post_quantum: Annotated[
+        bool, typer.Option("--post-quantum", help="Cosign ledgers with an ML-DSA-44 key.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make an owner's identity: a private file (0600) and a public one to share."""
@@ -27,7 +30,7 @@ def keygen(
     from sealtrain.keys.identity import Identity
 
     out.mkdir(parents=True, exist_ok=True)
-    identity = Identity.generate(name)
+    identity = Identity.generate(name, post_quantum=post_quantum)
     private, public = out / f"{name}.identity.json", out / f"{name}.public.json"
     identity.save(private)
     atomic_write(public, identity.public.to_bytes())

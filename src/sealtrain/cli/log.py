@@ -97,7 +97,7 @@ def witness(
     def at(broker: Path) -> dict[str, Any]:
         with watched_ledger(broker, members, identity, state) as watch:
             cosign_newest(
-                watch.client, watch.kept, owner=owner.name, signer=owner.signer, now=system_clock()
+                watch.client, watch.kept, owner=owner.name, signer=owner.witness, now=system_clock()
             )
             own, before = watch.kept.checkpoint, watch.before
             found = witnessed(watch.client, watch.kept, members, quorum=max(1, quorum))

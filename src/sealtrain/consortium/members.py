@@ -4,7 +4,7 @@ A document is accepted when
 
 1. it has between 1 and 64 owners, each a valid ``PublicIdentity`` whose sealing key is an HPKE key,
 2. the owners stand in the order of their names and no name is used twice,
-3. no two owners share a signing key or a sealing key,
+3. no two owners share a signing, sealing or witness key,
 4. every threshold is written and between 1 and the number of owners.
 
 Its identity is the SHA-256 of its canonical JSON, so whoever pins a ``consortium_id`` pins every
@@ -83,6 +83,9 @@ class Consortium(StrictModel):
         for kind in ("signing_key", "sealing_key"):
             if len({getattr(owner, kind) for owner in self.owners}) != len(names):
                 raise ValueError(f"two owners have the same {kind}: one person is one owner")
+        witnesses = [owner.witness_key for owner in self.owners if owner.witness_key is not None]
+        if len(set(witnesses)) != len(witnesses):
+            raise ValueError("two owners have the same witness_key: one person is one owner")
         for owner in self.owners:
             try:
                 HpkePublicKey(owner.sealing_bytes)

@@ -33,8 +33,12 @@ from sealtrain.base.models import Base64, StrictModel, load_model
 from sealtrain.consortium.proofs import verify_extension
 from sealtrain.errors import ConfigError, DataInvalid, LedgerInconsistent, SignatureInvalid
 from sealtrain.records.checkpoint import Checkpoint, verify_checkpoint
-from sealtrain.records.cosignature import cosign, cosignature_key_id, verify_cosignature
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.records.cosignature import (
+    CosignSigner,
+    cosign,
+    cosignature_key_id,
+    verify_cosignature,
+)
 from sealtrain.records.identity import PublicIdentity
 from sealtrain.records.note import NoteSignature, SignedNote, note_key_id
 
@@ -63,13 +67,13 @@ def witness_name(owner: str) -> str:
     return f"sealtrain/witness/{owner}"
 
 
-def cosign_checkpoint(note: str, owner: str, signer: Ed25519Signer, *, at: int) -> NoteSignature:
+def cosign_checkpoint(note: str, owner: str, signer: CosignSigner, *, at: int) -> NoteSignature:
     """An owner's cosignature of a checkpoint that ``LedgerMemory.advance`` returned.
 
     Args:
         note: The signed checkpoint.
         owner: Name of the owner.
-        signer: The owner's signing key.
+        signer: The owner's witness key (``Identity.witness``).
         at: Now, seconds since the epoch.
     """
     return cosign(SignedNote.from_text(note).text, witness_name(owner), signer, at=at)
@@ -109,7 +113,7 @@ def verify_witnessed(
     checkpoint = verify_checkpoint(note, public_key, origin=origin)
     signed = SignedNote.from_text(note)
     known = {
-        (name, cosignature_key_id(name, one.signing_bytes)): one
+        (name, cosignature_key_id(name, one.witness_bytes)): one
         for one in witnesses
         for name in (witness_name(one.name),)
     }
@@ -123,7 +127,7 @@ def verify_witnessed(
             raise SignatureInvalid(
                 "a witness cosigned one note twice", check="cosignature", owner=owner.name
             )
-        times[owner.name] = verify_cosignature(signed.text, line, owner.signing_bytes)
+        times[owner.name] = verify_cosignature(signed.text, line, owner.witness_bytes)
         lines[owner.name] = line
     if len(times) < quorum:
         raise SignatureInvalid(

@@ -1,7 +1,7 @@
 """An owner's identity file: one seed that gives the key that signs and the key one seals to.
 
 ``{"name": …, "seed": base64 of 32 bytes, "type": "sealtrain/identity/v1"}``, canonical JSON, mode
-0600. Format: spec/keys.md.
+0600; with ``"witness": "ml-dsa-44"`` a third key cosigns ledgers. Format: spec/keys.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NoReturn, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import field_validator
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
@@ -20,8 +21,10 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.keys.derive import KEY_BYTES, derive
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
+from sealtrain.records.cosignature import CosignSigner
 from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.records.identity import PublicIdentity
+from sealtrain.records.ml_dsa import MlDsa44Signer
 from sealtrain.sealing.hpke import HpkePrivateKey
 
 __all__ = ["Identity"]
@@ -34,6 +37,14 @@ class _IdentityFile(StrictModel):
     type: Literal["sealtrain/identity/v1"]
     name: OwnerName
     seed: Base64
+    witness: Literal["ml-dsa-44"] | None = None
+
+    @field_validator("witness")
+    @classmethod
+    def _left_out_or_written(cls, kind: str | None) -> str:
+        if kind is None:
+            raise ValueError("leave it out where there is none")
+        return kind
 
 
 class Identity:
@@ -43,17 +54,19 @@ class Identity:
         name: The owner's name.
         signer: Signs approvals and dataset manifests.
         sealing: Opens what was sealed to this owner.
+        witness: Cosigns ledgers: an ML-DSA-44 key, or ``signer`` where there is none.
         public: What the others see.
     """
 
-    __slots__ = ("_seed", "name", "public", "sealing", "signer")
+    __slots__ = ("_seed", "name", "public", "sealing", "signer", "witness")
 
-    def __init__(self, name: str, seed: Secret) -> None:
-        """Derive both keys from a seed.
+    def __init__(self, name: str, seed: Secret, *, post_quantum: bool = False) -> None:
+        """Derive the keys from a seed.
 
         Args:
             name: ``[a-z0-9][a-z0-9-]{0,62}``.
             seed: 32 secret random bytes.
+            post_quantum: Cosign ledgers with an ML-DSA-44 key.
 
         Raises:
             KeyFileInvalid: The name or the seed has another form.
@@ -64,8 +77,13 @@ class Identity:
         self.name = name
         self.signer = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(signing.reveal()))
         self.sealing = HpkePrivateKey(derive(seed, "identity-sealing"))
+        quantum = MlDsa44Signer(derive(seed, "identity-witness")) if post_quantum else None
+        self.witness: CosignSigner = quantum or self.signer
         self.public = PublicIdentity.of(
-            name, signing_key=self.signer.public, sealing_key=self.sealing.public.raw
+            name,
+            signing_key=self.signer.public,
+            sealing_key=self.sealing.public.raw,
+            witness_key=None if quantum is None else quantum.public,
         )
         self._seed = seed
 
@@ -76,9 +94,15 @@ class Identity:
         raise TypeError("Identity must not be pickled or copied: it holds key material")
 
     @classmethod
-    def generate(cls, name: str, random: Callable[[int], bytes] = os.urandom) -> Self:
+    def generate(
+        cls,
+        name: str,
+        random: Callable[[int], bytes] = os.urandom,
+        *,
+        post_quantum: bool = False,
+    ) -> Self:
         """Make a new identity from ``random`` bytes. Raises ``KeyFileInvalid`` for a bad name."""
-        return cls(name, Secret(random(KEY_BYTES)))
+        return cls(name, Secret(random(KEY_BYTES)), post_quantum=post_quantum)
 
     def save(self, path: Path) -> None:
         """Write the identity file, mode 0600.
@@ -88,6 +112,8 @@ class Identity:
         """
         seed = to_base64(self._seed.reveal())
         document = {"type": TYPE, "name": self.name, "seed": seed}
+        if self.public.witness_key is not None:
+            document["witness"] = "ml-dsa-44"
         write_secret_file(path, canonical_json(document) + b"\n")
 
     @classmethod
@@ -105,4 +131,4 @@ class Identity:
         except DataInvalid:
             # Without "from": the cause could quote what the file holds.
             raise KeyFileInvalid(f"{path} is not an identity file", check="key file") from None
-        return cls(file.name, Secret(seed))
+        return cls(file.name, Secret(seed), post_quantum=file.witness is not None)

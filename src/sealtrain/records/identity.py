@@ -4,9 +4,10 @@ An identity is accepted when
 
 1. its name is ``[a-z0-9][a-z0-9-]{0,62}``,
 2. its signing key is a canonical Ed25519 key that is not of small order, and
-3. its sealing key has the length of the HPKE suite's public key (1216 bytes).
+3. its sealing key has the length of the HPKE suite's public key (1216 bytes), and
+4. its witness key, where it has one, the length of an ML-DSA-44 public key (1312 bytes).
 
-``owner_id`` commits to both keys, so an owner who changes either is another owner.
+``owner_id`` commits to the first two keys, so an owner who changes either is another owner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
@@ -23,6 +24,7 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid, KeyFileInvalid
+from sealtrain.records import ml_dsa
 from sealtrain.records.ed25519 import check_public_key, key_id
 
 __all__ = ["MAX_IDENTITY_BYTES", "SEALING_KEY_BYTES", "PublicIdentity"]
@@ -38,6 +40,8 @@ class PublicIdentity(StrictModel):
     name: OwnerName
     signing_key: Base64
     sealing_key: Base64
+    witness_key: Base64 | None = Field(default=None, exclude_if=lambda key: key is None)
+    """Cosigns ledgers in place of the signing key, where there is one."""
 
     @field_validator("signing_key")
     @classmethod
@@ -57,14 +61,33 @@ class PublicIdentity(StrictModel):
             raise ValueError(str(error)) from error
         return text
 
+    @field_validator("witness_key")
     @classmethod
-    def of(cls, name: str, *, signing_key: bytes, sealing_key: bytes) -> Self:
+    def _witness_key_is_one(cls, text: str | None) -> str:
+        if text is None:
+            raise ValueError("leave it out where there is none")
+        try:
+            ml_dsa.check_public_key(from_base64(text))
+        except DataInvalid as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        *,
+        signing_key: bytes,
+        sealing_key: bytes,
+        witness_key: bytes | None = None,
+    ) -> Self:
         """Build an identity from raw keys.
 
         Args:
             name: Owner's name.
             signing_key: 32-byte Ed25519 public key.
             sealing_key: 1216-byte HPKE public key.
+            witness_key: 1312-byte ML-DSA-44 public key, if any.
 
         Raises:
             KeyFileInvalid: A check of the module's list fails.
@@ -74,6 +97,7 @@ class PublicIdentity(StrictModel):
                 "name": name,
                 "signing_key": to_base64(signing_key),
                 "sealing_key": to_base64(sealing_key),
+                **({} if witness_key is None else {"witness_key": to_base64(witness_key)}),
             }
         )
 
@@ -120,8 +144,13 @@ class PublicIdentity(StrictModel):
         return from_base64(self.sealing_key)
 
     @cached_property
+    def witness_bytes(self) -> bytes:
+        """Raw key that cosigns ledgers: ML-DSA-44 where there is one, else the signing key."""
+        return self.signing_bytes if self.witness_key is None else from_base64(self.witness_key)
+
+    @cached_property
     def owner_id(self) -> str:
-        """SHA-256 over the purpose and both raw keys, 64 hex digits."""
+        """SHA-256 over the purpose and the raw signing and sealing keys, 64 hex digits."""
         return sha256_hex(b"sealtrain/owner/v1:" + self.signing_bytes + self.sealing_bytes)
 
     @property

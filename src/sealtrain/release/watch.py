@@ -27,8 +27,8 @@ from sealtrain.errors import (
     Unreachable,
 )
 from sealtrain.records.checkpoint import Checkpoint, verify_checkpoint
+from sealtrain.records.cosignature import CosignSigner
 from sealtrain.records.dsse import Envelope
-from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.records.note import SignedNote
 from sealtrain.release.api import BrokerClient
 from sealtrain.release.attested import fetch_keys
@@ -118,7 +118,7 @@ def observe(
 
 
 def cosign_newest(
-    client: BrokerClient, kept: LedgerMemory, *, owner: str, signer: Ed25519Signer, now: int
+    client: BrokerClient, kept: LedgerMemory, *, owner: str, signer: CosignSigner, now: int
 ) -> str:
     """Cosign the checkpoint that ``observe`` remembered and hand it to the broker.
 
@@ -126,7 +126,7 @@ def cosign_newest(
         client: Of the broker.
         kept: The owner's memory, after ``observe``.
         owner: The owner's name.
-        signer: The owner's signing key.
+        signer: The owner's witness key (``Identity.witness``).
         now: Seconds since the epoch.
 
     Returns:
