@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import rlp
 from chain_world import (
     DEVICE,
     OS_IMAGE,
@@ -16,6 +17,7 @@ from chain_world import (
     new_chain,
     owner_account,
     owners_contract,
+    served,
 )
 from chain_world import chain_file as file_of
 
@@ -23,10 +25,11 @@ from sealtrain.chain.account import address
 from sealtrain.chain.account import signed as sign
 from sealtrain.chain.carrying import carry_out, votes_of
 from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.contracts import artefact, send
+from sealtrain.chain.contracts import artefact, connected, send
 from sealtrain.chain.contracts import deploy as deployed
 from sealtrain.chain.decision import ChainDecision, decide
-from sealtrain.errors import ChainRefused, SignatureInvalid, StatementInvalid
+from sealtrain.chain.node import Node
+from sealtrain.errors import ChainRefused, ChainUnreachable, SignatureInvalid, StatementInvalid
 
 pytestmark = pytest.mark.claim("C51")
 
@@ -75,7 +78,7 @@ def vote(file: ChainFile, owner: str, verdict: Any = "approve", **changed: Any) 
 
 
 def carry(chain: TestChain, file: ChainFile, *votes: ChainDecision) -> None:
-    carry_out(chain.wire, file, chain.payer, votes, timeout=10)
+    carry_out(chain.wire, file, chain.payer, votes)
 
 
 def raw(chain: TestChain, file: ChainFile, votes: list[Any], approve: bool = True) -> None:
@@ -83,7 +86,7 @@ def raw(chain: TestChain, file: ChainFile, votes: list[Any], approve: bool = Tru
     call = contract_of(chain, file.contract).functions.decide(
         1, bytes.fromhex(HASH), approve, votes
     )
-    send(chain.wire, chain.payer, call, timeout=10)
+    send(chain.wire, chain.payer, call)
 
 
 def until(chain: TestChain, file: ChainFile, kind: int = 1) -> int:
@@ -159,7 +162,7 @@ def test_an_approval_is_no_revocation_nor_one_of_another_subject(
     for kind, why in ((0, "NotOwner"), (2, "KindUnknown")):  # a device is no deployment
         call = functions.decide(kind, bytes.fromhex(HASH), True, approvals)
         with pytest.raises(ChainRefused, match=why):
-            send(chain.wire, chain.payer, call, timeout=10)
+            send(chain.wire, chain.payer, call)
 
 
 @pytest.mark.parametrize("moved", ["chain_id", "contract"])
@@ -239,7 +242,7 @@ def test_dstacks_kms_gets_its_answer_in_the_order_it_is_used_to(
     assert boot(chain, kms, app) == (True, "")
     for status in ("OutOfDate", "uptodate", "", "UpToDate "):
         assert boot(chain, kms, app, tcbStatus=status) == (False, "TCB status is not up to date")
-    assert not boot(chain, own, app, appId=chain.payer.address)[0]
+    assert not boot(chain, own, app, appId=chain.payer.account.address)[0]
     carry(chain, file, vote(file, OWNERS[1], "revoke", subject=DEVICE, nonce=1))
     assert boot(chain, kms, app) == (False, "Device not allowed")
 
@@ -269,7 +272,7 @@ def compose(chain: TestChain, file: ChainFile, ends: int = FAR) -> None:
     call = contract_of(chain, file.contract).functions.decide(
         0, bytes.fromhex(HASH), True, votes_of(votes)
     )
-    send(chain.wire, chain.payer, call, timeout=10)
+    send(chain.wire, chain.payer, call)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +302,6 @@ def test_a_contract_that_nobody_or_anybody_could_use_is_not_made(
             revoke=revoke,
             require_tcb_up_to_date=True,
             allow_any_device=True,
-            timeout=10,
         )
 
 
@@ -318,3 +320,32 @@ def test_nobody_owns_upgrades_or_pays_the_contract() -> None:
         found.add(code[at])
         at += code[at] - 0x5E if 0x60 <= code[at] <= 0x7F else 1
     assert not found & {0xF2, 0xF4, 0xFF}
+
+
+def test_a_node_cannot_make_who_pays_pay_any_price(chain: TestChain, file: ChainFile) -> None:
+    votes = [vote(file, OWNERS[0]), vote(file, OWNERS[1])]
+    asked: dict[str, Any] = {
+        "eth_maxPriorityFeePerGas": hex(101 * 10**9),
+        "eth_estimateGas": hex(8_000_001),
+    }
+    for method, told in asked.items():
+        with served(chain, {method: lambda _params, _told, told=told: told}) as url:
+            node = Node(url, 10)
+            with pytest.raises(ChainUnreachable) as caught:
+                carry_out(connected(node), file, chain.payer, votes)
+            node.close()
+        assert caught.value.check == "fee"
+    # What is signed is worth nothing on another chain, whatever the node says it is.
+    sent: list[str] = []
+
+    def kept(params: list[Any], told: Any) -> Any:
+        sent.append(params[0])
+        return told
+
+    with served(chain, {"eth_sendRawTransaction": kept}) as url:
+        node = Node(url, 10)
+        carry_out(connected(node), file, chain.payer, votes)
+        node.close()
+    [raw_transaction] = sent
+    fields = rlp.decode(bytes.fromhex(raw_transaction[2:])[1:])
+    assert int.from_bytes(fields[0], "big") == chain.web3.eth.chain_id

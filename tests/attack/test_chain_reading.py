@@ -98,7 +98,7 @@ def decision(
 
 def carry(chain: TestChain, file: ChainFile, *decisions: ChainDecision) -> None:
     with connected_to(chain) as web3:
-        carry_out(web3, file, chain.payer, decisions, timeout=10)
+        carry_out(web3, file, chain.payer, decisions)
 
 
 def approve(chain: TestChain, file: ChainFile, **changed: Any) -> None:

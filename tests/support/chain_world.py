@@ -28,7 +28,7 @@ from web3 import EthereumTesterProvider, Web3
 
 from sealtrain.chain.account import address
 from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.contracts import connected, deploy, owners_app_auth
+from sealtrain.chain.contracts import Payer, connected, deploy, owners_app_auth
 from sealtrain.chain.node import Node
 from sealtrain.cli import app
 from sealtrain.errors import SealtrainError
@@ -73,13 +73,20 @@ class TestChain:
         return int(self.tester.get_block_by_number("latest")["timestamp"])
 
     @property
-    def payer(self) -> LocalAccount:
+    def payer(self) -> Payer:
         """Somebody with money and no say."""
-        return owner_account("payer")
+        return Payer(
+            account=owner_account("payer"),
+            chain_id=self.web3.eth.chain_id,
+            max_fee_gwei=100,
+            timeout=10,
+        )
 
     def fund(self) -> None:
         rich = self.web3.eth.accounts[0]
-        self.web3.eth.send_transaction({"from": rich, "to": self.payer.address, "value": 10**20})
+        self.web3.eth.send_transaction(
+            {"from": rich, "to": owner_account("payer").address, "value": 10**20}
+        )
 
     def deploy(self, name: str, *arguments: Any) -> Any:
         """A stand-in, deployed; its web3 contract."""
@@ -226,7 +233,6 @@ def owners_contract(
             revoke=revoke,
             require_tcb_up_to_date=True,
             allow_any_device=any_device,
-            timeout=10,
         )
 
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.contracts import owners_app_auth, safe, send
+from sealtrain.chain.contracts import Payer, owners_app_auth, safe, send
 from sealtrain.chain.decision import ChainDecision, verify_chain_decision
 from sealtrain.chain.safe import NOBODY, SafeProposal, joined
 from sealtrain.chain.slots import COMPOSE, DEVICE
 from sealtrain.errors import StatementInvalid
 
 if TYPE_CHECKING:
-    from eth_account.signers.local import LocalAccount
     from web3 import Web3
 
 __all__ = ["carry_out", "execute_proposal", "votes_of"]
@@ -26,10 +25,8 @@ __all__ = ["carry_out", "execute_proposal", "votes_of"]
 def carry_out(
     web3: Web3,
     chain: ChainFile,
-    payer: LocalAccount,
+    payer: Payer,
     decisions: Sequence[ChainDecision],
-    *,
-    timeout: float,
 ) -> dict[str, Any]:
     """Hand owners' votes to their OwnersAppAuth; returns the receipt.
 
@@ -38,7 +35,6 @@ def carry_out(
         chain: Names contract and owners.
         payer: Pays for it.
         decisions: Of different owners, on the same thing.
-        timeout: Seconds to wait for its block.
 
     Raises:
         SignatureInvalid: A decision does not hold (``verify_chain_decision``).
@@ -68,7 +64,7 @@ def carry_out(
         first.verdict == "approve",
         votes_of(found),
     )
-    return send(web3, payer, call, timeout=timeout)
+    return send(web3, payer, call)
 
 
 def votes_of(decisions: Sequence[ChainDecision]) -> list[tuple[int, int, bytes, bytes]]:
@@ -87,10 +83,8 @@ def votes_of(decisions: Sequence[ChainDecision]) -> list[tuple[int, int, bytes, 
 def execute_proposal(
     web3: Web3,
     chain: ChainFile,
-    payer: LocalAccount,
+    payer: Payer,
     copies: Sequence[SafeProposal],
-    *,
-    timeout: float,
 ) -> dict[str, Any]:
     """Have the Safe carry out a proposal with the signatures of all copies; returns the receipt.
 
@@ -113,4 +107,4 @@ def execute_proposal(
         NOBODY,
         b"".join(bytes.fromhex(one.signature) for one in proposal.signatures),
     )
-    return send(web3, payer, call, timeout=timeout)
+    return send(web3, payer, call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from web3.contract import Contract
 
 __all__ = [
+    "Payer",
     "app",
     "artefact",
     "connected",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 _GAS_MARGIN = 1.2
+_MAX_GAS = 8_000_000
+"""Ours need less: an OwnersAppAuth of 64 owners is deployed with some 4 million."""
 _BOOT_INFO = {
     "appId": "address",
     "composeHash": "bytes32",
@@ -144,23 +148,37 @@ def safe(web3: Web3, address: str) -> Contract:
     )
 
 
-def send(web3: Web3, account: LocalAccount, call: Any, *, timeout: float) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payer:
+    """Who pays for transactions, on which chain, and how much at most."""
+
+    account: LocalAccount
+    chain_id: int
+    """Signed: the transaction is worth nothing on another chain."""
+    max_fee_gwei: int
+    """For one unit of gas. Nodes name the price, and could name any."""
+    timeout: float
+    """Seconds to wait for its block."""
+
+
+def send(web3: Web3, payer: Payer, call: Any) -> dict[str, Any]:
     """Carry a call out as a transaction and wait for it.
 
     Args:
         web3: Of the node it is handed to.
-        account: Who pays; nothing else of it matters.
+        payer: Who pays; it needs no right of any kind.
         call: A bound function or a constructor.
-        timeout: Seconds to wait for its block.
 
     Returns:
         The receipt.
 
     Raises:
         ChainRefused: The contract refuses; nothing happened.
-        ChainUnreachable: The node failed, or the transaction is in no block in time.
+        ChainUnreachable: The node failed or asks too much, or it is in no block in time.
     """
     from web3.exceptions import TimeExhausted
+
+    account = payer.account
 
     def sent() -> dict[str, Any]:
         gas = int(call.estimate_gas({"from": account.address}) * _GAS_MARGIN)
@@ -169,11 +187,13 @@ def send(web3: Web3, account: LocalAccount, call: Any, *, timeout: float) -> dic
                 "from": account.address,
                 "nonce": web3.eth.get_transaction_count(account.address),
                 "gas": gas,
+                "chainId": payer.chain_id,
             }
         )
+        _require_affordable(transaction, payer)
         raw = account.sign_transaction(transaction).raw_transaction
         receipt = web3.eth.wait_for_transaction_receipt(
-            web3.eth.send_raw_transaction(raw), timeout=timeout
+            web3.eth.send_raw_transaction(raw), timeout=payer.timeout
         )
         return dict(receipt)
 
@@ -183,7 +203,7 @@ def send(web3: Web3, account: LocalAccount, call: Any, *, timeout: float) -> dic
         raise ChainUnreachable(
             "the transaction is in no block yet",
             check="transaction",
-            expected=f"a block within {timeout:g} s",
+            expected=f"a block within {payer.timeout:g} s",
             hint="see later with: sealtrain chain status; sending it again is harmless",
         ) from error
     if receipt["status"] != 1:
@@ -193,21 +213,34 @@ def send(web3: Web3, account: LocalAccount, call: Any, *, timeout: float) -> dic
 
 def deploy(
     web3: Web3,
-    account: LocalAccount,
+    payer: Payer,
     *,
     owners: Sequence[str],
     approve: int,
     revoke: int,
     require_tcb_up_to_date: bool,
     allow_any_device: bool,
-    timeout: float,
 ) -> str:
     """Deploy an OwnersAppAuth; returns its address. Errors as ``send``."""
     made = artefact()
     factory = web3.eth.contract(abi=made["abi"], bytecode=made["bytecode"])
     ascending = [web3.to_checksum_address(one) for one in sorted(owners)]
     call = factory.constructor(ascending, approve, revoke, require_tcb_up_to_date, allow_any_device)
-    return str(send(web3, account, call, timeout=timeout)["contractAddress"]).lower()
+    return str(send(web3, payer, call)["contractAddress"]).lower()
+
+
+def _require_affordable(transaction: Any, payer: Payer) -> None:
+    # Chains from before EIP-1559 have one price instead.
+    fee = int(transaction["maxFeePerGas" if "maxFeePerGas" in transaction else "gasPrice"])
+    gas = int(transaction["gas"])
+    if fee > payer.max_fee_gwei * 10**9 or gas > _MAX_GAS:
+        raise ChainUnreachable(
+            "the chain's node asks for more than may be paid",
+            check="fee",
+            got=f"{gas} gas at {fee / 10**9:g} gwei",
+            expected=f"at most {_MAX_GAS} gas at {payer.max_fee_gwei} gwei",
+            hint="compare with other nodes; then raise --max-fee-gwei",
+        )
 
 
 def require_chain(web3: Web3, chain_id: int) -> None:

@@ -280,12 +280,12 @@ def execute(
     chain: ChainPath,
     key: KeyFile,
     password_file: PasswordFile = None,
+    max_fee_gwei: chain_setup.MaxFee = 100,
     as_json: Json = False,
 ) -> None:
     """Send what enough owners signed. The key only pays; anybody's will do."""
     from sealtrain.base.canonical import parse_json
     from sealtrain.base.files import read_bounded
-    from sealtrain.chain.account import load_account
     from sealtrain.chain.carrying import carry_out, execute_proposal
     from sealtrain.chain.chainfile import load_chain_file
     from sealtrain.chain.decision import ChainDecision
@@ -293,7 +293,7 @@ def execute(
     from sealtrain.chain.safe import SafeProposal
 
     file = load_chain_file(chain)
-    payer = load_account(key, password_file)
+    payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
     given = [read_bounded(one, _MAX_FILE) for one in files]
     first = parse_json(given[0], max_bytes=_MAX_FILE)
     proposed = isinstance(first, dict) and "safe" in first
@@ -301,10 +301,10 @@ def execute(
         web3 = chain_setup.first_web3(reader.nodes, file.chain_id)
         if proposed:
             copies = [SafeProposal.from_bytes(one) for one in given]
-            receipt = execute_proposal(web3, file, payer, copies, timeout=chain_setup.WAIT_SECONDS)
+            receipt = execute_proposal(web3, file, payer, copies)
         else:
             votes = [ChainDecision.from_bytes(one) for one in given]
-            receipt = carry_out(web3, file, payer, votes, timeout=chain_setup.WAIT_SECONDS)
+            receipt = carry_out(web3, file, payer, votes)
     shown = {
         "transaction": f"0x{bytes(receipt['transactionHash']).hex()}",
         "block": int(receipt["blockNumber"]),

@@ -14,20 +14,22 @@ if TYPE_CHECKING:
     from web3 import Web3
 
     from sealtrain.chain.chainfile import ChainFile
+    from sealtrain.chain.contracts import Payer
     from sealtrain.chain.node import Node
     from sealtrain.chain.reading import Reader
 
 __all__ = [
-    "WAIT_SECONDS",
     "KeyFile",
+    "MaxFee",
     "PasswordFile",
     "first_web3",
+    "payer_of",
     "register",
     "safe_nonce",
     "told_of",
 ]
 
-WAIT_SECONDS = 180.0
+_WAIT_SECONDS = 180.0
 _NODE_SECONDS = 30.0
 _FIRST_MODULE = "0x0000000000000000000000000000000000000001"
 
@@ -37,6 +39,7 @@ PasswordFile = Annotated[
 ]
 Owners = Annotated[list[str], typer.Option("--owner", help="name=0x…, of each owner; repeat.")]
 Nodes = Annotated[list[str], typer.Option("--rpc", help="URL of a node; repeat.")]
+MaxFee = Annotated[int, typer.Option(min=1, help="Most to pay for a unit of gas, in gwei.")]
 ChainId = Annotated[int, typer.Option(help="The chain's id.")]
 
 
@@ -60,10 +63,10 @@ def deploy(
         bool, typer.Option("--any-device", help="Let every machine boot.")
     ] = False,
     password_file: PasswordFile = None,
+    max_fee_gwei: MaxFee = 100,
     as_json: Json = False,
 ) -> None:
     """Deploy an OwnersAppAuth; nothing about it can be changed. Then write it down: chain pin."""
-    from sealtrain.chain.account import load_account
     from sealtrain.chain.contracts import deploy as deployed
     from sealtrain.chain.node import Node
 
@@ -72,13 +75,12 @@ def deploy(
     try:
         where = deployed(
             first_web3(nodes, chain_id),
-            load_account(key, password_file),
+            payer_of(key, password_file, chain_id, max_fee_gwei),
             owners=list(owners.values()),
             approve=approve,
             revoke=revoke,
             require_tcb_up_to_date=not any_tcb,
             allow_any_device=any_device,
-            timeout=WAIT_SECONDS,
         )
     finally:
         for node in nodes:
@@ -152,6 +154,19 @@ def pin(
         as_json,
         {"chain": str(out)} | found | {"told": told},
         [f"chain file  {out}", *(f"{name}  {value}" for name, value in (found | told).items())],
+    )
+
+
+def payer_of(key: Path, password_file: Path | None, chain_id: int, max_fee_gwei: int) -> Payer:
+    """Who pays, by the key file."""
+    from sealtrain.chain.account import load_account
+    from sealtrain.chain.contracts import Payer
+
+    return Payer(
+        account=load_account(key, password_file),
+        chain_id=chain_id,
+        max_fee_gwei=max_fee_gwei,
+        timeout=_WAIT_SECONDS,
     )
 
 
