@@ -173,6 +173,40 @@ def test_the_models_precision_is_kept(dtype: torch.dtype, inputs: torch.Tensor) 
     assert restore(model).q_proj.weight.dtype == dtype
 
 
+def test_mixed_precision_around_it_makes_no_difference_to_exactness(inputs: torch.Tensor) -> None:
+    results = []
+    for change in (quantise, lambda model: protect(model, Watched())):
+        model = Siblings()
+        change(model)
+        with torch.autocast("cpu", torch.bfloat16):
+            results.append((model(inputs), gradient(model, inputs)))
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("shape", [(12,), (1, 12), (0, 12), (2, 3, 1, 12)])
+def test_inputs_have_any_number_of_sides(shape: tuple[int, ...]) -> None:
+    layer = nn.Linear(12, 4).requires_grad_(False)
+    masked = OtpLinear(Stack([layer.weight], UnderPads(Watched())), 0, layer)
+    given = torch.ones(shape, requires_grad=True)
+    right, mine = layer(given), masked(given)
+    assert mine.shape == right.shape
+    assert torch.allclose(mine, right, atol=2e-2)
+    mine.sum().backward()
+    assert given.grad is not None
+    assert given.grad.shape == given.shape
+    turned = torch.ones(12, 5).T  # not contiguous
+    assert torch.allclose(masked(turned), layer(turned), atol=2e-2)
+
+
+def test_a_gradient_of_a_gradient_is_refused(inputs: torch.Tensor) -> None:
+    model = Siblings()
+    quantise(model)
+    leaf = inputs.clone().requires_grad_()
+    (first,) = torch.autograd.grad(model(leaf).square().sum(), leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_no_number_stays_in_its_row_and_inside(bad: float, inputs: torch.Tensor) -> None:
     inputs[0, 1, 4] = bad

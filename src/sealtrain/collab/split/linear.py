@@ -20,6 +20,7 @@ quiet.silence()
 
 import torch  # noqa: E402  # after silence()
 from torch import nn  # noqa: E402
+from torch.autograd.function import once_differentiable  # noqa: E402
 
 __all__ = ["OtpLinear", "Stack"]
 
@@ -109,24 +110,30 @@ class _Product(torch.autograd.Function):
         ctx.stack, ctx.shape, ctx.dtype = stack, inputs.shape, inputs.dtype
         ctx.set_materialize_grads(False)
         matrix = stack.matrix
-        rows = inputs.reshape(-1, inputs.shape[-1]).to("cpu", torch.float32)
-        entries, scale = rounded(rows, matrix.largest("forward"))
+        entries, scale = rounded(_rows(inputs), matrix.largest("forward"))
         product = stack.engine.product(matrix, "forward", entries)
         outputs = product.to(torch.float32).mul_(scale).mul_(stack.scale)
-        return outputs.view(*inputs.shape[:-1], -1).to(inputs.device, inputs.dtype)
+        return outputs.view(*inputs.shape[:-1], outputs.shape[1]).to(inputs.device, inputs.dtype)
 
     @staticmethod
+    @once_differentiable  # a gradient of this gradient would be silently wrong
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         stack, (gradient,) = ctx.stack, gradients
         stack.let_go()
         if gradient is None or not ctx.needs_input_grad[0]:
             return None, None
         matrix = stack.matrix
-        rows = gradient.reshape(-1, gradient.shape[-1]).to("cpu", torch.float32) * stack.scale
+        rows = _rows(gradient) * stack.scale
         entries, scale = stochastically_rounded(rows, matrix.largest("backward"), None)
         product = stack.engine.product(matrix, "backward", entries)
         result = product.to(torch.float32).mul_(scale).view(ctx.shape)
         return result.to(gradient.device, ctx.dtype), None
+
+
+def _rows(values: torch.Tensor) -> torch.Tensor:
+    """As float32 with two sides, where pads are."""
+    flat = values.flatten(0, -2) if values.dim() > 1 else values[None]
+    return flat.to("cpu", torch.float32)
 
 
 class OtpLinear(nn.Module):
