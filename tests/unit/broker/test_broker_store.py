@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sealtrain.broker.store import Store
+from sealtrain.broker.tokens import TokenState, scope_of
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import LimitExceeded
+from sealtrain.errors import LimitExceeded, RequestReplayed, TokenRefused
 
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
@@ -169,6 +171,49 @@ def test_a_dataset_has_one_manifest_for_each_deployment(store: Store) -> None:
         ids = ["f" * 32, "0" * 32]
         assert transaction.datasets(ids, **one) == {"f" * 32: b"1"}
         assert transaction.datasets(ids, app_id="c", compose_hash="c") == {"f" * 32: b"2"}
+
+
+def test_a_nonce_serves_once_for_each_key_until_it_is_over(store: Store) -> None:
+    def spend(key: str, nonce: str, *, now: int = NOW) -> None:
+        with store.transaction() as transaction:
+            transaction.nonces.spend(key, nonce, now=now, forget_after=now + 100)
+
+    spend("a", "0f")
+    spend("b", "0f")
+    for now in (NOW, NOW + 100):
+        with pytest.raises(RequestReplayed):
+            spend("a", "0f", now=now)
+    spend("a", "0f", now=NOW + 101)  # forgotten: the request itself is too old by then
+
+
+def test_of_many_that_spend_one_nonce_one_does(store: Store) -> None:
+    def spend(_: int) -> bool:
+        try:
+            with store.transaction() as transaction:
+                transaction.nonces.spend("a", "aa", now=NOW, forget_after=NOW + 1)
+        except RequestReplayed:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(spend, range(16))) == 1
+
+
+def test_tokens_are_found_by_what_they_are(store: Store) -> None:
+    made = TokenState(name="one", scope="status", made_at=NOW, not_after=NOW + 1)
+    with store.transaction() as transaction:
+        transaction.tokens.add("secret", made)
+    for shown, scope, now in (
+        ("other", "status", NOW),
+        ("secret", "metrics", NOW),
+        ("secret", "status", NOW + 2),
+    ):
+        with store.transaction() as transaction, pytest.raises(TokenRefused):
+            transaction.tokens.admit(shown, scope_of(scope), now=now)
+    with store.transaction() as transaction:
+        assert transaction.tokens.admit("secret", "status", now=NOW + 1) == made
+        transaction.tokens.remove("one")
+        assert transaction.tokens.all() == []
 
 
 def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> None:
