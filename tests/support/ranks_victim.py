@@ -2,8 +2,8 @@
 
 ``runner.run`` without evidence and broker: hushed, confined, ranks forked, locked down. Prints one
 JSON line: digests of the files, history, checkpoints, or the code of the error. JOB ``stops`` at
-the first checkpoint at or after step 3; the jobs of ``ATTACKS`` are what the other rank does in
-place of training.
+the first checkpoint at or after step 3, ``lapses`` after step 3 for its lease; the jobs of
+``ATTACKS`` are what the other rank does in place of training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sealtrain.errors import EgressRefused, RecordInvalid
 
@@ -64,6 +64,7 @@ def main() -> None:
     from training_world import (
         RUN_ID,
         Interrupted,
+        StopsAfter,
         checkpoint_store,
         reopen_records,
         seal_records,
@@ -73,10 +74,11 @@ def main() -> None:
     )
 
     from sealtrain.base.digests import sha256_hex
-    from sealtrain.errors import SealtrainError
+    from sealtrain.errors import LeaseStale, SealtrainError
     from sealtrain.recipe.backends import needs_group
     from sealtrain.runner.egress import confined_to
     from sealtrain.runner.hush import Tally, hushed
+    from sealtrain.runner.leasekeeper import Follower
     from sealtrain.runner.lockdown import leave_no_memory, restrict
     from sealtrain.training.checkpoint import newest
     from sealtrain.training.machinery.chosen import connected
@@ -98,6 +100,10 @@ def main() -> None:
     tempfile.gettempdir()
     said: dict[str, Any] = {}
 
+    class Lapses(StopsAfter):
+        def stopped(self) -> NoReturn:
+            raise LeaseStale("the lease has ended")
+
     def training(resume: Any, **told: Any) -> Any:
         return train(
             recipe, run_id=RUN_ID, base_dir=Path(), sources=sources, store=store,
@@ -106,7 +112,8 @@ def main() -> None:
 
     def other(resume: Any) -> None:
         misbehaves()
-        training(resume, metrics=lambda *_: None, on_checkpoint=lambda _: None)
+        keeper = Follower() if JOB == "lapses" else None
+        training(resume, metrics=lambda *_: None, on_checkpoint=lambda _: None, keeper=keeper)
 
     told = mmap.mmap(-1, mmap.PAGESIZE)
 
@@ -144,6 +151,7 @@ def main() -> None:
                     resume,
                     metrics=lambda step, values: history.append((step, values)),
                     on_checkpoint=checkpointed,
+                    keeper=Lapses(3) if JOB == "lapses" else None,
                 )
             files = trained.files
             said["files"] = {name: sha256_hex(data) for name, data in files.items()}
