@@ -26,8 +26,8 @@ RUN = "ab" * 16
 def run_folder(out: Path, run_id: str = RUN) -> SealedStore:
     out.mkdir(exist_ok=True)
     places = dict.fromkeys(("lock", "guest", "base"), "/nowhere")
-    document = {"version": 1, "run_id": run_id, "platform": "simulator", "data": [], "brokers": [], **places,
-                "collateral": "file:/nowhere", "gpu_collateral": None}  # fmt: skip
+    document = {"version": 1, "run_id": run_id, "platform": "simulator", "data": [], **places,
+                "brokers": [], "collateral": "file:/nowhere", "gpu_collateral": None}  # fmt: skip
     (out / "run.json").write_text(json.dumps(document, sort_keys=True, separators=(",", ":")))
     return SealedStore(out / "checkpoints", KEY, label=run_id)
 
