@@ -14,79 +14,24 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from stage import Stage, emptied  # noqa: E402 - it lies beside the stories
+
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
-
-
-class Demo:
-    """The stage: folders, background processes and the clock of the demo."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.began = time.monotonic()
-        self.stack = ExitStack()
-
-    def title(self, text: str) -> None:
-        """Announce the next scene."""
-        print(f"\n[{time.monotonic() - self.began:5.1f} s] {text}", flush=True)
-
-    def run(self, *arguments: str | Path, expect: int = 0) -> dict[str, Any]:
-        """Run one ``sealtrain`` command, show it, and return its JSON answer."""
-        words = [str(argument) for argument in arguments]
-        shown = " ".join(word.replace(f"{self.out}/", "") for word in words)
-        print(f"  $ sealtrain {shown}", flush=True)
-        command = [sys.executable, "-m", "sealtrain", *words, "--json"]
-        quiet = words[0] != "train"  # training shows its own progress on stderr
-        done = subprocess.run(  # noqa: S603 - our own program with our own words
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE if quiet else None, text=True
-        )
-        if done.returncode != expect:
-            print(done.stdout, done.stderr or "", sep="\n", file=sys.stderr)
-            raise SystemExit(f"exit code {done.returncode}, expected {expect}")
-        answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
-        return answer
-
-    def background(self, ready: str, *arguments: str | Path) -> str:
-        """Start a server, wait for its line that begins with ``ready``; return the line's end."""
-        return self.stack.enter_context(_server(ready, [str(word) for word in arguments]))
-
-
-@contextmanager
-def _server(ready: str, words: list[str]) -> Iterator[str]:
-    process = subprocess.Popen(  # noqa: S603 - our own program with our own words
-        [sys.executable, "-m", "sealtrain", *words], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        stream = process.stderr
-        if stream is None:
-            raise SystemExit("the server has no stderr")
-        said = ""
-        for line in stream:
-            said += line
-            if ready in line:
-                yield line.rsplit(" ", 1)[-1].strip()
-                break
-        else:
-            raise SystemExit(f"server did not start:\n{said}")
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
 
 
 def play(out: Path) -> None:
     """The whole story, from raw records to a verified manifest and a refused attack."""
-    demo = Demo(out)
-    with demo.stack:
+    with Stage(out) as demo:
         _story(demo)
 
 
-def _story(demo: Demo) -> None:
+def _story(demo: Stage) -> None:
     from records import write_records
 
     out = demo.out
@@ -124,20 +69,20 @@ def _story(demo: Demo) -> None:
         "--out", out / "broker-compose.json",
     )  # fmt: skip
     broker_socket, guest_socket = out / "broker.sock", out / "guest.sock"
-    demo.background(
+    demo.server(
         "guest API", "simulator", "serve", out / "broker-compose.json",
         "--socket", broker_socket, "--state", root,
     )  # fmt: skip
-    demo.background(
+    demo.server(
         "guest API", "simulator", "serve", deployment, "--socket", guest_socket, "--state", root
     )
     collateral = f"file:{root / 'collateral.json'}"
-    url = demo.background(
+    url = demo.server(
         "broker ready", "broker", "serve", "--consortium", consortium, "--policy", policy,
         "--root-secret", f"file:{out / 'broker-root.secret'}", "--state", out / "broker-state",
         "--guest", broker_socket, "--collateral", collateral, "--platform", "simulator",
         "--port", "0",
-    )  # fmt: skip
+    ).said  # fmt: skip
     broker = out / "broker.yaml"
     demo.run(
         "broker", "pin", "--url", url, "--deployment", out / "broker-compose.json",
@@ -198,7 +143,7 @@ def _story(demo: Demo) -> None:
     demo.title("Attack: the engineer changes the recipe after approval")
     changed = _changed_recipe(demo, lock_folder, consortium)
     evil_socket = out / "changed.sock"
-    demo.background(
+    demo.server(
         "guest API", "simulator", "serve", changed / "app-compose.json",
         "--socket", evil_socket, "--state", root,
     )  # fmt: skip
@@ -226,7 +171,7 @@ def _identity(out: Path, owner: str) -> Path:
     return out / owner / f"{owner}.identity.json"
 
 
-def _approve(demo: Demo, owner: str, deployment: Path, broker: Path) -> None:
+def _approve(demo: Stage, owner: str, deployment: Path, broker: Path) -> None:
     out = demo.out
     datasets = sorted((out / "sealed").glob(f"{owner}.*.sealed"))
     pins = [word for folder in datasets for word in ("--dataset", folder)]
@@ -237,7 +182,7 @@ def _approve(demo: Demo, owner: str, deployment: Path, broker: Path) -> None:
     print(f"  progress {tally['progress']}/{tally['threshold']}, sealed: {tally['sealed']}")
 
 
-def _changed_recipe(demo: Demo, lock_folder: Path, consortium: Path) -> Path:
+def _changed_recipe(demo: Stage, lock_folder: Path, consortium: Path) -> Path:
     changed = demo.out / "changed"
     changed.mkdir()
     text = (lock_folder / "recipe.yaml").read_text()
@@ -267,9 +212,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     chosen: Path = parser.parse_args().out.resolve()
-    if chosen.exists():
-        if not (chosen / "consortium.json").exists() and any(chosen.iterdir()):
-            raise SystemExit(f"{chosen} is not a demo folder; choose another --out")
-        shutil.rmtree(chosen)
-    chosen.mkdir(parents=True)
-    play(chosen)
+    play(emptied(chosen, "consortium.json"))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["HOSPITALS", "make_records", "write_records"]
@@ -38,22 +39,24 @@ SCALES = {
 }
 
 
-def make_records() -> dict[str, dict[str, list[dict[str, str]]]]:
+def make_records(
+    hospitals: Sequence[str] = HOSPITALS,
+) -> dict[str, dict[str, list[dict[str, str]]]]:
     """Records by hospital and dataset name, each ``{"prompt": …, "completion": …}``."""
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer()
     columns = [list(data.feature_names).index(f"worst {name}") for name in SCALES]
     records: dict[str, dict[str, list[dict[str, str]]]] = {
-        hospital: {TRAIN: [], TEST: []} for hospital in HOSPITALS
+        hospital: {TRAIN: [], TEST: []} for hospital in hospitals
     }
     shuffled = random.Random(SPLIT_SEED)  # noqa: S311 - a reproducible split, not a secret
     for diagnosis in (0, 1):
         patients = [index for index, label in enumerate(data.target) if label == diagnosis]
         shuffled.shuffle(patients)
         for position, patient in enumerate(patients):
-            hospital = HOSPITALS[position % len(HOSPITALS)]
-            kept = (position // len(HOSPITALS)) % TEST_EVERY == 0
+            hospital = hospitals[position % len(hospitals)]
+            kept = (position // len(hospitals)) % TEST_EVERY == 0
             values = [float(data.data[patient, column]) for column in columns]
             records[hospital][TEST if kept else TRAIN].append(
                 {
@@ -67,17 +70,18 @@ def make_records() -> dict[str, dict[str, list[dict[str, str]]]]:
     return records
 
 
-def write_records(out: Path) -> dict[str, int]:
+def write_records(out: Path, hospitals: Sequence[str] = HOSPITALS) -> dict[str, int]:
     """Write every hospital's JSONL files.
 
     Args:
         out: Folder that gets one folder per hospital.
+        hospitals: Their names.
 
     Returns:
         Number of patients by ``hospital/dataset``.
     """
     counts = {}
-    for hospital, datasets in make_records().items():
+    for hospital, datasets in make_records(hospitals).items():
         folder = out / hospital
         folder.mkdir(parents=True, exist_ok=True)
         for name, rows in datasets.items():

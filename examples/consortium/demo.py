@@ -1,0 +1,265 @@
+"""Six hospitals, three brokers: nobody can act alone, and every one of them can stop it.
+
+Four hospitals give data and each must agree to its use; keys are shared so that two of three
+brokers open them. One hospital revokes in the middle of the training, which ends with a sealed
+checkpoint; it takes the revocation back, and the run goes on while one broker is switched off.
+Then everybody audits, and a doctored ledger is found.
+
+    python examples/consortium/demo.py [--out consortium-out]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "three_hospitals")]
+
+from records import write_records  # noqa: E402 - lies beside the other story
+
+from stage import Meanwhile, Server, Stage, emptied  # noqa: E402 - lies beside the stories
+
+HOLDERS = ("hospital-a", "hospital-b", "hospital-c", "hospital-d")
+HOSPITALS = (*HOLDERS, "hospital-e", "hospital-f")
+BROKERS = ("north", "south", "west")
+LEASE_SECONDS = 60
+_SOON = 600.0
+
+
+def play(out: Path) -> None:
+    """The whole story."""
+    with Stage(out) as stage:
+        _Story(stage).play()
+
+
+class _Story:
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.out = out = stage.out
+        self.consortium = out / "consortium.json"
+        self.lock_folder = out / "engineer"
+        self.deployment = self.lock_folder / "app-compose.json"
+        self.policy = out / "policy.yaml"
+        self.root = out / "simulated-root"
+        self.collateral = f"file:{self.root / 'collateral.json'}"
+        self.servers: dict[str, Server] = {}
+
+    def play(self) -> None:
+        self.found()
+        self.lock()
+        self.start()
+        self.seal()
+        self.approve()
+        interrupted = self.train_until_revoked()
+        self.go_on()
+        self.check(interrupted)
+        self.doctor()
+
+    def found(self) -> None:
+        stage, out = self.stage, self.out
+        stage.title("Six hospitals found a consortium: 4 of 6 must approve, any one may stop")
+        for name, count in write_records(out, HOLDERS).items():
+            print(f"  {name}: {count} patients")
+        for hospital in HOSPITALS:
+            stage.run("keygen", hospital, "--out", out / hospital)
+        owners = [("--owner", out / name / f"{name}.public.json") for name in HOSPITALS]
+        stage.run(
+            "consortium", "create", "six-hospitals", *(word for pair in owners for word in pair),
+            "--approve", "4", "--out", self.consortium,
+        )  # fmt: skip
+
+    def lock(self) -> None:
+        self.stage.title("The engineer locks the recipe")
+        self.lock_folder.mkdir()
+        shutil.copy(HERE / "recipe.yaml", self.lock_folder / "recipe.yaml")
+        locked = self.stage.run(
+            "lock", self.lock_folder / "recipe.yaml", "--consortium", self.consortium,
+            "--out", self.lock_folder,
+        )  # fmt: skip
+        print(f"  recipe hash {locked['recipe_hash']}")
+
+    def start(self) -> None:
+        stage, out = self.stage, self.out
+        stage.title("SIMULATED — NOT ATTESTED: three brokers, each with a root secret of its own")
+        stage.run("simulator", "policy", "--state", self.root, "--out", self.policy)
+        compose = out / "broker-compose.json"
+        stage.run(
+            "broker", "deployment", "--consortium", self.consortium, "--policy", self.policy,
+            "--out", compose,
+        )  # fmt: skip
+        stage.server(
+            "guest API", "simulator", "serve", self.deployment, "--socket", out / "guest.sock",
+            "--state", self.root,
+        )  # fmt: skip
+        for name in BROKERS:
+            socket = out / f"{name}.sock"
+            stage.server(
+                "guest API", "simulator", "serve", compose, "--socket", socket,
+                "--state", self.root,
+            )  # fmt: skip
+            self.servers[name] = stage.server(
+                "broker ready", "broker", "serve", "--consortium", self.consortium,
+                "--policy", self.policy, "--root-secret", f"file:{out / f'{name}.secret'}",
+                "--state", out / name, "--guest", socket, "--collateral", self.collateral,
+                "--platform", "simulator", "--port", "0", "--lease-seconds", str(LEASE_SECONDS),
+            )  # fmt: skip
+            stage.run(
+                "broker", "pin", "--url", self.servers[name].said, "--deployment", compose,
+                "--policy", self.policy, "--out", self.pin(name),
+            )  # fmt: skip
+
+    def seal(self) -> None:
+        self.stage.title("Each holder seals at home; two of three brokers open it, none alone")
+        for source in sorted(self.out.glob("hospital-*/*.jsonl")):
+            owner = source.parent.name
+            if source.stem == "biopsies-test" and owner not in HOLDERS[:2]:
+                continue
+            self.stage.run(
+                "seal", source, "--name", source.stem, "--identity", self.identity(owner),
+                "--deployment", self.deployment, *self.brokers(), "--threshold", "2",
+                "--out", self.out / "sealed" / f"{owner}.{source.stem}.sealed",
+            )  # fmt: skip
+
+    def approve(self) -> None:
+        self.stage.title("Three approve, one holder is missing: refused")
+        for owner in ("hospital-a", "hospital-b", "hospital-c"):
+            self.decide("approve", owner)
+        refused = self.stage.run(*self.train(self.out / "too-early"), expect=3)["error"]
+        print(f"  refused [{refused['code']}]: {refused['message']}")
+        self.decide("approve", "hospital-e")
+        refused = self.stage.run(*self.train(self.out / "too-early"), expect=3)["error"]
+        print(f"  four approve, but not hospital-d, whose data it reads: {refused['message']}")
+        self.decide("approve", "hospital-d")
+
+    def train_until_revoked(self) -> dict[str, Any]:
+        stage = self.stage
+        stage.title("Training; in the middle of it hospital-b revokes")
+        with stage.meanwhile(*self.train(self.out / "run"), expect=3) as training:
+            for step in self.checkpoints(training):
+                print(f"  sealed checkpoint after step {step}")
+                break
+            self.decide("revoke", "hospital-b")
+        error: dict[str, Any] = training.answer["error"]
+        print(f"  the run ended [{error['code']}]: {error['message']}")
+        kept = stage.run("checkpoints", self.out / "run")["checkpoints"]
+        print(f"  newest sealed checkpoint: step {kept[-1]['step']}")
+        refused = stage.run("resume", self.out / "run", expect=3)["error"]
+        print(f"  to resume is refused [{refused['code']}]: {refused['message']}")
+        return error
+
+    def go_on(self) -> None:
+        self.stage.title("hospital-b takes it back; one broker is switched off; the run goes on")
+        self.decide("approve", "hospital-b", "--lift-revocation")
+        self.servers["west"].stop()
+        finished = self.stage.run("resume", self.out / "run")
+        accuracy, majority = (finished["metrics"][name] for name in ("accuracy", "majority"))
+        print(
+            f"  accuracy {accuracy:.4f} on sealed test records (the larger class: {majority:.4f})"
+        )
+
+    def check(self, interrupted: dict[str, Any]) -> None:
+        stage, out = self.stage, self.out
+        stage.title("The auditor verifies the manifest: two brokers released every key")
+        trust, alive = out / "trust.yaml", BROKERS[:2]
+        stage.run(
+            "trust", "new", "--consortium", self.consortium, "--deployment", self.deployment,
+            "--policy", self.policy, *self.brokers(alive), "--threshold", "2", "--out", trust,
+        )  # fmt: skip
+        verified = stage.run("verify", out / "run" / "manifest.json", "--trust", trust)
+        for one in verified["checks"]:
+            print(f"  {'✓' if one['outcome'] == 'passed' else '·'} {one['title']}")
+        stage.title("Every owner's client witnesses the ledgers; anybody audits them")
+        for name in alive:
+            for owner in HOSPITALS:
+                stage.run(
+                    "log", "witness", "--identity", self.identity(owner),
+                    "--broker", self.pin(name), "--consortium", self.consortium,
+                )  # fmt: skip
+            audited = stage.run(
+                "log", "audit", "--broker", self.pin(name), "--trust", trust,
+                "--consortium", self.consortium, "--quorum", "4",
+            )  # fmt: skip
+            print(f"  {name}: {audited['entries']} entries, findings: {len(audited['findings'])}")
+        if interrupted["code"] not in json.dumps(self.entries("north")):
+            raise SystemExit("the ledger does not say why the run ended")
+
+    def doctor(self) -> None:
+        self.stage.title("Attack: whoever runs a broker takes hospital-b's revocation out")
+        self.servers["north"].stop()
+        doctored = self.out / "doctored"
+        shutil.copytree(self.out / "north", doctored)
+        with sqlite3.connect(doctored / "ledger.sqlite") as ledger:
+            triggers = ledger.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+            for (trigger,) in triggers.fetchall():
+                ledger.execute(f'DROP TRIGGER "{trigger}"')
+            ledger.execute(
+                "UPDATE entry SET data = replace(data, 'revocation', 'approval') "
+                'WHERE data LIKE \'%"kind":"revocation"%\''
+            )
+        ledger.close()
+        audited = self.stage.run(
+            "log", "audit", "--database", doctored / "ledger.sqlite",
+            "--trust", self.out / "trust.yaml", "--consortium", self.consortium, expect=3,
+        )  # fmt: skip
+        for finding in audited["findings"][:3]:
+            print(f"  found: {finding['problem']}")
+        self.stage.title("Done")
+        print("  SIMULATED — NOT ATTESTED: no hardware protected this run.")
+
+    def decide(self, word: str, owner: str, *more: str) -> None:
+        pins = []
+        if word == "approve":
+            folders = sorted((self.out / "sealed").glob(f"{owner}.*.sealed"))
+            pins = [item for folder in folders for item in ("--dataset", folder)]
+        tally = self.stage.run(
+            word, self.deployment, "--identity", self.identity(owner), *self.brokers(),
+            "--consortium", self.consortium, *pins, *more, "--yes",
+        )  # fmt: skip
+        print(f"  progress {tally['progress']}/{tally['threshold']}, sealed: {tally['sealed']}")
+
+    def train(self, out: Path) -> list[str | Path]:
+        return [
+            "train", self.lock_folder / "recipe.lock.json", "--platform", "simulator",
+            "--guest", self.out / "guest.sock", "--collateral", self.collateral, *self.brokers(),
+            "--data", self.out / "sealed", "--out", out,
+        ]  # fmt: skip
+
+    def checkpoints(self, training: Meanwhile) -> Iterator[int]:
+        """Steps of the sealed checkpoints of the run, as they appear."""
+        deadline, seen = time.monotonic() + _SOON, 0
+        while training.running and time.monotonic() < deadline:
+            for path in sorted((self.out / "run" / "checkpoints").glob("*"))[seen:]:
+                seen += 1
+                yield int("".join(filter(str.isdigit, path.name)) or 0)
+            time.sleep(0.2)
+        raise SystemExit("training ended before it sealed a checkpoint")
+
+    def entries(self, broker: str) -> list[dict[str, Any]]:
+        shown: list[dict[str, Any]] = self.stage.run(
+            "log", "--broker", self.pin(broker), "--limit", "1000"
+        )["entries"]
+        return shown
+
+    def brokers(self, names: tuple[str, ...] = BROKERS) -> list[str | Path]:
+        return [word for name in names for word in ("--broker", self.pin(name))]
+
+    def pin(self, broker: str) -> Path:
+        return self.out / f"{broker}.yaml"
+
+    def identity(self, owner: str) -> Path:
+        return self.out / owner / f"{owner}.identity.json"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("consortium-out"))
+    chosen: Path = parser.parse_args().out.resolve()
+    play(emptied(chosen, "consortium.json"))
