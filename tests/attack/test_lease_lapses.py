@@ -169,6 +169,32 @@ def test_a_broker_that_was_away_and_is_back_finds_the_run_going_on(running: Runn
     running.keeper.settle()
 
 
+@pytest.mark.parametrize("way", ["on_request", "on_answer"])
+def test_a_broker_killed_during_a_renewal_is_asked_again_for_the_same(
+    running: Running, way: str
+) -> None:
+    """Killed before it decided, or after: the guest cannot tell, and asking twice does no harm."""
+    running.seal(1)
+    assert not running.train(2)
+
+    def killed(document: Any) -> None:
+        if "lease_id" in document or "receipt" in document:
+            raise BrokerUnreachable("cut off", check="broker", got="RemoteProtocolError")
+
+    setattr(running.world.wire, way, killed)
+    running.seal(2)
+    assert not running.train(3)
+    assert running.keeper.anchored == 1
+    setattr(running.world.wire, way, lambda _document: None)
+    assert not running.train(10)
+    assert running.keeper.anchored == 2
+    entries = [one["body"] for one in running.world.ledger.entries() if one["kind"] == "renewal"]
+    assert len(entries) >= (3 if way == "on_answer" else 2)
+    running.seal(3)
+    running.train(1)
+    running.keeper.settle()
+
+
 def test_a_step_longer_than_the_lease_ends_with_the_keys_unusable(running: Running) -> None:
     running.seal(1)
     running.cut = True

@@ -222,6 +222,13 @@ class LeaseKeeper:
     def stopped(self) -> NoReturn:
         """As ``training.lease.LeaseKeeping``. No key is used afterwards."""
         with self._changed:
+            if (
+                self._thread is not None
+            ):  # the last checkpoint is worth an anchor, if one is to be had
+                self._changed.wait_for(
+                    lambda: self._pending is None or self._failure or self._refusal,
+                    max(0.0, min(_LEAVING_SECONDS, self._lease.left())),
+                )
             self._stop()
 
     def tend(self) -> float:
