@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -295,6 +296,25 @@ def test_a_successor_that_shows_no_succession_is_followed_by_nobody(people: Peop
         with pytest.raises(ConsortiumMismatch):  # of its predecessor, not its own
             client.succeed(file.envelope)
     people.refused(SignatureInvalid, *words)
+
+
+def test_a_broker_from_an_old_backup_is_refused_until_a_successor_begins(people: People) -> None:
+    people.stack.close()
+    shutil.copytree("state", "backup")
+    people.serve()
+    approve = [
+        "approve", "before/app-compose.json", "--broker", "broker.yaml",
+        "--identity", f"{B}.identity.json",
+    ]  # fmt: skip
+    people.run(*approve)
+    remembered = people.witness(A, "consortium.json")["size"]
+    people.serve(state="backup")
+    look = ["log", "witness", "--broker", "broker.yaml", "--identity", f"{A}.identity.json"]
+    people.refused(LedgerInconsistent, *look)
+    people.refused(LedgerInconsistent, *approve)
+    assert list(Path().glob(f"{A}.identity.json.ledger-*.evidence-*.json"))
+    people.follow("A broker's root secret is lost")
+    assert people.witness(B, "second-consortium.json")["size"] < remembered
 
 
 def test_a_proposal_about_another_history_is_not_signed(people: People) -> None:

@@ -153,7 +153,8 @@ def assembled(
             _chain_gate(config, consortium, clock) as chain,
         ):
             if config.succeeds is not None:
-                begin_ledger(ledger, consortium, config.succeeds, now=clock())
+                with store.transaction():  # of several processes that start, one begins it
+                    begin_ledger(ledger, consortium, config.succeeds, now=clock())
             yield Broker(
                 BrokerParts(
                     consortium=consortium,
