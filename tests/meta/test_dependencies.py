@@ -31,6 +31,7 @@ EXTRAS = {
     "training/machinery": ["deepspeed"],
     "training/backends": ["axolotl", "unsloth"],
     "broker": ["broker"],
+    "collab": ["train"],
     "chain": ["chain"],
     "attest/simulator": ["simulator"],
     "attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
