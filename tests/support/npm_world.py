@@ -10,9 +10,9 @@ import fcntl
 import hashlib
 import os
 import re
-import selectors
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,33 +67,25 @@ def anvil() -> Iterator[str]:
         pytest.skip("npm has no anvil for this machine")
     # Finality within two blocks, so that a broker that waits for it can be tried.
     words = [str(found[0]), "--host", "127.0.0.1", "--port", "0", "--slots-in-an-epoch", "1"]
-    program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        yield f"http://127.0.0.1:{_port_of(program)}"
-    finally:
-        program.terminate()
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "anvil.log"  # not a pipe: it says much, and nobody reads along
+        with log.open("wb") as said:
+            program = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
         try:
-            program.wait(10)
-        except subprocess.TimeoutExpired:
-            program.kill()
-            program.wait()
-        if program.stdout is not None:
-            program.stdout.close()
+            yield f"http://127.0.0.1:{_port_of(program, log)}"
+        finally:
+            program.terminate()
+            try:
+                program.wait(10)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
 
 
-def _port_of(program: subprocess.Popen[bytes]) -> int:
-    if program.stdout is None:
-        raise AssertionError("its output is piped")
+def _port_of(program: subprocess.Popen[bytes], log: Path) -> int:
     ends = time.monotonic() + _START_SECONDS
-    said = b""
-    with selectors.DefaultSelector() as ready:
-        ready.register(program.stdout, selectors.EVENT_READ)
-        while time.monotonic() < ends:
-            if ready.select(0.5):
-                more = os.read(program.stdout.fileno(), 65536)
-                said += more
-                if found := re.search(rb"Listening on 127\.0\.0\.1:(\d+)", said):
-                    return int(found[1])
-                if not more:
-                    break
-    raise AssertionError(f"anvil did not start: {said[-500:]!r}")
+    while time.monotonic() < ends and program.poll() is None:
+        if found := re.search(rb"Listening on 127\.0\.0\.1:(\d+)", log.read_bytes()):
+            return int(found[1])
+        time.sleep(0.02)
+    raise AssertionError(f"anvil did not start: {log.read_bytes()[-500:]!r}")
