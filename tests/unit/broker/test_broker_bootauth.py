@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audited_world import audited
 from broker_world import GATEWAY, boot_info
 from policies import dstack
 from release_world import DAY, release_world
@@ -183,6 +184,26 @@ def test_every_answer_is_an_entry_of_the_ledger(tmp_path: Path) -> None:
         told, code = authority.answer("app", canonical_json(boot_info(world)))
         assert (told.is_allowed, code) == (False, "approval-expired")
         assert world.ledger.size == size + 3
+
+
+def test_a_boot_takes_the_thresholds_of_what_approvals_state(tmp_path: Path) -> None:
+    rules = {"approve": 1, "export_model": 3}
+    with release_world(tmp_path, gateway_app_id="", rules=rules) as world:
+        authority = world.broker.boot
+        assert authority is not None
+        asked = canonical_json(boot_info(world))
+        told, code = authority.answer("app", asked)
+        assert (told.is_allowed, code) == (False, "approvals-missing")
+        assert "3 of 3 owners for export_model" in told.reason
+        world.approve("hospital-c")
+        assert authority.answer("app", asked)[0].is_allowed
+        assert audited(world).holds
+        world.ledger.append(
+            "boot",
+            world.ledger.entry(world.ledger.size - 1)["body"]
+            | {"needs": {"actions": ["approve"], "owners": list(world.needs.owners)}},
+        )
+        assert "with 0 of 1 approvals" in audited(world).findings[-1].problem
 
 
 def test_asked_too_often_it_decides_nothing(tmp_path: Path) -> None:

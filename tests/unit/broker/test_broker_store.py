@@ -8,12 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from sealtrain.broker.store import Store
 from sealtrain.broker.tokens import TokenState, scope_of
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import LimitExceeded, RequestReplayed, TokenRefused
+from sealtrain.errors import (
+    ConsortiumMismatch,
+    LimitExceeded,
+    RequestReplayed,
+    TokenRefused,
+)
 
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
@@ -214,6 +220,35 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
         assert transaction.tokens.admit("secret", "status", now=NOW + 1) == made
         transaction.tokens.remove("one")
         assert transaction.tokens.all() == []
+
+
+def test_withdrawals_are_found_by_name_and_by_what_a_run_was_given(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.begin_run("r1", **TARGET, now=NOW)
+        withdrawals = transaction.withdrawals
+        withdrawals.given("r1", ["d1", "d2"], resumed=False)
+        withdrawals.given("r1", ["d2", "d3"], resumed=True)
+        assert withdrawals.involved("r1", ["d1", "d4"]) == {}
+        withdrawals.add(["d3", "d4"], owner="ada", digest="x", ledger_index=7)
+        withdrawals.add(["d4"], owner="ada", digest="y", ledger_index=8)
+    with store.transaction() as transaction:
+        withdrawals = transaction.withdrawals
+        assert withdrawals.involved("r1") == {"d3": "ada"}
+        assert withdrawals.involved("r1", ["d4"]) == {"d3": "ada", "d4": "ada"}
+        assert withdrawals.involved("r2", ["d1"]) == {}
+        assert [withdrawals.submitted(one) for one in ("x", "y", "z")] == [7, 8, None]
+
+
+def test_a_consortium_has_one_successor(store: Store) -> None:
+    with store.transaction() as transaction:
+        transaction.successions.require_none()
+        transaction.successions.add("ab" * 32, "one", ledger_index=3)
+    with pytest.raises(IntegrityError), store.transaction() as transaction:
+        transaction.successions.add("cd" * 32, "two", ledger_index=4)
+    with store.transaction() as transaction:
+        assert transaction.successions.recorded() == ("ab" * 32, "one", 3)
+        with pytest.raises(ConsortiumMismatch):
+            transaction.successions.require_none()
 
 
 def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> None:
