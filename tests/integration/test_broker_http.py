@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -311,6 +312,18 @@ def test_the_consortium_is_served(site: Site) -> None:
     assert site.client.consortium(site.consortium.consortium_id) == site.consortium
 
 
+POSTS = [
+    "challenges",
+    "releases",
+    "renewals",
+    "approvals",
+    "datasets",
+    "withdrawals",
+    "successions",
+    "ledger/cosignatures",
+]
+
+
 def post(site: Site, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
     url, nonce = site.url + path, os.urandom(16).hex()
     signed = sign_request(
@@ -335,7 +348,7 @@ def post(site: Site, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         (b'{"a":"\xff"}', "data-invalid"),
     ],
 )
-@pytest.mark.parametrize("path", ["challenges", "releases", "renewals", "approvals", "datasets"])
+@pytest.mark.parametrize("path", POSTS)
 def test_a_body_that_is_no_message(site: Site, path: str, body: bytes, code: str) -> None:
     size = site.client.health().ledger_size
     status, error = post(site, f"/v1/{path}", body)
@@ -350,9 +363,29 @@ def test_an_unknown_field_is_named(site: Site) -> None:
     assert "'extra'" in error["message"]
 
 
-def test_an_oversize_body(site: Site) -> None:
-    status, error = post(site, "/v1/releases", b" " * (MAX_REQUEST_BYTES + 1))
+@pytest.mark.parametrize("path", POSTS)
+def test_an_oversize_body(site: Site, path: str) -> None:
+    status, error = post(site, f"/v1/{path}", b" " * (MAX_REQUEST_BYTES + 1))
     assert (status, error["code"]) == (413, "limit-exceeded")
+
+
+@pytest.mark.parametrize("name", ["signature-input", "authorization", "x-other", "cookie"])
+def test_an_oversize_head(site: Site, name: str) -> None:
+    """By the server where it came in parts, else before anything is done with it."""
+    answer = httpx.post(
+        f"{site.url}/v1/approvals", headers={name: "a" * 100_000}, content=b"{}", trust_env=False
+    )
+    assert answer.status_code in (400, 431)
+    assert site.client.health().status == "ok"
+
+
+def test_as_many_header_lines_as_fit_are_refused_quickly(site: Site) -> None:
+    lines = [("signature-input", f's{n}=();tag="sealtrain-owner"') for n in range(180)]
+    lines += [("signature", f"s{n}=:AAAA:") for n in range(180)]
+    began = time.monotonic()
+    answer = httpx.post(f"{site.url}/v1/approvals", headers=lines, content=b"{}", trust_env=False)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature-invalid")
+    assert time.monotonic() - began < 2
 
 
 def test_an_oversize_body_of_unannounced_length(site: Site) -> None:

@@ -36,6 +36,7 @@ _ERRORS = {
     "404": "There is none",
     "413": "Body too large",
     "429": "Too many requests",
+    "431": "Head too large",
     "408": "The body did not arrive in time",
     "500": "The broker failed",
 }

@@ -19,6 +19,7 @@ __all__ = ["Watch"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _COSTLY_READS: Final = frozenset({"/v1/keys"})
+_MAX_HEAD: Final = 16 << 10
 
 
 class Watch:
@@ -79,11 +80,13 @@ class Watch:
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         costs = scope["method"] == "POST" or scope["path"] in _COSTLY_READS
         try:
+            _bound_head(scope)
             if costs and scope.get("client"):
                 self._shares.take(scope["client"][0], self._now())
         except LimitExceeded as error:
             scope["state"]["code"] = error.code
-            await error_answer(error, 429)(scope, receive, send)
+            status = 431 if error.check == "head size" else 429
+            await error_answer(error, status)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -103,3 +106,22 @@ class Watch:
         request_line(request_id=request_id, **told)
         refused = code is not None and issubclass(error_by_code(code), Refused)
         self._metrics.count(**told, refused=refused)
+
+
+def _bound_head(scope: Scope) -> None:
+    """Hold path, query and headers to their cap.
+
+    The server's own cap is for heads that came in parts; one that came at once is whole.
+
+    Raises:
+        LimitExceeded: They are longer.
+    """
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > _MAX_HEAD:
+        raise LimitExceeded(
+            "the request's head is too large",
+            check="head size",
+            got=f"{size} bytes",
+            expected=f"at most {_MAX_HEAD} bytes",
+        )
