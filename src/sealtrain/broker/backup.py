@@ -113,7 +113,7 @@ def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
             f"{state} does not hold a broker's state",
             check="broker state",
             got=f"no {', '.join(missing)}",
-            hint="give the folder of --state",
+            hint="give the folder of --state; a broker in PostgreSQL is copied by pg_dump",
         )
     if out.exists():
         raise AlreadyExists(f"{out} exists already", check="backup", hint="write a new file")

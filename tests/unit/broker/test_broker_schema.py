@@ -12,14 +12,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from sealtrain.broker.database import engine_of
-from sealtrain.broker.schema import HEAD, check, migrate, migrations
+from sealtrain.broker.schema import HEAD, bring_on, check, migrate, migrations, version_of
 from sealtrain.broker.store import Store
 from sealtrain.broker.tables import metadata
 from sealtrain.consortium.postgres import Postgres
-from sealtrain.errors import ConfigError
+from sealtrain.errors import ConfigError, DataInvalid
 
 
 @pytest.fixture
@@ -65,6 +65,65 @@ def test_migrating_again_changes_nothing(engine: Engine) -> None:
     for before in (None, HEAD):
         with engine.begin() as connection:
             assert migrate(connection) == (before, HEAD)
+
+
+FIRST = (
+    "INSERT INTO runs (run_id, app_id, compose_hash, recipe_hash, started_at) "
+    "VALUES ('r', 'a', 'b', 'c', 4102444800)",
+    "INSERT INTO leases (lease_id, run_id, not_after, instance_id) VALUES ('l', 'r', 1, 'i')",
+    "INSERT INTO challenges (challenge, purpose, issued_at, expires_at) VALUES ('x', 'p', 1, 2)",
+    "INSERT INTO cosigned (size, note) VALUES (5000000000, 'n')",
+    "INSERT INTO cosignatures (size, owner, line) VALUES (5000000000, 'o', 'l')",
+)
+
+
+def test_a_database_of_the_first_version_is_brought_on_with_what_is_in_it(
+    engine: Engine, database: Path | Postgres
+) -> None:
+    with engine.begin() as connection:
+        command.upgrade(migrations(connection), "0001")
+        for statement in FIRST:
+            connection.execute(sa.text(statement))
+    with pytest.raises(ConfigError) as refused:
+        Store(database)
+    assert "sealtrain broker migrate" in str(refused.value.hint)
+    assert bring_on(database) == ("0001", HEAD)
+    assert bring_on(database) == (HEAD, HEAD)
+    store = Store(database)
+    try:
+        with store.transaction() as transaction:
+            run, lease = transaction.run("r"), transaction.lease("l")
+            assert transaction.cosignatures.page(0, 9) == [("n", ["l"])]
+    finally:
+        store.close()
+    assert run is not None
+    assert lease is not None
+    assert lease.run_id == "r"
+
+
+def test_a_migration_that_breaks_references_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite replaces tables with references off, so they are looked at before the commit."""
+    path = tmp_path / "broker.sqlite"
+    engine = engine_of(path, migrating=True)
+    with engine.begin() as connection:
+        command.upgrade(migrations(connection), "0001")
+        for statement in FIRST:
+            connection.execute(sa.text(statement))
+
+    def careless(connection: Connection) -> tuple[str | None, str]:
+        done = migrate(connection)
+        connection.execute(sa.text("DELETE FROM runs"))
+        return done
+
+    monkeypatch.setattr("sealtrain.broker.schema.migrate", careless)
+    with pytest.raises(DataInvalid, match="would not fit together"):
+        bring_on(path)
+    with engine.begin() as connection:
+        assert version_of(connection) == "0001"
+        assert connection.execute(sa.text("SELECT count(*) FROM runs")).scalar_one() == 1
+    engine.dispose()
 
 
 def test_a_newer_version_is_refused_and_left_alone(
