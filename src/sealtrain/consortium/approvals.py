@@ -235,6 +235,8 @@ def tally_as_stated(
 ) -> Tally:
     """Count without the recipe, by the needs that approvals state: those that got furthest.
 
+    Of each owner only the latest approval's needs are counted by: nobody makes counting slow.
+
     Good enough to show progress and for what releases no data key. Owners who together meet a
     threshold decide what it is, so where the lock is at hand ``tally`` takes it from there.
 
@@ -245,16 +247,18 @@ def tally_as_stated(
         now: Seconds since the epoch.
     """
     known = tuple(decisions)
-    stated = {
-        one.decision.needs: None
+    latest = {
+        one.owner.owner_id: one.decision.needs
         for one in known
         if one.decision.target == target and one.decision.needs is not None
     }
+    stated = set(latest.values())
     tallies = [
         tally(known, consortium, target, now, needs=needs)
-        for needs in stated or {Needs(actions=("approve",), owners=()): None}
+        for needs in stated or {Needs(actions=("approve",), owners=())}
     ]
-    return max(tallies, key=lambda one: (not one.sealed, one.progress))
+    # The text decides between equals, so that everybody shows the same.
+    return max(tallies, key=lambda one: (not one.sealed, one.progress, one.needs.to_text()))
 
 
 def require(tally: Tally) -> Tally:

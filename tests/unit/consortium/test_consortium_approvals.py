@@ -15,6 +15,7 @@ from sealtrain.consortium.approvals import (
     require,
     sign_decision,
     tally,
+    tally_as_stated,
     verify_decision,
 )
 from sealtrain.consortium.members import Consortium
@@ -202,3 +203,30 @@ def test_decisions_of_another_consortium_cannot_even_be_counted(
     other = Consortium.found(name="labs", owners=owners, approve=1)
     with pytest.raises(ValueError, match="verify_decision"):
         tally([approve("ada")], other, TARGET, NOW, needs=NEEDS)
+
+
+def test_without_the_recipe_the_needs_that_got_furthest_are_counted(
+    approve: Any, consortium: Consortium
+) -> None:
+    less = Needs(actions=("approve",), owners=())
+    nobody = tally_as_stated([], consortium, TARGET, NOW)
+    assert (nobody.progress, nobody.needs) == (0, less)
+    counted = tally_as_stated(
+        [approve("ada"), approve("ben"), approve("cyd", needs=less)], consortium, TARGET, NOW
+    )
+    assert (counted.needs, counted.approved_by, counted.mistaken) == (
+        NEEDS,
+        ("ada", "ben"),
+        ("cyd",),
+    )
+    # Who approved rightly and then something else still counts for what was right.
+    again = [approve("ada"), approve("ben"), approve("ada", needs=less)]
+    assert tally_as_stated(again, consortium, TARGET, NOW).approved_by == ("ada", "ben")
+
+
+def test_one_owner_cannot_make_counting_slow(approve: Any, consortium: Consortium) -> None:
+    flood = [
+        approve("cyd", needs=Needs(actions=("approve",), owners=(f"owner-{n}",))) for n in range(40)
+    ]
+    counted = tally_as_stated([*flood, approve("ada")], consortium, TARGET, NOW)
+    assert counted.needs in (NEEDS, flood[-1].decision.needs)
