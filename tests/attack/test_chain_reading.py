@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker_world import GATEWAY, boot_info
 from chain_world import (
     OWNERS,
     Lie,
@@ -26,6 +27,7 @@ from chain_world import (
 )
 from release_world import ReleaseWorld, release_world
 
+from sealtrain.base.canonical import canonical_json
 from sealtrain.chain.carrying import carry_out
 from sealtrain.chain.chainfile import ChainFile
 from sealtrain.chain.decision import ChainDecision, decide
@@ -545,3 +547,28 @@ def test_the_chain_adds_a_condition_and_replaces_none(
 def refuse(world: ReleaseWorld, error: type[SealtrainError]) -> None:
     with pytest.raises(error):
         world.obtain()
+
+
+def test_an_app_boots_by_the_webhook_only_while_the_chain_allows(
+    chain: TestChain, contract: str, tmp_path: Path
+) -> None:
+    down = {"now": False}
+
+    def unwell(_params: list[Any], answer: Any) -> Any:
+        return "gone" if down["now"] else answer
+
+    with (
+        gate_over(chain, contract, {"eth_chainId": unwell}) as (gate, file),
+        release_world(tmp_path, chain=gate, gateway_app_id=GATEWAY) as world,
+    ):
+        assert world.broker.boot is not None
+        asked = canonical_json(boot_info(world))
+        told, code = world.broker.boot.answer("app", asked)
+        assert (told.is_allowed, code) == (False, "chain-refused")
+        approve(chain, file, target=world.target)
+        assert world.broker.boot.answer("app", asked)[0].is_allowed
+        down["now"] = True
+        entries = world.kinds()
+        with pytest.raises(ChainUnreachable):  # no decision: the KMS boots nothing
+            world.broker.boot.answer("app", asked)
+        assert world.kinds() == entries

@@ -97,6 +97,8 @@ class BootAuthority:
         try:
             info = parse_boot(body)
             appraise_boot(info, self._policy)
+            if role == "app" and self._parts.chain is not None:
+                self._parts.chain.allowed(info.app_id, info.compose_hash)
             self._permit(role, info, now)
         except Unreachable:
             raise  # the broker failed, nobody was refused
