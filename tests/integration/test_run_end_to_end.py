@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stage import CANARY, MACHINE, RECIPE, Stage, stage
+from stage import CANARY, DEADLINE_SECONDS, MACHINE, RECIPE, Stage, stage, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,12 @@ def finished(world: Stage, engineer: Path, refused_early: Any) -> Path:
         "--policy", "policy.yaml", "--broker", world.broker, "--out", world.trust,
     )  # fmt: skip
     return world.folder / "run"
+
+
+def manifest_of(run: Path) -> Any:
+    """The statement in a run's manifest."""
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    return json.loads(base64.b64decode(manifest["bundle"]["dsseEnvelope"]["payload"]))
 
 
 def opened_model(world: Stage, run: Path, name: str, owner: str = "clinic-a") -> Path:
@@ -231,6 +238,7 @@ def test_a_users_own_script_trains_inside_the_run(world: Stage, finished: Path) 
 
 
 LOOP = """
+import time
 import torch
 import sealtrain
 
@@ -245,17 +253,42 @@ for batch in loop.batches():
     optimizer.step()
     optimizer.zero_grad()
     loop.log(loss=loss)
+    time.sleep(0.3)
 sealtrain.sign_manifest(loop, accuracy=0.5, secret_score=1.0)
 """
 
 
-def test_a_loop_without_a_trainer_runs_too(world: Stage, finished: Path) -> None:
-    trainer = RECIPE["trainer"] | {"max_steps": 6, "save_steps": 3}
+def children(process: int) -> list[str]:
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
+
+
+@pytest.mark.claim("C11")
+def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
+    world: Stage, finished: Path
+) -> None:
+    trainer = RECIPE["trainer"] | {"max_steps": 12, "save_steps": 3}
     recipe = {**RECIPE, "name": "own-loop", "script": "loop.py", "trainer": trainer}
     folder = world.propose("loop", recipe, {"loop.py": LOOP})
     world.approve(folder, "clinic-b", "clinic-c")
-    outcome = world.run(*world.train_words(folder, "loop-run"))
-    assert outcome["steps"] == 6
+    out = world.folder / "loop-run"
+    words = [*world.train_words(folder, "loop-run"), "--wait-for-lease", "120"]
+    with world.started(*words) as (process, said):
+        wait_for(lambda: list((out / "checkpoints").glob("*.sealed")) or process.poll() is not None)
+        # An owner's latest approval counts, and this one is over in two seconds.
+        world.approve_until(folder, "clinic-c", seconds=2)
+        wait_for(lambda: "no key is held" in said() or process.poll() is not None)
+        assert children(process.pid) == [], said()
+        newest = max(path.name for path in (out / "checkpoints").glob("*.sealed"))
+        assert not (out / "manifest.json").exists()
+        world.approve(folder, "clinic-c")
+        printed, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0, said()
+    outcome = json.loads(printed)
+    assert "paused [" in said()
+    assert f"checkpoint {int(newest.split('-')[1])} is sealed" in said()
+    resumes = manifest_of(out)["predicate"]["run"]["resumes"]
+    assert resumes[0]["counter"] == int(newest.split("-")[1])
+    assert outcome["steps"] == 12
     assert outcome["metrics"]["accuracy"] == 0.5
     assert "secret_score" not in outcome["metrics"]
     verified = world.run(

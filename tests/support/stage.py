@@ -20,6 +20,16 @@ from typing import Any
 
 import yaml
 
+from sealtrain.base.clock import system_clock
+from sealtrain.cli.connection import deployment_of
+from sealtrain.consortium.approvals import Decision, sign_decision
+from sealtrain.consortium.datasets import load_dataset_manifest
+from sealtrain.consortium.decisions import DatasetPin
+from sealtrain.keys.identity import Identity
+from sealtrain.recipe.needs import needs_of
+from sealtrain.release.client import BrokerClient
+from sealtrain.release.pin import load_pin
+
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 CANARY = "canary-7d1f0c55e2"
 DEADLINE_SECONDS = 120
@@ -247,6 +257,45 @@ class Stage:
                 "--broker", self.broker, "--yes",
                 *(word for path in sealed for word in ("--dataset", path)),
             )  # fmt: skip
+
+    def approve_until(self, folder: Path, owner: str, *, seconds: int) -> None:
+        """An approval that is over soon, as the command line makes none."""
+        lock, target = deployment_of(folder / "app-compose.json")
+        me = Identity.load(self.identity(owner))
+        sealed = sorted((folder / "sealed").glob(f"{owner}.*"))
+        manifests = [load_dataset_manifest(one, me.public) for one in sealed]
+        now = system_clock()
+        decision = Decision.approve(
+            consortium_id=lock.consortium_id,
+            target=target,
+            needs=needs_of(lock.recipe),
+            datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
+            signed_at=now,
+            not_after=now + seconds,
+        )
+        with BrokerClient(load_pin(self.broker).url, signer=me.signer) as client:
+            client.submit_decision(sign_decision(decision, me.signer))
+
+    @contextmanager
+    def started(
+        self, *words: str | Path
+    ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], str]]]:
+        """A command that runs on its own, and what it has said so far."""
+        log = self.folder / f"said-{time.monotonic_ns()}.log"
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                [*self.command(*words), "--json"],
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                env=self.environment(),
+                cwd=self.folder,
+            )
+        try:
+            yield process, log.read_text
+        finally:
+            process.kill()
+            process.communicate(timeout=20)
 
     def train_words(self, folder: Path, out: str) -> list[str | Path]:
         return [

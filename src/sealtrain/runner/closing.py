@@ -95,6 +95,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         recipients=[run.consortium.owner(name) for name in recipients],
     )
     run.record("outputs.sealed", {one.name: one.sha256 for one in subjects})
+    run.lease.require()  # a manifest that ends after the last lease would be refused
     signer = Ed25519Signer(Ed25519PrivateKey.generate())
     document = _predicate(run, trained, subjects, signer)
     predicate = load_model(Predicate, document, ClaimContradicted, "run manifest")

@@ -249,7 +249,7 @@ def _monitor(run: GuestRun, port: int | None) -> Monitor:
         * trainer.gradient_accumulation_steps
         * run.recipe.backend.ranks,
         port=port,
-        lease_left=lambda: float(run.grant.lease_ends - run.now()),
+        lease_left=run.lease.left,
     )
 
 
