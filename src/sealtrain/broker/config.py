@@ -28,7 +28,8 @@ class BrokerLimits:
         future_seconds: How far ahead of the broker's clock an owner's signature may be dated.
         request_seconds: How long an owner's signed request is good for.
         request_ahead_seconds: How far ahead of the broker's clock one may be dated.
-        decisions: Signed decisions the broker keeps.
+        decisions: Signed decisions the broker keeps: an equal share for each owner, half of it for
+            revocations.
         manifests_per_run: Run manifests it records for one run.
         ledger_page: Entries in one answer.
         posts_per_address: Requests of one address that may write, or cost a quote, per minute;
@@ -47,7 +48,7 @@ class BrokerLimits:
     future_seconds: int = 300
     request_seconds: int = 300
     request_ahead_seconds: int = 60
-    decisions: int = 4096
+    decisions: int = 8192
     manifests_per_run: int = 16
     ledger_page: int = 1000
     posts_per_address: int | None = None

@@ -25,6 +25,8 @@ from sealtrain.consortium.approvals import (
 )
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.consortium.decisions import not_overtaken
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.policies import SignedPolicy, continues, verify_policy
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.uses import outputs_entry
 from sealtrain.consortium.withdrawals import SignedWithdrawal, verify_withdrawal
@@ -43,6 +45,7 @@ from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
     Accepted,
     EnvelopeDocument,
+    OwnerPolicies,
     RegisteredDatasets,
     TallyAnswer,
 )
@@ -103,6 +106,30 @@ class Registry:
         except SealtrainError as error:
             self._refuse("withdrawal", envelope.digest, error)
             raise
+
+    def set_policy(self, document: EnvelopeDocument) -> Accepted:
+        """Record what an owner asks of guests that read their data.
+
+        Raises:
+            Refused: Not signed by an owner of this consortium, malformed, or not the continuation
+                of the one in force.
+        """
+        envelope = document.envelope()
+        try:
+            return self._record_policy(verify_policy(envelope, self._parts.consortium))
+        except SealtrainError as error:
+            self._refuse(POLICY, envelope.digest, error)
+            raise
+
+    def policies(self) -> OwnerPolicies:
+        """Owners' policies in force."""
+        with self._parts.store.transaction() as transaction:
+            found = transaction.policies.in_force()
+        return OwnerPolicies(
+            policies=tuple(
+                EnvelopeDocument.of(Envelope.from_bytes(data)) for _, data in found.values()
+            )
+        )
 
     def succeed(self, document: EnvelopeDocument) -> Accepted:
         """Record that enough owners put another consortium in the place of this one.
@@ -182,7 +209,7 @@ class Registry:
             if decision.decision == "approve":
                 transaction.successions.require_none()
                 not_overtaken(signed, self._counting.decisions(transaction))
-            transaction.decisions(limit=self._parts.limits.decisions - 1)  # room for one more
+            self._room_for(signed, self._counting.decisions(transaction))
             index = self._parts.ledger.append(signed.entry_kind, signed.entry)
             transaction.add_decision(
                 digest=signed.digest,
@@ -193,6 +220,21 @@ class Registry:
                 ledger_index=index,
             )
         return self._accepted(index, signed.digest)
+
+    def _room_for(self, signed: SignedDecision, recorded: Iterable[SignedDecision]) -> None:
+        """Each owner has an own share, half of it for stopping: nobody uses up another's."""
+        word, owner = signed.decision.decision, signed.owner
+        made = sum(one.owner == owner and one.decision.decision == word for one in recorded)
+        most = self._parts.limits.decisions // (2 * len(self._parts.consortium.owners))
+        if made >= most:
+            raise LimitExceeded(
+                f"the broker keeps no more decisions to {word} of this owner",
+                check="decisions",
+                owner=owner.name,
+                got=made,
+                expected=f"fewer than {most}",
+                hint="have the operator raise the limit, or begin a successor",
+            )
 
     def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
         digest = envelope.digest
@@ -238,6 +280,21 @@ class Registry:
                 index = self._parts.ledger.append("withdrawal", signed.entry)
                 transaction.withdrawals.add(
                     named, owner=owner.name, digest=signed.digest, ledger_index=index
+                )
+        return self._accepted(index, signed.digest)
+
+    def _record_policy(self, signed: SignedPolicy) -> Accepted:
+        with self._parts.store.transaction() as transaction:
+            index = transaction.policies.submitted(signed.digest)
+            if index is None:
+                before, _ = transaction.policies.in_force().get(signed.owner.name, (None, b""))
+                continues(signed, before)
+                index = self._parts.ledger.append(POLICY, signed.entry)
+                transaction.policies.add(
+                    signed.owner.name,
+                    digest=signed.digest,
+                    envelope=signed.envelope.to_bytes(),
+                    ledger_index=index,
                 )
         return self._accepted(index, signed.digest)
 

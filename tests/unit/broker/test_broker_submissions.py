@@ -18,6 +18,7 @@ from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import sign_dataset, verify_dataset
 from sealtrain.consortium.ledger import LedgerProof, verify_proof
 from sealtrain.errors import (
+    ApprovalRevoked,
     LimitExceeded,
     ManifestMalformed,
     Refused,
@@ -90,12 +91,19 @@ def test_an_envelope_of_another_kind_is_no_decision(world: ReleaseWorld) -> None
     assert world.refusals()[-1]["action"] == "approval"
 
 
-def test_decisions_are_bounded(tmp_path: Path) -> None:
-    with release_world(tmp_path, limits=BrokerLimits(decisions=3)) as world:
-        world.approve("hospital-c")
-        with pytest.raises(LimitExceeded):
+def test_decisions_are_bounded_and_nobody_uses_up_anothers_share(tmp_path: Path) -> None:
+    limits = BrokerLimits(decisions=12)  # of three owners: two approvals, two revocations each
+    with release_world(tmp_path, limits=limits) as world:
+        for _ in range(2):
             world.approve("hospital-c")
+        with pytest.raises(LimitExceeded) as caught:
+            world.approve("hospital-c")
+        assert caught.value.owner == "hospital-c"
         assert world.obtain().keys
+        world.approve("hospital-a")
+        assert world.revoke("hospital-c").index  # who approved too often can still stop
+        with pytest.raises(ApprovalRevoked):
+            world.obtain()
 
 
 def test_a_successor_manifest_takes_its_place(world: ReleaseWorld) -> None:
