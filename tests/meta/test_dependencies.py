@@ -25,7 +25,7 @@ DISTRIBUTIONS = {
     "stdnum": "python-stdnum",
     "yaml": "pyyaml",
 }
-# Folder → extras its modules may rely on besides the core.
+# Folder or module → extras that it may rely on besides the core.
 EXTRAS = {
     "training": ["train"],
     "training/machinery": ["deepspeed"],
@@ -38,6 +38,10 @@ EXTRAS = {
     "keys": ["aws"],
     "storage": ["remote"],
     "training/validation": ["validation"],
+    "base/background.py": ["broker", "simulator"],  # the one server start of both
+    "consortium/postgres.py": ["postgres"],
+    "consortium/ledger_file.py": ["postgres"],
+    "consortium/ledger_postgres.py": ["postgres"],
 }
 # Declared although no module names it.
 NEEDED_UNSEEN = {
@@ -90,7 +94,7 @@ def extras_of(path: Path) -> list[str]:
     relative = path.relative_to(PACKAGE).as_posix()
     return [
         "",
-        *(e for folder, es in EXTRAS.items() if relative.startswith(f"{folder}/") for e in es),
+        *(e for place, es in EXTRAS.items() if f"{relative}/".startswith(f"{place}/") for e in es),
     ]
 
 
