@@ -33,6 +33,8 @@ from sealtrain.release.grant import obtain
 from sealtrain.release.grants import Grants
 from sealtrain.sealing.datakey import DataKey
 
+pytestmark = pytest.mark.claim("C66")
+
 A, B, C = (f"http://127.0.0.1:{place}" for place in (1, 2, 3))
 
 
@@ -312,8 +314,21 @@ def test_a_broker_that_comes_back_with_a_lapsed_lease_is_not_counted(world: Quor
     grants, _ = world.renew(quorum, grants)
     world.advance(3000)
     world.wires[2].down, world.wires[1].down = False, True
-    grants, problem = world.renew(quorum, grants)
+    asked = len(world.wires[2].requests)
+    _, problem = world.renew(quorum, grants)
+    assert isinstance(problem, BrokerUnreachable)
+    assert len(world.wires[2].requests) == asked
+    again = world.obtain(quorum, run_id=grants.held[A].run_id, resume=True)
+    assert set(again.held) == {A, C}
+
+
+def test_leases_that_have_all_ended_are_not_asked_about(world: QuorumWorld) -> None:
+    quorum = world.quorum()
+    grants = world.obtain(quorum)
+    world.advance(3600)
+    _, problem = world.renew(quorum, grants)
     assert isinstance(problem, LeaseStale)
+    assert all(wire.requests[-1].hpke_public_key for wire in world.wires)
 
 
 def test_a_resume_meets_the_newest_checkpoint_at_whatever_two_brokers(world: QuorumWorld) -> None:

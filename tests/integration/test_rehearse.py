@@ -24,7 +24,7 @@ def rehearse(folder: Path, *words: str | Path) -> tuple[int, dict[str, Any], str
         text=True,
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=180,
+        timeout=290,
     )
     return done.returncode, json.loads(done.stdout), done.stderr
 
@@ -62,16 +62,29 @@ def test_one_command_plays_the_whole_run(tmp_path: Path, given: list[str | Path]
         "played",
         "--tee",
         "nitro",
+        "--brokers",
+        "3",
+        "--threshold",
+        "2",
     )
     assert code == 0, talk
     assert talk.startswith("SIMULATED — NOT ATTESTED")
     assert answer["trained"]["steps"] == 4
     assert answer["trained"]["simulated"] is True
-    assert all(check["outcome"] != "failed" for check in answer["verified"]["checks"])
+    checks = {check["name"]: check for check in answer["verified"]["checks"]}
+    assert all(check["outcome"] != "failed" for check in checks.values())
+    assert checks["releases"]["detail"].startswith("3 release by 3 brokers")
     report = Path(answer["report"]).read_text()
     assert report.startswith("<!doctype html>")
     assert "NSM document" in report  # an enclave's evidence carried the manifest
     assert (Path(answer["model"]) / "model.safetensors").is_file()
+
+
+def test_half_of_the_brokers_are_no_threshold(tmp_path: Path, given: list[str | Path]) -> None:
+    for words in (["--brokers", "4", "--threshold", "2"], ["--brokers", "3"]):
+        code, answer, _ = rehearse(tmp_path, *given, "--out", "played", *words)
+        assert (code, answer["error"]["code"]) == (2, "usage")
+        assert not (tmp_path / "played").exists()
 
 
 def test_data_that_are_not_the_recipes_are_refused(tmp_path: Path, given: list[str | Path]) -> None:

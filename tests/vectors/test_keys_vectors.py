@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shamir_mnemonic import MnemonicError, combine_mnemonics
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.errors import KeyFileInvalid
 from sealtrain.keys.derive import derive, recipe_key, run_key, signing_key
 from sealtrain.keys.identity import Identity
+from sealtrain.keys.shares import join_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.sealing.datakey import DataKey
 
@@ -57,6 +59,27 @@ def test_a_key_of_a_root_or_a_run_is_the_vectors(vector: dict[str, Any]) -> None
         assert sha256_hex(pair.public.raw) == vector["public_sha256"]
     else:
         assert signing_key(root, vector["purpose"]).public.hex() == vector["public"]
+
+
+@pytest.mark.parametrize("vector", vectors("shares"), ids=lambda vector: vector["comment"])
+def test_documents_of_brokers_give_the_vectors_key(vector: dict[str, Any]) -> None:
+    joined = join_key({name: Secret(text.encode()) for name, text in vector["documents"].items()})
+    assert (joined.key and joined.key.reveal().hex()) == vector["key"]
+    assert (joined.threshold, list(joined.wrong)) == (vector["threshold"], vector["wrong"])
+
+
+def test_published_slip39_vectors(shared: Path) -> None:
+    """The library we take shares from reads all that SLIP-39 publishes, valid or not."""
+    published = json.loads((shared / "vectors" / "slip39" / "vectors.json").read_text())
+    valid = 0
+    for comment, mnemonics, secret, _ in published:
+        try:
+            found = combine_mnemonics(mnemonics, b"TREZOR").hex()
+            valid += 1
+        except MnemonicError:
+            found = ""
+        assert found == secret, comment
+    assert (len(published), valid) == (45, 15)
 
 
 @pytest.mark.parametrize("vector", vectors("identity"), ids=lambda vector: vector["comment"])

@@ -23,7 +23,14 @@ from sealtrain.sealing.file import FileContext, Suite, open_file, seal_file
 from sealtrain.sealing.hashtree import suite_hash, tree_top
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.padding import padded_size
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, unwrap_for_owner, unwrap_for_recipe
+from sealtrain.sealing.stanza import (
+    RecipeBinding,
+    ShareBinding,
+    Stanza,
+    unwrap_for_owner,
+    unwrap_for_recipe,
+    unwrap_share,
+)
 
 FAMILY = Path(__file__).resolve().parents[2] / "vectors" / "sealed-file"
 
@@ -131,24 +138,31 @@ def test_commitment(vector: dict[str, Any]) -> None:
 def test_stanza(vector: dict[str, Any]) -> None:
     private = HpkePrivateKey(Secret(bytes.fromhex(vector["seed"])))
     stanza, dataset_id = Stanza.from_dict(vector["stanza"]), vector["dataset_id"]
-    key: DataKey | None
+    content: Secret | None
     try:
-        if vector["binding"]:
-            key = unwrap_for_recipe(
+        if stanza.kind == "share":
+            content = unwrap_share(
+                stanza,
+                dataset_id=dataset_id,
+                binding=ShareBinding(**vector["binding"]),
+                private=private,
+            )
+        elif vector["binding"]:
+            content = unwrap_for_recipe(
                 stanza,
                 dataset_id=dataset_id,
                 binding=RecipeBinding(**vector["binding"]),
                 private=private,
             )
         else:
-            key = unwrap_for_owner(
+            content = unwrap_for_owner(
                 stanza, dataset_id=dataset_id, owner_id=vector["owner_id"], private=private
             )
         result = "valid"
     except SealtrainError as error:
-        key, result = None, error.code
+        content, result = None, error.code
     assert result == vector["result"]
-    assert (key and key.reveal().hex()) == vector["data_key"]
+    assert (content and content.reveal().hex()) == vector["content"]
 
 
 def test_the_generator_makes_these_bytes_and_imports_nothing_of_ours(

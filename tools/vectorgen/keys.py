@@ -1,7 +1,8 @@
 """Vectors of key derivation and key files, made without sealtrain.
 
-Writes ``vectors/keys/{derive,keypairs,identity,root}.json``. HKDF is written out here with ``hmac``
-alone; everything follows from the labels below, so a second run writes the same bytes.
+Writes ``vectors/keys/{derive,keypairs,identity,root,shares}.json``. HKDF is written out here with
+``hmac`` alone, and sharing with arithmetic of its own; everything follows from the labels below, so
+a second run writes the same bytes.
 Run: ``python tools/vectorgen/keys.py [FOLDER]``.
 """
 
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA44PrivateKey
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from shamir_mnemonic import Share
 
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "keys"
 APP, OTHER_APP = "a1" * 20, "a2" * 20
@@ -217,14 +219,110 @@ def root_vectors() -> list[dict[str, Any]]:
     return [{"comment": comment, "file": file, "secret": key} for comment, file, key in cases]
 
 
+def times(a: int, b: int) -> int:
+    """Product in GF(256) with the polynomial of AES."""
+    product = 0
+    while b:
+        product ^= a if b & 1 else 0
+        a = (a << 1) ^ (0x11B if a & 0x80 else 0)
+        b >>= 1
+    return product
+
+
+def inverse(a: int) -> int:
+    """The one number that times ``a`` is 1."""
+    return next(b for b in range(1, 256) if times(a, b) == 1)
+
+
+def point(known: dict[int, bytes], x: int) -> bytes:
+    """Value at ``x`` of the polynomial of least degree through the known points (Lagrange)."""
+    size = len(next(iter(known.values())))
+    value = bytearray(size)
+    for at, data in known.items():
+        factor = 1
+        for other in known:
+            if other != at:
+                factor = times(factor, times(x ^ other, inverse(at ^ other)))
+        for place, byte in enumerate(data):
+            value[place] ^= times(byte, factor)
+    return bytes(value)
+
+
+def split(secret: bytes, threshold: int, count: int, label: str) -> list[str]:
+    """SLIP-39 mnemonics of one group without a passphrase: the secret takes the ciphertext's place.
+
+    Point 255 is the secret, point 254 a digest of it; ``threshold - 2`` points are random.
+    """
+    pad = seed(f"{label} digest")[:28]
+    known = {number: seed(f"{label} {number}") for number in range(threshold - 2)}
+    known |= {254: hmac.digest(pad, secret, "sha256")[:4] + pad, 255: secret}
+    identifier = int.from_bytes(seed(f"{label} identifier")[:2], "big") % (1 << 15)
+    return [
+        Share(
+            identifier, True, 0, 0, 1, 1, x, threshold, known.get(x) or point(known, x)
+        ).mnemonic()
+        for x in range(count)
+    ]
+
+
+def documents(mnemonics: list[str]) -> list[str]:
+    """What each broker is given: its share and the digests of all."""
+    digests = [sha(text.encode()) for text in mnemonics]
+    return [
+        json.dumps({"digests": digests, "mnemonic": text}, separators=(",", ":"))
+        for text in mnemonics
+    ]
+
+
+def share_vectors() -> list[dict[str, Any]]:
+    """Documents of several brokers: those that give a key, and those that do not."""
+    key = seed("shared key")
+    two = documents(split(key, 2, 3, "two of three"))
+    three = documents(split(key, 3, 5, "three of five"))
+    other = documents(split(seed("another key"), 2, 3, "another"))
+    swapped = json.dumps(
+        {"digests": json.loads(two[1])["digests"], "mnemonic": json.loads(other[1])["mnemonic"]},
+        separators=(",", ":"),
+    )
+    weak = documents(split(key, 2, 4, "two of four"))
+    cases: list[tuple[str, dict[str, str], bool, int, list[str]]] = [
+        ("two of three", {"a": two[0], "b": two[1]}, True, 2, []),
+        ("the other two", {"a": two[0], "c": two[2]}, True, 2, []),
+        ("all three", dict(zip("abc", two, strict=True)), True, 2, []),
+        ("one of three", {"a": two[0]}, False, 2, []),
+        ("one share twice", {"a": two[0], "b": two[0]}, False, 2, []),
+        ("three of five", {"a": three[4], "b": three[0], "c": three[2]}, True, 3, []),
+        ("two of five", {"a": three[4], "b": three[0]}, False, 3, []),
+        ("a share of another sealing", {"a": two[0], "b": other[1], "c": two[2]}, True, 2, ["b"]),
+        ("not what its digests name", {"a": two[0], "b": swapped, "c": two[2]}, True, 2, ["b"]),
+        ("no document", {"a": two[0], "b": "{}", "c": two[2]}, True, 2, ["b"]),
+        ("a mnemonic with another word",
+         {"a": two[0], "b": two[1].replace(json.loads(two[1])["mnemonic"].split()[9], "zero", 1),
+          "c": two[2]}, True, 2, ["b"]),
+        ("not more than half", {"a": weak[0], "b": weak[1], "c": weak[2]}, False, 0,
+         ["a", "b", "c"]),
+    ]  # fmt: skip
+    return [
+        {
+            "comment": comment,
+            "documents": shares,
+            "key": key.hex() if whole else None,
+            "threshold": threshold,
+            "wrong": wrong,
+        }
+        for comment, shares, whole, threshold, wrong in cases
+    ]
+
+
 def main(out: Path) -> None:
-    """Write the four files."""
+    """Write the five files."""
     out.mkdir(parents=True, exist_ok=True)
     families = {
         "derive": derive_vectors(),
         "keypairs": keypair_vectors(),
         "identity": identity_vectors(),
         "root": root_vectors(),
+        "shares": share_vectors(),
     }
     for name, vectors in families.items():
         document = {"version": 1, "vectors": vectors}

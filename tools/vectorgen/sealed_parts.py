@@ -127,6 +127,10 @@ def stanza_vectors() -> list[dict[str, Any]]:
     suite = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_256_GCM)
     binding = {"app_id": APP, "compose_hash": COMPOSE, "owner_id": OWNER}
     recipient = sha(canonical(binding))
+    share = seed("what a share stanza holds", 453)
+    shared = binding | {"broker_id": "e1" * 32}
+    sharer = sha(canonical(shared))
+    elsewhere = shared | {"broker_id": "e2" * 32}
 
     def info(kind: str, name: str, more: dict[str, str], dataset: str = DATASET) -> bytes:
         purpose = "sealtrain/stanza/v1"
@@ -135,11 +139,12 @@ def stanza_vectors() -> list[dict[str, Any]]:
         )
 
     def entry(comment: str, kind: str, name: str, body: bytes, result: str) -> dict[str, Any]:
+        content = share if kind == "share" else data_key
         return {
             "comment": comment, "seed": private_seed.hex(), "dataset_id": DATASET,
-            "binding": binding if kind == "recipe" else None, "owner_id": OWNER,
+            "binding": {"recipe": binding, "share": shared}.get(kind), "owner_id": OWNER,
             "stanza": {"kind": kind, "recipient": name, "body": base64.b64encode(body).decode()},
-            "result": result, "data_key": data_key.hex() if result == "valid" else None,
+            "result": result, "content": content.hex() if result == "valid" else None,
         }  # fmt: skip
 
     def seal(plaintext: bytes, about: bytes) -> bytes:
@@ -159,6 +164,12 @@ def stanza_vectors() -> list[dict[str, Any]]:
         entry("recipe stanza as owner stanza", "owner", OWNER, recipe, "wrong-key"),
         entry("another recipe under this recipient", "recipe", recipient,
               seal(data_key, info("recipe", recipient, changed)), "wrong-key"),
+        entry("share", "share", sharer, seal(share, info("share", sharer, shared)), "valid"),
+        entry("another broker under this recipient", "share", sharer,
+              seal(share, info("share", sharer, elsewhere)), "wrong-key"),
+        entry("for another broker", "share", sha(canonical(elsewhere)),
+              seal(share, info("share", sha(canonical(elsewhere)), elsewhere)), "no-stanza"),
+        entry("recipe stanza as share stanza", "share", sharer, recipe, "wrong-key"),
         entry("for another recipient", "recipe", sha(canonical(changed)), recipe, "no-stanza"),
         entry("wraps 31 bytes", "owner", OWNER, seal(data_key[:31], info("owner", OWNER, {})),
               "wrong-key"),

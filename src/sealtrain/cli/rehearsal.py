@@ -30,18 +30,33 @@ class Rehearsal:
     """Plays owners, engineer, broker, guest and auditor in one folder."""
 
     def __init__(
-        self, out: Path, say: Callable[[str], None], machine: tuple[str, ...] = ()
+        self,
+        out: Path,
+        say: Callable[[str], None],
+        machine: tuple[str, ...] = (),
+        *,
+        brokers: int = 1,
+        threshold: int | None = None,
     ) -> None:
         """Prepare a stage.
 
         Args:
             out: New folder for everything that is made.
             say: Told of each step.
-            machine: Options of ``sealtrain simulator`` that say what both guests play.
+            machine: Options of ``sealtrain simulator`` that say what every guest plays.
+            brokers: How many brokers there are; each holds a share where there are several.
+            threshold: How many of several open the data.
 
         Raises:
             AlreadyExists: ``out`` is there and not empty.
+            UsageError: Brokers and threshold do not go together.
         """
+        if threshold is not None or brokers > 1:
+            from sealtrain.keys.shares import check_threshold
+
+            check_threshold(threshold or 0, brokers)
+        self._count = brokers
+        self._threshold = threshold
         self.out = out.resolve()
         self._say = say
         self._machine = machine
@@ -99,7 +114,7 @@ class Rehearsal:
         people = sorted({*recipe.owners, *recipe.release_policy.model.recipients})
         self._found(people)
         self._lock(path, recipe.name)
-        self._open_broker()
+        self._open_brokers()
         for key in wanted:
             self._seal(key, Path(data[key]), shlex.split(seal_as.get(key, "")))
         for owner in recipe.owners:
@@ -122,8 +137,9 @@ class Rehearsal:
         self._say(f"locking recipe {name}")
         self._run("lock", path, "--consortium", self._consortium, "--out", self.out / "engineer")
 
-    def _open_broker(self) -> None:
-        self._say("starting two simulated guests and a broker")
+    def _open_brokers(self) -> None:
+        named = "a broker" if self._count == 1 else f"{self._count} brokers"
+        self._say(f"starting simulated guests and {named}")
         root, policy = self.out / "simulated-root", self.out / "policy.yaml"
         compose = self.out / "broker-compose.json"
         self._run("simulator", "policy", "--state", root, "--out", policy, *self._machine)
@@ -136,16 +152,18 @@ class Rehearsal:
                 "guest API", "simulator", "serve", document,
                 "--socket", self._sockets / socket, "--state", root, *self._machine,
             )  # fmt: skip
-        url = self._serve(
-            "broker ready", "broker", "serve", "--consortium", self._consortium,
-            "--policy", policy, "--root-secret", f"file:{self.out / 'broker-root.secret'}",
-            "--state", self.out / "broker-state", "--guest", self._sockets / "broker.sock",
-            *self._collateral, "--platform", "simulator", "--port", "0",
-        )  # fmt: skip
-        self._run(
-            "broker", "pin", "--url", url, "--deployment", compose, "--policy", policy,
-            "--out", self._broker,
-        )  # fmt: skip
+        for file in self._broker_files:
+            name = file.stem
+            url = self._serve(
+                "broker ready", "broker", "serve", "--consortium", self._consortium,
+                "--policy", policy, "--root-secret", f"file:{self.out / f'{name}-root.secret'}",
+                "--state", self.out / f"{name}-state", "--guest", self._sockets / "broker.sock",
+                *self._collateral, "--platform", "simulator", "--port", "0",
+            )  # fmt: skip
+            self._run(
+                "broker", "pin", "--url", url, "--deployment", compose, "--policy", policy,
+                "--out", file,
+            )  # fmt: skip
 
     def _seal(self, key: str, source: Path, words: list[str]) -> None:
         owner, _, name = key.partition(".")
@@ -153,7 +171,7 @@ class Rehearsal:
         self._sealed.mkdir(exist_ok=True)
         self._run(
             "seal", source, "--name", name, "--identity", self._identity(owner),
-            "--deployment", self._deployment, "--broker", self._broker,
+            "--deployment", self._deployment, *self._brokers, *self._at_least,
             "--out", self._sealed / f"{key}.sealed", *words,
         )  # fmt: skip
 
@@ -164,7 +182,7 @@ class Rehearsal:
             pins += ["--dataset", folder]
         self._run(
             "approve", self._deployment, "--identity", self._identity(owner),
-            "--broker", self._broker, "--consortium", self._consortium, *pins, "--yes",
+            *self._brokers, "--consortium", self._consortium, *pins, "--yes",
         )  # fmt: skip
 
     def _train(self, path: Path) -> dict[str, Any]:
@@ -172,7 +190,7 @@ class Rehearsal:
         trained = self._run(
             "train", self.out / "engineer" / "recipe.lock.json", "--platform", "simulator",
             "--guest", self._sockets / "guest.sock", *self._collateral,
-            "--broker", self._broker, "--data", self._sealed, "--base", path.resolve().parent,
+            *self._brokers, "--data", self._sealed, "--base", path.resolve().parent,
             "--out", self.out / "run", shown=True,
         )  # fmt: skip
         return {"trained": trained}
@@ -182,7 +200,7 @@ class Rehearsal:
         trust, manifest = self.out / "trust.yaml", self.out / "run" / "manifest.json"
         self._run(
             "trust", "new", "--consortium", self._consortium, "--deployment", self._deployment,
-            "--policy", self.out / "policy.yaml", "--broker", self._broker, "--out", trust,
+            "--policy", self.out / "policy.yaml", *self._brokers, *self._at_least, "--out", trust,
         )  # fmt: skip
         verified = self._run("verify", manifest, "--trust", trust)
         report, model = self.out / "report.html", self.out / recipient / "model"
@@ -202,8 +220,18 @@ class Rehearsal:
         return self.out / "engineer" / "app-compose.json"
 
     @property
-    def _broker(self) -> Path:
-        return self.out / "broker.yaml"
+    def _broker_files(self) -> list[Path]:
+        if self._count == 1:
+            return [self.out / "broker.yaml"]
+        return [self.out / f"broker-{place + 1}.yaml" for place in range(self._count)]
+
+    @property
+    def _brokers(self) -> tuple[str | Path, ...]:
+        return tuple(word for file in self._broker_files for word in ("--broker", file))
+
+    @property
+    def _at_least(self) -> tuple[str, ...]:
+        return () if self._threshold is None else ("--threshold", str(self._threshold))
 
     @property
     def _sealed(self) -> Path:

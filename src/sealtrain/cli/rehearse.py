@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.simulator import Gpus, Switches, Tee
 
@@ -31,6 +32,10 @@ def rehearse(
     tee: Tee = "dstack",
     gpus: Gpus = 0,
     switches: Switches = 0,
+    brokers: Annotated[
+        int, typer.Option(min=1, max=16, help="So many brokers; several hold a share each.")
+    ] = 1,
+    threshold: Threshold = None,
     as_json: Json = False,
 ) -> None:
     """Play every part on the simulator: found, lock, seal, approve, train, verify, open.
@@ -44,7 +49,7 @@ def rehearse(
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)
     machine = ("--tee", tee, "--gpus", str(gpus), "--switches", str(switches))
-    with Rehearsal(out, say, machine) as stage:
+    with Rehearsal(out, say, machine, brokers=brokers, threshold=threshold) as stage:
         done = stage.play(recipe, wanted, _pairs(data), _pairs(seal_as))
     passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     metrics = [f"{name:<12} {value}" for name, value in done["trained"]["metrics"].items()]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import AnswerInvalid, SealtrainError, UsageError
+from sealtrain.errors import AnswerInvalid, LeaseStale, SealtrainError, UsageError
 from sealtrain.keys.shares import join_key
 from sealtrain.release.attested import AttestedBroker
 from sealtrain.release.grant import Grant, Receipted
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Permit
 from sealtrain.sealing.stanza import RecipeBinding, ShareBinding, Stanza
 
-__all__ = ["Grants", "Part", "Wanted", "Whole", "whole_of"]
+__all__ = ["Grants", "Part", "Wanted", "Whole", "lapsed", "whole_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +194,17 @@ class Grants:
             ]
             for dataset_id, holders in self.holders.items()
         )
+
+
+def lapsed(ended: int, now: int) -> LeaseStale:
+    """The error for leases that have ended by the guest's own clock."""
+    return LeaseStale(
+        "too few of the brokers' leases are live",
+        check="lease",
+        got=to_rfc3339(now),
+        expected=f"before {to_rfc3339(ended)}",
+        hint="sealtrain resume asks for the keys again",
+    )
 
 
 def _by_time(receipts: Iterable[Receipted]) -> tuple[Receipted, ...]:

@@ -1,4 +1,4 @@
-"""The brokers of one run: ask all at once, combine what they hand out (spec/key-release.md §6).
+"""The brokers of one run: ask all at once, combine their parts (spec/key-release.md §5.2).
 
 One broker is the case n = 1. A broker that does not answer, refuses or hands out a wrong share is
 told of and left out while the others suffice. Where they do not suffice the error is the first
@@ -34,7 +34,7 @@ from sealtrain.records.dsse import Envelope
 from sealtrain.release.api import BrokerClient
 from sealtrain.release.attested import AttestedBroker, fetch_keys
 from sealtrain.release.grant import Collect, Grant, obtain, renew
-from sealtrain.release.grants import Grants, Part, Wanted, Whole, whole_of
+from sealtrain.release.grants import Grants, Part, Wanted, Whole, lapsed, whole_of
 from sealtrain.release.pin import BrokerPin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.stanza import Stanza
@@ -178,7 +178,10 @@ class Quorum:
     def renew(
         self, grants: Grants, collect: Collect, checkpoint: tuple[int, str] | None
     ) -> tuple[Grants, SealtrainError | None]:
-        """Ask every broker that granted a lease for a later end.
+        """Ask every broker whose lease is live for a later end.
+
+        One whose lease has ended, because it did not answer in time, is not asked again before the
+        next ``obtain``: its refusal would say nothing about the others.
 
         Args:
             grants: As obtained or renewed last.
@@ -197,10 +200,12 @@ class Quorum:
                 grants.held[seat.client.url],
                 checkpoint=checkpoint,
             ),
-            only=grants.held,
+            only=[url for url, one in grants.held.items() if self._clock() < one.lease_ends],
         )
         renewed = replace(grants, held=grants.held | answers, answered=frozenset(answers))
-        return renewed, None if renewed.standing() else _worst(misses)
+        if renewed.standing():
+            return renewed, None
+        return renewed, _worst(misses) if misses else lapsed(grants.lease_ends, self._clock())
 
     def decisions(self, target: Target, consortium: Consortium) -> list[dict[str, JsonValue]]:
         """Signed decisions that the brokers hold on a target, each once, oldest first.

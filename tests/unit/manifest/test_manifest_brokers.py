@@ -17,6 +17,8 @@ from sealtrain.manifest.condense import needed_releases
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.records.ed25519 import key_id
 
+pytestmark = pytest.mark.claim("C67")
+
 A, B, C, X = (signer(name) for name in ("broker", "broker b", "broker c", "nobody's broker"))
 LONG = FINISHED + 600 - RELEASED
 
