@@ -1,6 +1,6 @@
 """Vectors of decisions and proposals for a chain, and of storage proofs, made without sealtrain.
 
-EIP-712, RLP and the Merkle-Patricia trie are written out here. Writes
+EIP-712 is written out here, RLP and the trie in ``chain_proofs.py``. Writes
 ``vectors/chain/{decisions,proposals,proofs}.json``; a second run writes the same bytes.
 Run: ``python tools/vectorgen/chain.py [FOLDER]``.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from Crypto.Hash import keccak as pycryptodome_keccak
+from chain_proofs import keccak, proof_vectors
 from eth_keys.datatypes import PrivateKey
 
 Json = Any
@@ -24,11 +24,6 @@ HASH, OTHER = "ab" * 32, "ac" * 32
 SAFE = "0x" + "5a" * 20
 SIGNED, ENDS = "2026-09-21T12:26:40Z", "2026-10-21T12:26:40Z"
 ENDS_SECONDS, DEADLINE = 1_792_585_600, 1_791_203_200
-
-
-def keccak(data: bytes) -> bytes:
-    """Keccak-256."""
-    return pycryptodome_keccak.new(digest_bits=256, data=data).digest()
 
 
 def canonical(value: Json) -> bytes:
@@ -273,128 +268,13 @@ def proposal_vectors() -> list[Json]:
     ]
 
 
-# --- Proofs -------------------------------------------------------------------------------------
-
-
-def rlp(item: Json) -> bytes:
-    """Recursive length prefix."""
-    if isinstance(item, bytes):
-        if len(item) == 1 and item[0] < 0x80:
-            return item
-        return _prefix(0x80, len(item)) + item
-    content = b"".join(map(rlp, item))
-    return _prefix(0xC0, len(content)) + content
-
-
-def _prefix(base: int, length: int) -> bytes:
-    if length < 56:
-        return bytes([base + length])
-    size = length.to_bytes((length.bit_length() + 7) // 8, "big")
-    return bytes([base + 55 + len(size)]) + size
-
-
-def packed(nibbles: str, leaf: bool) -> bytes:
-    """A path inside a node."""
-    flag = 2 * leaf + len(nibbles) % 2
-    return bytes.fromhex(f"{flag}{'' if len(nibbles) % 2 else '0'}{nibbles}")
-
-
-def node_of(entries: dict[str, bytes], found: dict[bytes, bytes]) -> Json:
-    """The node over these paths (hex digits) and values; what is hashed goes to ``found``."""
-    if len(entries) == 1:
-        [(path, value)] = entries.items()
-        return [packed(path, True), value]
-    shared = 0
-    while len({path[: shared + 1] for path in entries}) == 1:
-        shared += 1
-    if shared:
-        [stem] = {path[:shared] for path in entries}
-        below = {path[shared:]: value for path, value in entries.items()}
-        return [packed(stem, False), reference(node_of(below, found), found)]
-    branch: list[Json] = [b""] * 17
-    for digit in range(16):
-        below = {path[1:]: value for path, value in entries.items() if path[0] == f"{digit:x}"}
-        if below:
-            branch[digit] = reference(node_of(below, found), found)
-    return branch
-
-
-def reference(node: Json, found: dict[bytes, bytes]) -> Json:
-    """A node inside another one: itself when it is short, else its hash."""
-    raw = rlp(node)
-    if len(raw) < 32:
-        return node
-    found[keccak(raw)] = raw
-    return keccak(raw)
-
-
-def trie(entries: dict[bytes, bytes]) -> tuple[bytes, dict[bytes, bytes]]:
-    """Root and nodes over Keccak-256 of the keys."""
-    found: dict[bytes, bytes] = {}
-    if not entries:
-        return keccak(rlp(b"")), found
-    raw = rlp(node_of({keccak(key).hex(): value for key, value in entries.items()}, found))
-    found[keccak(raw)] = raw
-    return keccak(raw), found
-
-
-def hexed(nodes: dict[bytes, bytes]) -> list[str]:
-    """As a node of the chain writes them; all of the trie, which proves anything in it."""
-    return [f"0x{raw.hex()}" for raw in nodes.values()]
-
-
-def proof_vectors() -> Json:
-    """One state, and what answers about it prove."""
-    contract = bytes.fromhex(CHAIN["contract"][2:])
-    slots = {n.to_bytes(32, "big"): n for n in range(1, 20)} | {bytes.fromhex("77" * 32): 2**64 - 1}
-    storage_root, storage = trie(
-        {slot: rlp(v.to_bytes((v.bit_length() + 7) // 8, "big")) for slot, v in slots.items()}
-    )
-    empty_root, _ = trie({})
-    code_hash = keccak(b"code")
-    account = rlp([b"\x01", b"", storage_root, code_hash])
-    others = {bytes([n]) * 20: rlp([b"", b"\x05", empty_root, keccak(b"")]) for n in range(1, 13)}
-    root, accounts = trie({contract: account, **others})
-
-    def answer(slot: bytes, value: int, **changed: Json) -> Json:
-        one = {"key": f"0x{slot.hex()}", "value": hex(value), "proof": hexed(storage)}
-        return {"accountProof": hexed(accounts), "storageProof": [one], "more": "x"} | changed
-
-    present, absent = bytes.fromhex("77" * 32), bytes.fromhex("78" * 32)
-    honest = answer(present, slots[present])
-    gone = {**honest, "accountProof": hexed(accounts)[:-1]}
-    lying = answer(present, 1)
-    cut = {**honest, "storageProof": [{**honest["storageProof"][0], "proof": []}]}
-    where = CHAIN["contract"]
-    made = [
-        ("a slot that is set", where, present, honest, {"value": str(slots[present])}),
-        ("a slot that is not", where, absent, answer(absent, 0), {"value": "0"}),
-        ("an account without storage", "0x" + "01" * 20, absent,
-         answer(absent, 0, storageProof=[{"key": "0x0", "value": "0x0", "proof": []}]),
-         {"value": "0"}),
-        ("no such account", "0x" + "99" * 20, absent, answer(absent, 0), {"absent": True}),
-        ("another value is stated", where, present, lying, {"refused": "proof-invalid"}),
-        ("the root is missing", where, present, gone, {"refused": "proof-invalid"}),
-        ("no proof of the slot", where, present, cut, {"refused": "proof-invalid"}),
-        ("no slot", where, present, {**honest, "storageProof": []},
-         {"refused": "proof-invalid"}),
-    ]  # fmt: skip
-    return {
-        "state_root": root.hex(),
-        "cases": [
-            {"name": name, "address": at, "slot": slot.hex(), "answer": told, "outcome": outcome}
-            for name, at, slot, told, outcome in made
-        ],
-    }
-
-
 def main(out: Path) -> None:
     """Write the three files."""
     out.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("decisions", {"chain": CHAIN, "cases": decision_vectors()}),
         ("proposals", {"chain": CHAIN, "cases": proposal_vectors()}),
-        ("proofs", proof_vectors()),
+        ("proofs", proof_vectors(CHAIN["contract"])),
     ):
         text = json.dumps(content, indent=1, sort_keys=True)
         (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sealtrain.cli import chain_setup
+from sealtrain.cli import chain_safe, chain_setup
 from sealtrain.cli.approvals import confirm, review
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
     from sealtrain.chain.chainfile import ChainFile
-    from sealtrain.chain.safe import SafeProposal
     from sealtrain.consortium.decisions import Decision
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Owners' decisions on a public chain.")
 chain_setup.register(app)
+chain_safe.register(app)
 
-ChainPath = Annotated[Path, typer.Option("--chain", help="The chain file.")]
+ChainPath = chain_setup.ChainPath
 KeyFile = chain_setup.KeyFile
 PasswordFile = chain_setup.PasswordFile
-Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
+Deployment = chain_setup.Deployment
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
-Out = Annotated[Path, typer.Option(help="File to write.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")]
+Out = chain_setup.Out
+Yes = chain_setup.Yes
 
 _CARRIED_WITHIN = 14 * 86400
 _MAX_FILE = 512 << 10
@@ -194,87 +194,6 @@ def device(
 
 
 @app.command()
-def propose(
-    deployment: Deployment,
-    chain: ChainPath,
-    safe: Annotated[str, typer.Option(help="Address of the Safe that owns the contract.")],
-    out: Out,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove instead of adding.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.chain.chainfile import address_of, load_chain_file
-    from sealtrain.chain.safe import SafeProposal
-    from sealtrain.cli.connection import target_of
-
-    file = load_chain_file(chain)
-    _require_kind(file, "dstack-app")
-    target = target_of(deployment)
-    where = address_of(safe, "Safe")
-    proposal = SafeProposal(
-        version=1,
-        chain_id=file.chain_id,
-        safe=where,
-        contract=file.contract,
-        action="remove" if remove else "add",
-        compose_hash=target.compose_hash,
-        nonce=chain_setup.safe_nonce(file, where),
-        signatures=(),
-    )
-    atomic_write(out, proposal.to_bytes())
-    emit(as_json, {"proposal": str(out)} | proposal.to_dict(), _proposal_lines(proposal, out))
-
-
-@app.command()
-def sign(
-    proposal: Annotated[Path, typer.Argument(help="Proposal file.")],
-    chain: ChainPath,
-    key: KeyFile,
-    out: Out,
-    deployment: Annotated[
-        Path | None, typer.Option(help="app-compose.json; needed to sign an addition.")
-    ] = None,
-    password_file: PasswordFile = None,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
-    """Read what a proposal would allow, then add your signature to a copy of it."""
-    from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.chain.account import load_account
-    from sealtrain.chain.chainfile import load_chain_file
-    from sealtrain.chain.safe import SafeProposal, sign_proposal
-    from sealtrain.cli.connection import deployment_of
-    from sealtrain.errors import StatementInvalid, UsageError
-    from sealtrain.recipe.needs import needs_of
-
-    file = load_chain_file(chain)
-    read = SafeProposal.from_bytes(read_bounded(proposal, _MAX_FILE))
-    if deployment is not None:
-        lock, target = deployment_of(deployment)
-        if target.compose_hash != read.compose_hash:
-            raise StatementInvalid(
-                "the proposal is about another deployment than the one you read",
-                check="compose hash",
-                got=read.compose_hash,
-                expected=target.compose_hash,
-            )
-        review(lock, needs_of(lock.recipe), quiet=as_json)
-    elif read.action == "add":
-        raise UsageError(
-            "a compose hash alone tells nobody what it allows",
-            check="deployment",
-            expected="--deployment app-compose.json",
-        )
-    for line in _proposal_lines(read, proposal):
-        say(f"  {line}")
-    confirm("SIGN", yes)
-    signed = sign_proposal(load_account(key, password_file), read, file)
-    atomic_write(out, signed.to_bytes())
-    emit(as_json, {"proposal": str(out)} | signed.to_dict(), _proposal_lines(signed, out))
-
-
-@app.command()
 def execute(
     files: Annotated[list[Path], typer.Argument(help="Decisions, or copies of one proposal.")],
     chain: ChainPath,
@@ -334,7 +253,7 @@ def _signed_decision(
     from sealtrain.chain.reading import reading
     from sealtrain.chain.slots import COMPOSE, DEVICE, nonce_slot
 
-    _require_kind(chain, "owners")
+    chain_setup.require_kind(chain, "owners")
     now = system_clock()
     with reading(chain) as reader:
         slot = nonce_slot(DEVICE if decision is None else COMPOSE, subject)
@@ -361,30 +280,6 @@ def _signed_decision(
             *([f"send by   {to_rfc3339(vote.deadline)}"] if vote.deadline is not None else []),
         ],
     )
-
-
-def _require_kind(chain: ChainFile, kind: str) -> None:
-    from sealtrain.errors import UsageError
-
-    if chain.kind != kind:
-        other = "chain approve and revoke" if chain.kind == "owners" else "chain propose and sign"
-        raise UsageError(
-            "this contract is decided on in another way",
-            check="kind",
-            got=chain.kind,
-            expected=kind,
-            hint=f"use: sealtrain {other}",
-        )
-
-
-def _proposal_lines(proposal: SafeProposal, place: Path) -> list[str]:
-    return [
-        f"proposal    {place}",
-        f"action      {proposal.action} {proposal.compose_hash}",
-        f"contract    {proposal.contract} on chain {proposal.chain_id}",
-        f"safe        {proposal.safe}, nonce {proposal.nonce}",
-        f"signed by   {', '.join(one.owner for one in proposal.signatures) or 'nobody yet'}",
-    ]
 
 
 def _status_lines(shown: dict[str, Any]) -> list[str]:

@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from sealtrain.chain.reading import Reader
 
 __all__ = [
+    "ChainPath",
+    "Deployment",
     "KeyFile",
     "MaxFee",
+    "Out",
     "PasswordFile",
+    "Yes",
     "first_web3",
     "payer_of",
     "register",
+    "require_kind",
     "safe_nonce",
     "told_of",
 ]
@@ -37,6 +42,10 @@ KeyFile = Annotated[Path, typer.Option("--key", help="Ethereum key: 64 hex digit
 PasswordFile = Annotated[
     Path | None, typer.Option("--password-file", help="Password of the keystore.")
 ]
+ChainPath = Annotated[Path, typer.Option("--chain", help="The chain file.")]
+Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
+Out = Annotated[Path, typer.Option(help="File to write.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")]
 Owners = Annotated[list[str], typer.Option("--owner", help="name=0x…, of each owner; repeat.")]
 Nodes = Annotated[list[str], typer.Option("--rpc", help="URL of a node; repeat.")]
 MaxFee = Annotated[int, typer.Option(min=1, help="Most to pay for a unit of gas, in gwei.")]
@@ -189,6 +198,25 @@ def first_web3(nodes: Sequence[Node], chain_id: int) -> Web3:
     web3 = connected(nodes[-1])
     require_chain(web3, chain_id)
     return web3
+
+
+def require_kind(chain: ChainFile, kind: str) -> None:
+    """Return if the contract is decided on in that way.
+
+    Raises:
+        UsageError: It is of another kind.
+    """
+    from sealtrain.errors import UsageError
+
+    if chain.kind != kind:
+        other = "chain approve and revoke" if chain.kind == "owners" else "chain propose and sign"
+        raise UsageError(
+            "this contract is decided on in another way",
+            check="kind",
+            got=chain.kind,
+            expected=kind,
+            hint=f"use: sealtrain {other}",
+        )
 
 
 def safe_nonce(chain: ChainFile, where: str) -> int:

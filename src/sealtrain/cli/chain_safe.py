@@ -1,0 +1,121 @@
+"""``chain propose`` and ``chain sign``: what a Safe is asked to do, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sealtrain.cli import chain_setup
+from sealtrain.cli.approvals import confirm, review
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.chain.safe import SafeProposal
+
+__all__ = ["register"]
+
+ChainPath = chain_setup.ChainPath
+KeyFile = chain_setup.KeyFile
+PasswordFile = chain_setup.PasswordFile
+Deployment = chain_setup.Deployment
+Out = chain_setup.Out
+Yes = chain_setup.Yes
+
+_MAX_FILE = 64 << 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the noun."""
+    app.command()(propose)
+    app.command()(sign)
+
+
+def propose(
+    deployment: Deployment,
+    chain: ChainPath,
+    safe: Annotated[str, typer.Option(help="Address of the Safe that owns the contract.")],
+    out: Out,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove instead of adding.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
+    from sealtrain.base.files import atomic_write
+    from sealtrain.chain.chainfile import address_of, load_chain_file
+    from sealtrain.chain.safe import SafeProposal
+    from sealtrain.cli.connection import target_of
+
+    file = load_chain_file(chain)
+    chain_setup.require_kind(file, "dstack-app")
+    target = target_of(deployment)
+    where = address_of(safe, "Safe")
+    proposal = SafeProposal(
+        version=1,
+        chain_id=file.chain_id,
+        safe=where,
+        contract=file.contract,
+        action="remove" if remove else "add",
+        compose_hash=target.compose_hash,
+        nonce=chain_setup.safe_nonce(file, where),
+        signatures=(),
+    )
+    atomic_write(out, proposal.to_bytes())
+    emit(as_json, {"proposal": str(out)} | proposal.to_dict(), _proposal_lines(proposal, out))
+
+
+def sign(
+    proposal: Annotated[Path, typer.Argument(help="Proposal file.")],
+    chain: ChainPath,
+    key: KeyFile,
+    out: Out,
+    deployment: Annotated[
+        Path | None, typer.Option(help="app-compose.json; needed to sign an addition.")
+    ] = None,
+    password_file: PasswordFile = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Read what a proposal would allow, then add your signature to a copy of it."""
+    from sealtrain.base.files import atomic_write, read_bounded
+    from sealtrain.chain.account import load_account
+    from sealtrain.chain.chainfile import load_chain_file
+    from sealtrain.chain.safe import SafeProposal, sign_proposal
+    from sealtrain.cli.connection import deployment_of
+    from sealtrain.errors import StatementInvalid, UsageError
+    from sealtrain.recipe.needs import needs_of
+
+    file = load_chain_file(chain)
+    read = SafeProposal.from_bytes(read_bounded(proposal, _MAX_FILE))
+    if deployment is not None:
+        lock, target = deployment_of(deployment)
+        if target.compose_hash != read.compose_hash:
+            raise StatementInvalid(
+                "the proposal is about another deployment than the one you read",
+                check="compose hash",
+                got=read.compose_hash,
+                expected=target.compose_hash,
+            )
+        review(lock, needs_of(lock.recipe), quiet=as_json)
+    elif read.action == "add":
+        raise UsageError(
+            "a compose hash alone tells nobody what it allows",
+            check="deployment",
+            expected="--deployment app-compose.json",
+        )
+    for line in _proposal_lines(read, proposal):
+        say(f"  {line}")
+    confirm("SIGN", yes)
+    signed = sign_proposal(load_account(key, password_file), read, file)
+    atomic_write(out, signed.to_bytes())
+    emit(as_json, {"proposal": str(out)} | signed.to_dict(), _proposal_lines(signed, out))
+
+
+def _proposal_lines(proposal: SafeProposal, place: Path) -> list[str]:
+    return [
+        f"proposal    {place}",
+        f"action      {proposal.action} {proposal.compose_hash}",
+        f"contract    {proposal.contract} on chain {proposal.chain_id}",
+        f"safe        {proposal.safe}, nonce {proposal.nonce}",
+        f"signed by   {', '.join(one.owner for one in proposal.signatures) or 'nobody yet'}",
+    ]
