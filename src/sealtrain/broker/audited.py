@@ -17,6 +17,7 @@ _REFERENCES = {
     "datasets": "SELECT ledger_index, digest FROM datasets",
     "manifests": "SELECT ledger_index, digest FROM manifests",
     "withdrawals": "SELECT ledger_index, digest FROM withdrawals",
+    "policies": "SELECT ledger_index, digest FROM owner_policies",
     "successions": "SELECT ledger_index, digest FROM successions",
     "reservations": "SELECT ledger_index, run_id FROM reservations",
 }

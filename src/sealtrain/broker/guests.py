@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,8 +11,9 @@ from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.verify import verify
-from sealtrain.errors import ConfigError, DataInvalid, RecipeChanged
+from sealtrain.attest.verify import Verified, verify
+from sealtrain.consortium.policies import SignedPolicy
+from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.recipe.needs import needs_of
@@ -20,7 +22,7 @@ from sealtrain.release.facts import Measured
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.transcript import RELEASE_PURPOSE, RENEWAL_PURPOSE
 
-__all__ = ["Appraised", "appraise_guest"]
+__all__ = ["Appraised", "appraise_guest", "hold_owners_policies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +33,13 @@ class Appraised:
         verdict: Claim by claim, for the receipt.
         measured: What the guest runs, for the decision.
         evidence_digest: SHA-256 of the evidence document.
+        under: Appraises the same evidence for the same request under another policy.
     """
 
     verdict: Verdict
     measured: Measured
     evidence_digest: str
+    under: Callable[[AppraisalPolicy], Verdict]
 
 
 def appraise_guest(
@@ -63,21 +67,26 @@ def appraise_guest(
     evidence: Evidence = request.evidence.with_collateral(None)
     purpose = RELEASE_PURPOSE if isinstance(request, ReleaseRequest) else RENEWAL_PURPOSE
     binding = Binding(purpose, request.transcript())
-    verified = verify(
-        evidence,
-        policy,
-        now,
-        binding=binding,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-    )
-    verdict = appraise(
-        verified,
-        policy,
-        binding=binding,
-        compose_hash=request.compose_hash,
-        app_id=request.app_id,
-    )
+
+    def held(rules: AppraisalPolicy) -> tuple[Verified, Verdict]:
+        verified = verify(
+            evidence,
+            rules,
+            now,
+            binding=binding,
+            collateral=collateral,
+            gpu_collateral=gpu_collateral,
+        )
+        verdict = appraise(
+            verified,
+            rules,
+            binding=binding,
+            compose_hash=request.compose_hash,
+            app_id=request.app_id,
+        )
+        return verified, verdict
+
+    verified, verdict = held(policy)
     lock, recipe_hash = _measured_lock(verified.app_compose)
     lock.recipe.hardware.require_key_provider(verified.key_provider)
     return Appraised(
@@ -95,7 +104,41 @@ def appraise_guest(
             privacy=spendings(lock.recipe),
         ),
         evidence_digest=request.evidence.digest,
+        under=lambda rules: held(rules)[1],
     )
+
+
+def hold_owners_policies(guest: Appraised, policies: Iterable[SignedPolicy]) -> int | None:
+    """See that a guest meets what each owner asks whose data its recipe reads.
+
+    Args:
+        guest: As the broker's own policy found it.
+        policies: In force.
+
+    Returns:
+        The longest lease that these owners allow, ``None`` where none of them says.
+
+    Raises:
+        EvidenceRefused: The subclass of the first claim that fails, naming whose policy asks it.
+    """
+    read = {owner for owner, _name in guest.measured.datasets}
+    concerned = [one for one in policies if one.owner.name in read]
+    for one in concerned:
+        if one.policy.appraisal is None:
+            continue
+        try:
+            guest.under(one.policy.appraisal)
+        except EvidenceRefused as error:
+            raise type(error)(
+                f"by the policy of {one.owner.name}: {error.message}",
+                check=error.check,
+                owner=one.owner.name,
+                got=error.got,
+                expected=error.expected,
+                hint=error.hint,
+            ) from error
+    leases = [one.policy.lease_seconds for one in concerned if one.policy.lease_seconds is not None]
+    return min(leases, default=None)
 
 
 @lru_cache(maxsize=16)  # the same bytes hold the same lock, and few recipes run at a time

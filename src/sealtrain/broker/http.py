@@ -51,6 +51,7 @@ from sealtrain.release.messages import (
     LedgerCheckpoint,
     LedgerConsistency,
     LedgerPage,
+    OwnerPolicies,
     Ready,
     RegisteredDatasets,
     TallyAnswer,
@@ -159,6 +160,11 @@ def _add_reads(app: FastAPI, broker: Serving) -> None:
         """Which datasets are registered here for one deployment."""
         found = broker().registry.registered(app_id=app_id, compose_hash=compose_hash)
         return answer(found)
+
+    @app.get("/v1/policies", response_model=OwnerPolicies)
+    def policies() -> Response:
+        """What owners ask of guests that read their data, beyond what this broker asks of all."""
+        return answer(broker().registry.policies())
 
     @app.get("/v1/approvals", response_model=TallyAnswer)
     def approvals(app_id: _AppId, compose_hash: _Hash, recipe_hash: _Hash) -> Response:

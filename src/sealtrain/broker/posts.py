@@ -138,6 +138,13 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
         "Withdraw datasets for good",
     )
     owned(
+        "/v1/policies",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.set_policy(asked),
+        "Set what guests must show that read an owner's data",
+    )
+    owned(
         "/v1/successions",
         EnvelopeDocument,
         Accepted,

@@ -29,6 +29,7 @@ _RECORDED: Final = {
     "decisions": "digest",
     "datasets": "digest",
     "withdrawals": "digest",
+    "owner_policies": "digest",
     "successions": "digest",
     "manifests": "manifest_digest",
 }

@@ -13,6 +13,7 @@ Contract of a release (spec/key-release.md §4):
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from threading import BoundedSemaphore
 from typing import Literal, TypeVar
@@ -26,7 +27,7 @@ from sealtrain.broker.budgets import spent_so_far
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.entries import granted_entry, refusal_entry, target_of
-from sealtrain.broker.guests import Appraised, appraise_guest
+from sealtrain.broker.guests import Appraised, appraise_guest, hold_owners_policies
 from sealtrain.broker.operators import Operators
 from sealtrain.broker.owners import Owners
 from sealtrain.broker.parts import BrokerParts
@@ -35,7 +36,8 @@ from sealtrain.broker.submissions import Registry
 from sealtrain.broker.throttle import Shares, Throttle
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.members import MAX_OWNERS, Consortium
+from sealtrain.consortium.policies import verify_policy
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.records.dsse import Envelope
@@ -90,6 +92,9 @@ class Broker:
         )
         self._at_work = BoundedSemaphore(parts.limits.deciding)
         # Of bytes: what the database holds is verified again as soon as it is anything else.
+        self._policy = lru_cache(maxsize=MAX_OWNERS)(
+            lambda envelope: verify_policy(Envelope.from_bytes(envelope), parts.consortium)
+        )
         self._manifest = lru_cache(maxsize=_MANIFESTS)(
             lambda data: verify_dataset(Envelope.from_bytes(data), parts.consortium)
         )
@@ -260,7 +265,7 @@ class Broker:
                     request.run_id, [one.dataset_id for one in request.datasets]
                 ),
                 now=now,
-                limits=self._limits,
+                limits=self._limits_for(transaction, guest),
                 spent=spent,
             )
             sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
@@ -317,7 +322,7 @@ class Broker:
                 lease=transaction.lease(request.lease_id),
                 withdrawn=transaction.withdrawals.involved(request.run_id),
                 now=now,
-                limits=self._limits,
+                limits=self._limits_for(transaction, guest),
             )
             receipt = self._receipt(request, "renewal", permit, guest, request.lease_id, now)
             if permit.checkpoint is not None:
@@ -332,6 +337,16 @@ class Broker:
             receipt=EnvelopeDocument.of(receipt),
             proof=self.ledger.proof(index).to_dict(),
         )
+
+    def _limits_for(self, transaction: Transaction, guest: Appraised) -> Limits:
+        """The broker's bounds, or narrower ones of owners whose data the guest reads (§4.2, 9)."""
+        policies = [
+            self._policy(envelope) for _, envelope in transaction.policies.in_force().values()
+        ]
+        lease = hold_owners_policies(guest, policies)
+        if lease is None or lease >= self._limits.lease_seconds:
+            return self._limits
+        return replace(self._limits, lease_seconds=lease)
 
     def _registered(
         self, transaction: Transaction, request: ReleaseRequest

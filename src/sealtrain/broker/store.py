@@ -25,6 +25,7 @@ from sealtrain.broker.cosignatures import Cosignatures
 from sealtrain.broker.database import begun, engine_of
 from sealtrain.broker.home import move_in
 from sealtrain.broker.nonces import Nonces
+from sealtrain.broker.policies import Policies
 from sealtrain.broker.schema import check
 from sealtrain.broker.succession import Successions
 from sealtrain.broker.tables import (
@@ -39,6 +40,7 @@ from sealtrain.broker.tables import (
 from sealtrain.broker.tokens import Tokens
 from sealtrain.broker.withdrawn import Withdrawals
 from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.ledger_tree import Join
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import LimitExceeded, Unreachable
@@ -86,7 +88,8 @@ class Store:
             Unreachable: The database cannot be read or written; nothing happened, unless the
                 connection to a server broke during the commit.
         """
-        with self._turn(), begun(self._engine) as connection, self._joined(connection):
+        with self._turn(), self._joining() as join, begun(self._engine) as connection:
+            join(connection.connection.driver_connection)
             yield Transaction(connection)
 
     def join(self, ledger: Ledger) -> None:
@@ -97,10 +100,10 @@ class Store:
         """
         self._ledger = ledger
 
-    def _joined(self, connection: Connection) -> AbstractContextManager[None]:
+    def _joining(self) -> AbstractContextManager[Join]:
         if self._ledger is None:
-            return nullcontext()
-        return self._ledger.within(connection.connection.driver_connection)
+            return nullcontext(lambda _connection: None)
+        return self._ledger.joining()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -134,6 +137,8 @@ class Transaction:
         """Operators' tokens."""
         self.withdrawals = Withdrawals(connection)
         """Datasets that owners took back, and which run was given which."""
+        self.policies = Policies(connection)
+        """What owners ask of guests that read their data."""
         self.successions = Successions(connection)
         """What took the consortium's place."""
 

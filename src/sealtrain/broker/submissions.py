@@ -25,6 +25,8 @@ from sealtrain.consortium.approvals import (
 )
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.consortium.decisions import not_overtaken
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.policies import SignedPolicy, continues, verify_policy
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.uses import outputs_entry
 from sealtrain.consortium.withdrawals import SignedWithdrawal, verify_withdrawal
@@ -43,6 +45,7 @@ from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
     Accepted,
     EnvelopeDocument,
+    OwnerPolicies,
     RegisteredDatasets,
     TallyAnswer,
 )
@@ -103,6 +106,30 @@ class Registry:
         except SealtrainError as error:
             self._refuse("withdrawal", envelope.digest, error)
             raise
+
+    def set_policy(self, document: EnvelopeDocument) -> Accepted:
+        """Record what an owner asks of guests that read their data.
+
+        Raises:
+            Refused: Not signed by an owner of this consortium, malformed, or not the continuation
+                of the one in force.
+        """
+        envelope = document.envelope()
+        try:
+            return self._record_policy(verify_policy(envelope, self._parts.consortium))
+        except SealtrainError as error:
+            self._refuse(POLICY, envelope.digest, error)
+            raise
+
+    def policies(self) -> OwnerPolicies:
+        """Owners' policies in force."""
+        with self._parts.store.transaction() as transaction:
+            found = transaction.policies.in_force()
+        return OwnerPolicies(
+            policies=tuple(
+                EnvelopeDocument.of(Envelope.from_bytes(data)) for _, data in found.values()
+            )
+        )
 
     def succeed(self, document: EnvelopeDocument) -> Accepted:
         """Record that enough owners put another consortium in the place of this one.
@@ -256,50 +283,18 @@ class Registry:
                 )
         return self._accepted(index, signed.digest)
 
-    def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
-        digest = envelope.digest
+    def _record_policy(self, signed: SignedPolicy) -> Accepted:
         with self._parts.store.transaction() as transaction:
-            transaction.successions.require_none()
-            none_withdrawn(transaction.withdrawals.involved("", [manifest.dataset_id]))
-            known = transaction.manifests_of_dataset(manifest.dataset_id)
-            before = known.get((manifest.app_id, manifest.compose_hash))
-            if before is not None and before[1] == digest:
-                return self._accepted(before[0], digest)
-            self._same_owner(manifest.owner, manifest.owner_id, known.values())
-            self._succeeds(manifest, before)
-            index = self._parts.ledger.append("dataset", dataset_entry(manifest, envelope))
-            transaction.put_dataset(
-                dataset_id=manifest.dataset_id,
-                app_id=manifest.app_id,
-                compose_hash=manifest.compose_hash,
-                digest=digest,
-                envelope=envelope.to_bytes(),
-                ledger_index=index,
-            )
-        return self._accepted(index, digest)
-
-    def _record_succession(self, found: Succession) -> Accepted:
-        digest = found.envelope.digest
-        with self._parts.store.transaction() as transaction:
-            before = transaction.successions.recorded()
-            if before is not None and before[1] == digest:
-                return self._accepted(before[2], digest)
-            transaction.successions.require_none()
-            index = self._parts.ledger.append(ENTRY_KIND, found.entry)
-            transaction.successions.add(found.successor.consortium_id, digest, ledger_index=index)
-        return self._accepted(index, digest)
-
-    def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:
-        owner, named = signed.owner, signed.withdrawal.datasets
-        with self._parts.store.transaction() as transaction:
-            index = transaction.withdrawals.submitted(signed.digest)
+            index = transaction.policies.submitted(signed.digest)
             if index is None:
-                for dataset_id in named:
-                    known = transaction.manifests_of_dataset(dataset_id)
-                    self._same_owner(owner.name, owner.owner_id, known.values())
-                index = self._parts.ledger.append("withdrawal", signed.entry)
-                transaction.withdrawals.add(
-                    named, owner=owner.name, digest=signed.digest, ledger_index=index
+                before, _ = transaction.policies.in_force().get(signed.owner.name, (None, b""))
+                continues(signed, before)
+                index = self._parts.ledger.append(POLICY, signed.entry)
+                transaction.policies.add(
+                    signed.owner.name,
+                    digest=signed.digest,
+                    envelope=signed.envelope.to_bytes(),
+                    ledger_index=index,
                 )
         return self._accepted(index, signed.digest)
 

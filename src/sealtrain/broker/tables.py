@@ -26,6 +26,7 @@ __all__ = [
     "manifests",
     "metadata",
     "nonces",
+    "owner_policies",
     "reservations",
     "run_datasets",
     "runs",
@@ -167,6 +168,15 @@ withdrawals = sa.Table(
     sa.Column("dataset_id", sa.Text, primary_key=True),
     sa.Column("digest", sa.Text, primary_key=True, index=True),
     sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("ledger_index", sa.BigInteger, nullable=False),
+)
+
+owner_policies = sa.Table(
+    "owner_policies",
+    metadata,
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False, index=True),
+    sa.Column("envelope", sa.LargeBinary, nullable=False),
     sa.Column("ledger_index", sa.BigInteger, nullable=False),
 )
 

@@ -28,6 +28,7 @@ from sealtrain.cli import (
     keys,
     manifest,
     merge,
+    policy,
     publish,
     recipe,
     rehearse,
@@ -68,6 +69,7 @@ for noun in (
     publish,
     doctor,
     withdraw,
+    policy,
 ):
     noun.register(_nouns)
 succession.register(consortium.app)

@@ -17,6 +17,7 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.audit_entries import EntryRules
 from sealtrain.consortium.ledger import KIND, MAX_ENTRY_BYTES
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.witness import verify_witnessed
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records import merkle
@@ -55,6 +56,8 @@ class References:
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Digest of the run manifest."""
     withdrawals: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
+    policies: Mapping[int, str] = field(default_factory=dict)
     """Digest of the envelope."""
     successions: Mapping[int, str] = field(default_factory=dict)
     """Digest of the envelope."""
@@ -247,6 +250,7 @@ class Auditor:
             (("dataset",), references.datasets),
             (("manifest",), references.manifests),
             (("withdrawal",), references.withdrawals),
+            ((POLICY,), references.policies),
             (("succession",), references.successions),
             (("release",), references.reservations),
         ]
@@ -259,20 +263,21 @@ class Auditor:
                         f"the broker's database has a {kinds[0]} {value} at this place",
                         index,
                     )
-        kept = {*references.decisions, *references.withdrawals}
+        kept = {*references.decisions, *references.withdrawals, *references.policies}
         decided = {index for index, (kind, _) in self._named.items() if kind in _KEPT}
         for index in sorted(decided - kept):
             self.found("database", "the broker's database has lost this decision", index)
 
 
 _DECISIONS = ("approval", "revocation")
-_KEPT = (*_DECISIONS, "withdrawal")
+_KEPT = (*_DECISIONS, "withdrawal", POLICY)
 # The field of an entry that the broker's database knows too.
 _REFERRED = {
     "approval": "digest",
     "revocation": "digest",
     "dataset": "digest",
     "withdrawal": "digest",
+    POLICY: "digest",
     "succession": "digest",
     "manifest": "manifest_digest",
     "release": "run_id",

@@ -19,6 +19,8 @@ from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally,
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.policies import verify_policy
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.uses import MAX_OUTPUTS
 from sealtrain.consortium.withdrawals import verify_withdrawal
@@ -100,6 +102,7 @@ class EntryRules:
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
         self._owner_of: dict[str, str] = {}
         self._withdrawn: dict[str, str] = {}
+        self._policies: dict[str, str] = {}
         self._entries = 0
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
@@ -122,6 +125,7 @@ class EntryRules:
             "revocation": self._decision,
             "dataset": self._dataset,
             "withdrawal": self._withdrawal,
+            POLICY: self._policy,
             "succession": self._succession,
             "release": self._granted,
             "renewal": self._granted,
@@ -176,6 +180,15 @@ class EntryRules:
                 yield f"dataset {dataset_id} is another owner's"
                 continue
             self._withdrawn[dataset_id] = signed.owner.name
+        yield from _differences(body, signed.entry)
+
+    def _policy(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        signed = verify_policy(Envelope.from_dict(body.get("envelope")), self._consortium)
+        yield from self._repeated("policy", signed.digest)
+        before = self._policies.get(signed.owner.name)
+        if signed.policy.previous != before:
+            yield f"it does not continue the policy {before} before it"
+        self._policies[signed.owner.name] = signed.digest
         yield from _differences(body, signed.entry)
 
     def _succession(self, _kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:

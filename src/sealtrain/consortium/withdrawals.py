@@ -1,15 +1,7 @@
 """What an owner signs to take datasets back for good. See ``spec/approvals.md`` §6.
 
-A withdrawal is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``. ``verify_withdrawal``
-checks
-
-1. the envelope carries exactly one signature,
-2. by the signing key of an owner of this consortium,
-3. that verifies,
-4. over a canonical document that follows the format, and
-5. that names this consortium, and the signer as the datasets' owner.
-
-It is never refused for its date: a wrong clock must not keep an owner from withdrawing.
+A withdrawal is canonical JSON in a DSSE envelope under ``PAYLOAD_TYPE``; ``consortium.owned``
+checks it. It is never refused for its date: a wrong clock must not keep an owner from withdrawing.
 """
 
 from __future__ import annotations
@@ -23,17 +15,10 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.base.models import (
-    Hex32,
-    Hex64,
-    OwnerName,
-    StrictModel,
-    Timestamp,
-    load_canonical,
-    load_model,
-)
+from sealtrain.base.models import Hex32, Timestamp, load_model
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, StatementInvalid
+from sealtrain.consortium.owned import OwnedDocument, verify_owned
+from sealtrain.errors import DataInvalid, StatementInvalid
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 
@@ -51,13 +36,10 @@ MAX_WITHDRAWN = 1024
 _MAX_BYTES = 128 << 10
 
 
-class Withdrawal(StrictModel):
+class Withdrawal(OwnedDocument):
     """The signed document."""
 
     version: Literal[1]
-    consortium_id: Hex64
-    owner: OwnerName
-    owner_id: Hex64
     datasets: tuple[Hex32, ...] = Field(min_length=1, max_length=MAX_WITHDRAWN)
     """Ids of the datasets, in order, none twice."""
     nonce: Hex32
@@ -134,46 +116,15 @@ def sign_withdrawal(withdrawal: Withdrawal, signer: dsse.Ed25519Signer) -> dsse.
 
 
 def verify_withdrawal(envelope: dsse.Envelope, consortium: Consortium) -> SignedWithdrawal:
-    """Return what an owner of ``consortium`` withdrew, once the module's checks hold.
-
-    Args:
-        envelope: As received.
-        consortium: The consortium that must be named and whose owners may sign.
-
-    Raises:
-        SignatureInvalid: Not one signature, another payload type, or it does not verify.
-        ApprovalUnknown: Signed by nobody here, or about another consortium.
-        StatementInvalid: Signed by an owner but malformed.
-        DatasetMismatch: An owner withdraws for another owner.
-    """
-    owner = consortium.signer_of(envelope, "withdrawal")
-    payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=PAYLOAD_TYPE)
-    withdrawal = load_canonical(
+    """Return what an owner of ``consortium`` withdrew. Arguments and errors as ``verify_owned``."""
+    owner, withdrawal = verify_owned(
         Withdrawal,
-        payload,
-        StatementInvalid,
-        "withdrawal",
+        envelope,
+        consortium,
+        payload_type=PAYLOAD_TYPE,
+        what="withdrawal",
         max_bytes=_MAX_BYTES,
-        check="withdrawal",
     )
-    if withdrawal.consortium_id != consortium.consortium_id:
-        raise ApprovalUnknown(
-            "the withdrawal is about another consortium",
-            check="consortium",
-            owner=owner.name,
-            got=withdrawal.consortium_id,
-            expected=consortium.consortium_id,
-            hint="withdraw again with the present consortium file",
-        )
-    if (withdrawal.owner, withdrawal.owner_id) != (owner.name, owner.owner_id):
-        raise DatasetMismatch(
-            "the withdrawal names another owner than the one who signed it",
-            check="dataset owner",
-            owner=owner.name,
-            got=f"{withdrawal.owner} {withdrawal.owner_id}",
-            expected=f"{owner.name} {owner.owner_id}",
-            hint="each owner withdraws only their own datasets",
-        )
     return SignedWithdrawal(
         owner=owner, withdrawal=withdrawal, envelope=envelope, digest=envelope.digest
     )

@@ -15,6 +15,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.policies import SignedPolicy, verify_policy
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.ed25519 import Ed25519Signer
@@ -31,6 +32,7 @@ from sealtrain.release.messages import (
     LedgerCheckpoint,
     LedgerConsistency,
     LedgerPage,
+    OwnerPolicies,
     Ready,
     RegisteredDatasets,
     ReleaseAnswer,
@@ -174,6 +176,25 @@ class BrokerClient:
         """
         parsed = Envelope.from_bytes(envelope)
         return _index(self._hand_in("/v1/datasets", envelope, Accepted), parsed.digest)
+
+    def set_policy(self, envelope: Envelope) -> int:
+        """Hand in an owner's policy; returns its ledger index.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        accepted = self._hand_in("/v1/policies", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
+
+    def policies(self, consortium: Consortium) -> dict[str, SignedPolicy]:
+        """Verified policies in force, by owner name.
+
+        Raises:
+            Refused: One does not verify.
+        """
+        answer = self._transport.get("/v1/policies", OwnerPolicies)
+        found = [verify_policy(one.envelope(), consortium) for one in answer.policies]
+        return {one.owner.name: one for one in found}
 
     def withdraw(self, envelope: Envelope) -> int:
         """Hand in an owner's withdrawal of datasets; returns its ledger index.

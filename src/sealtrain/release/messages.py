@@ -47,6 +47,7 @@ __all__ = [
     "LedgerCheckpoint",
     "LedgerConsistency",
     "LedgerPage",
+    "OwnerPolicies",
     "Ready",
     "RegisteredDatasets",
     "ReleaseAnswer",
@@ -234,6 +235,12 @@ class TallyAnswer(StrictModel):
     version: Literal[1]
     tally: dict[str, Any]
     decisions: tuple[EnvelopeDocument, ...]
+
+
+class OwnerPolicies(StrictModel):
+    """What owners ask of guests that read their data, as they signed it; those in force (§6)."""
+
+    policies: tuple[EnvelopeDocument, ...] = Field(max_length=64)
 
 
 class RegisteredDatasets(StrictModel):

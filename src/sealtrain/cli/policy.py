@@ -1,0 +1,175 @@
+"""``policy``: what an owner asks of guests that read their data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, StateFile, confirm
+from sealtrain.cli.brokers import BrokerFiles
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.attest.policy import AppraisalPolicy
+    from sealtrain.consortium.policies import SignedPolicy
+
+__all__ = ["register"]
+
+app = typer.Typer(help="What guests must show that read your data, beyond what the broker asks.")
+
+
+def register(root: typer.Typer) -> None:
+    """Add this noun's commands to the root."""
+    root.add_typer(app, name="policy")
+
+
+@app.command("set")
+def set_policy(
+    identity: IdentityFile,
+    brokers: BrokerFiles,
+    appraisal: Annotated[
+        Path | None, typer.Argument(help="Appraisal policy for guests; see attest policy.")
+    ] = None,
+    lease_seconds: Annotated[
+        int | None, typer.Option(min=60, max=604800, help="Longest lease on your keys.")
+    ] = None,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    state: StateFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask more of guests that read your data than the broker asks of all.
+
+    It touches runs only whose recipe names data of yours, from the next release or renewal on.
+    """
+    from sealtrain.attest.policy import load_policy
+    from sealtrain.errors import UsageError
+
+    if appraisal is None and lease_seconds is None:
+        raise UsageError(
+            "there is nothing to ask",
+            expected="an appraisal policy, --lease-seconds, or both",
+            hint="to ask for nothing any more: sealtrain policy clear",
+        )
+    rules = None if appraisal is None else load_policy(appraisal)
+    _submit(rules, lease_seconds, identity, brokers, consortium, state, yes, as_json)
+
+
+@app.command()
+def clear(
+    identity: IdentityFile,
+    brokers: BrokerFiles,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    state: StateFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask for nothing of your own any more: what the broker asks of all suffices."""
+    _submit(None, None, identity, brokers, consortium, state, yes, as_json)
+
+
+@app.command()
+def show(
+    brokers: BrokerFiles,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    as_json: Json = False,
+) -> None:
+    """List what each owner asks, as the owners signed it."""
+    from sealtrain.cli.brokers import at_each
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.pin import load_pin
+
+    members = Consortium.load(consortium)
+
+    def at(broker: Path) -> dict[str, SignedPolicy]:
+        with BrokerClient(load_pin(broker).url) as client:
+            return client.policies(members)
+
+    told = at_each(brokers, at)
+    lines = [
+        f"{url}  {line}"
+        for url, found in told.done.items()
+        for line in [_line(one) for one in found.values()] or ["no owner asks for more"]
+    ]
+    emit(
+        as_json,
+        {
+            "brokers": {
+                url: {name: one.policy.to_dict() for name, one in found.items()}
+                for url, found in told.done.items()
+            },
+            "failed": list(told.failed),
+        },
+        lines,
+    )
+    told.finish()
+
+
+def _submit(
+    appraisal: AppraisalPolicy | None,
+    lease_seconds: int | None,
+    identity: Path,
+    brokers: list[Path],
+    consortium: Path,
+    state: Path | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    from sealtrain.base.clock import system_clock
+    from sealtrain.cli.brokers import at_each, own_state
+    from sealtrain.cli.connection import watched_ledger
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.consortium.policies import OwnerPolicy, sign_policy
+    from sealtrain.keys.identity import Identity
+
+    own_state(state, brokers)
+    members, owner = Consortium.load(consortium), Identity.load(identity)
+    members.owner(owner.name)
+    if not as_json:
+        say(f"You are about to ask: {_asked(appraisal, lease_seconds)}")
+    confirm("SET", yes)
+
+    def at(broker: Path) -> dict[str, Any]:
+        with watched_ledger(broker, members, identity, state) as watch:
+            # Each broker has a policy of its own in force, which the new one continues.
+            before = watch.client.policies(members).get(owner.name)
+            envelope = sign_policy(
+                OwnerPolicy.of(
+                    consortium_id=members.consortium_id,
+                    owner=owner.public,
+                    appraisal=appraisal,
+                    lease_seconds=lease_seconds,
+                    previous=None if before is None else before.digest,
+                    signed_at=system_clock(),
+                ),
+                owner.signer,
+            )
+            index = watch.client.set_policy(envelope)
+            watch.recorded(index, envelope.to_bytes())
+            return {"index": index, "digest": envelope.digest}
+
+    told = at_each(brokers, at)
+    emit(
+        as_json,
+        {"brokers": told.done, "failed": list(told.failed)},
+        [f"{url}: in force, entry {answer['index']}" for url, answer in told.done.items()],
+    )
+    told.finish()
+
+
+def _line(signed: SignedPolicy) -> str:
+    asked = _asked(signed.policy.appraisal, signed.policy.lease_seconds)
+    return f"{signed.owner.name}  since {signed.policy.signed_at}  {asked}"
+
+
+def _asked(appraisal: AppraisalPolicy | None, lease_seconds: int | None) -> str:
+    parts = []
+    if appraisal is not None:
+        gpu = appraisal.gpu if isinstance(appraisal.gpu, str) else "attested"
+        parts.append(f"platform {appraisal.platform} ({appraisal.cpu.tee}), accelerators {gpu}")
+    if lease_seconds is not None:
+        parts.append(f"leases of at most {lease_seconds} s")
+    return "; ".join(parts) or "nothing of your own"

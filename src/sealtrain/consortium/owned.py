@@ -1,0 +1,80 @@
+"""What one owner signs about what is their own: the checks that all such documents share.
+
+1. the envelope carries exactly one signature,
+2. by the signing key of an owner of this consortium,
+3. that verifies,
+4. over a canonical document that follows its format, and
+5. that names this consortium, and the signer as the owner.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_canonical
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import ApprovalUnknown, DatasetMismatch, StatementInvalid
+from sealtrain.records import dsse
+from sealtrain.records.identity import PublicIdentity
+
+__all__ = ["OwnedDocument", "verify_owned"]
+
+
+class OwnedDocument(StrictModel):
+    """The fields that name whose it is."""
+
+    consortium_id: Hex64
+    owner: OwnerName
+    owner_id: Hex64
+
+
+Owned = TypeVar("Owned", bound=OwnedDocument)
+
+
+def verify_owned(
+    cls: type[Owned],
+    envelope: dsse.Envelope,
+    consortium: Consortium,
+    *,
+    payload_type: str,
+    what: str,
+    max_bytes: int,
+) -> tuple[PublicIdentity, Owned]:
+    """Who signed a document, and the document, once the module's checks hold.
+
+    Args:
+        cls: Its format.
+        envelope: As received.
+        consortium: The consortium that must be named and whose owners may sign.
+        payload_type: Of the envelope.
+        what: Its name in messages, one word.
+        max_bytes: Longest accepted document.
+
+    Raises:
+        SignatureInvalid: Not one signature, another payload type, or it does not verify.
+        ApprovalUnknown: Signed by nobody here, or about another consortium.
+        StatementInvalid: Signed by an owner but malformed.
+        DatasetMismatch: An owner signs for another owner.
+    """
+    owner = consortium.signer_of(envelope, what)
+    payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=payload_type)
+    document = load_canonical(cls, payload, StatementInvalid, what, max_bytes=max_bytes, check=what)
+    if document.consortium_id != consortium.consortium_id:
+        raise ApprovalUnknown(
+            f"the {what} is about another consortium",
+            check="consortium",
+            owner=owner.name,
+            got=document.consortium_id,
+            expected=consortium.consortium_id,
+            hint="sign again with the present consortium file",
+        )
+    if (document.owner, document.owner_id) != (owner.name, owner.owner_id):
+        raise DatasetMismatch(
+            f"the {what} names another owner than the one who signed it",
+            check="dataset owner",
+            owner=owner.name,
+            got=f"{document.owner} {document.owner_id}",
+            expected=f"{owner.name} {owner.owner_id}",
+            hint="each owner speaks only for their own datasets",
+        )
+    return owner, document
