@@ -441,7 +441,7 @@ def flood(handler: Any) -> None:
 def drip(handler: Any) -> None:
     handler.send_response(200)
     handler.end_headers()
-    for _ in range(40):
+    for _ in range(200):
         handler.wfile.write(b" ")
         handler.wfile.flush()
         time.sleep(0.1)
@@ -471,7 +471,7 @@ def test_a_node_that_does_not_answer_as_it_must_closes_the_gate(
             begun = time.monotonic()
             with pytest.raises(ChainUnreachable) as caught:
                 gate.allowed(APP, HASH)
-            assert time.monotonic() - begun < 3.5
+            assert time.monotonic() - begun < 10
         told = str(caught.value.to_dict())
         assert "127.0.0.1" in told
         assert "secret-access-key" not in told

@@ -101,11 +101,11 @@ def test_who_waits_for_a_node_that_hangs_waits_once() -> None:
                 one.start()
             for one in askers:
                 one.join(30)
-            assert time.monotonic() - begun < 4
+            assert time.monotonic() - begun < 6
             begun = time.monotonic()
             with pytest.raises(ChainUnreachable):
                 gate.ready()  # what was found just now, without asking again
-            assert time.monotonic() - begun < 0.5
+            assert time.monotonic() - begun < 0.9
     assert len(failures) == 8
     assert len({id(one) for one in failures}) == 8
 
