@@ -186,10 +186,10 @@ def test_the_commands_of_an_operator(tmp_path: Path) -> None:
 
         asked = ("status", "--broker", str(tmp_path / "broker.yaml"))
         assert run(*asked)[1]["operator"] is None
-        code, told = run(*asked, "--token", str(file))
+        code, told = run(*asked, "--token-file", str(file))
         assert code == 0
         assert told["operator"]["sizes"]["decisions"] == 2
         assert run("token", "remove", "grafana", "--state", str(state))[0] == 0
-        assert isinstance(run(*asked, "--token", str(file))[1], TokenRefused)
+        assert isinstance(run(*asked, "--token-file", str(file))[1], TokenRefused)
         assert isinstance(run("token", "remove", "grafana", "--state", str(state))[1], UsageError)
         assert run("token", "list", "--state", str(tmp_path))[0] != 0

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def status(
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
-    token: Annotated[
+    token_file: Annotated[
         Path | None, typer.Option(help="File of an operator's token, to see what it lacks.")
     ] = None,
     as_json: Json = False,
@@ -48,7 +48,7 @@ def status(
         except BrokerUnreachable:
             ready = False
         consortium = client.consortium(health.consortium_id)
-        told = None if token is None else client.status(read_token(token))
+        told = None if token_file is None else client.status(read_token(token_file))
         head = client.ledger_checkpoint().splitlines()
         if len(head) < 3:
             raise AnswerInvalid("the broker's checkpoint is none", check="checkpoint")
