@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from otp_world import Watched, in_thread, random_entries, random_matrix, tiny_model, trained
 
 from sealtrain.base.secret import Secret
-from sealtrain.collab.otp.dealer import RemoteDealer
+from sealtrain.collab.otp import wire
+from sealtrain.collab.otp.dealer import Answers, RemoteDealer
 from sealtrain.collab.otp.engine import Inside, UnderPads
 from sealtrain.collab.otp.exact import Float64
 from sealtrain.collab.otp.field import HALF, PRIME
@@ -34,6 +36,7 @@ from sealtrain.errors import (
     UsageError,
     WrongKey,
 )
+from sealtrain.keys.derive import derive
 from sealtrain.sealing.hpke import HpkePrivateKey
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -475,8 +478,6 @@ def test_there_is_no_way_to_leave_the_check_out() -> None:
 
 @seen_by
 def test_a_dealers_answers_open_in_their_order_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sealtrain.collab.otp import wire
-
     matrix, answers = random_matrix(), []
     honest = wire.Channel.answer
 
@@ -506,8 +507,6 @@ def test_a_dealers_answers_open_in_their_order_only(monkeypatch: pytest.MonkeyPa
 def test_what_passes_between_guest_and_dealer_shows_neither_secret_nor_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sealtrain.collab.otp import wire
-
     said: list[bytes] = []
     send, answer = wire.Channel.send, wire.Channel.answer
 
@@ -534,6 +533,22 @@ def test_what_passes_between_guest_and_dealer_shows_neither_secret_nor_product(
     assert bytes(wire.octets(matrix.values)) in heard  # this one may be known
     assert secret.reveal() not in heard
     assert product[:16] not in heard
+
+
+@seen_by
+def test_no_two_answers_of_a_dealer_are_sealed_alike() -> None:
+    """GCM that seals twice under one key and nonce shows the difference of what it sealed."""
+    secret, product = drawn_secret(), torch.ones(2, 3, dtype=torch.int32)
+    plain = bytes(wire.octets(product))
+    sealed = []
+    for session in (bytes(16), bytes(15) + b"\1"):
+        answers = Answers(secret, session)
+        key = AESGCM(derive(secret, "otp-answers", session.hex()).reveal())
+        for number in range(3):
+            sealed.append(answers.sealed(product, b"asked"))
+            nonce = number.to_bytes(12, "big")
+            assert key.decrypt(nonce, sealed[-1], b"asked") == plain
+    assert len({one[: len(plain)] for one in sealed}) == 6
 
 
 @seen_by

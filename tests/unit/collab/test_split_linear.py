@@ -117,13 +117,42 @@ def test_outputs_are_shared_for_the_same_tensor_only(inputs: torch.Tensor) -> No
     assert model.k_proj(leaf).requires_grad  # not what was made without gradients
 
 
-def test_a_second_backward_pass_begins_anew(inputs: torch.Tensor) -> None:
-    model = Siblings()
+def test_a_layer_that_is_asked_after_a_backward_pass_has_its_gradient(inputs: torch.Tensor) -> None:
+    model, whole = Siblings(), Siblings()
     quantise(model)
-    leaf = inputs.clone().requires_grad_()
-    for _ in range(2):  # k and v of the first round were never asked for
-        model.q_proj(leaf).sum().backward()
-        model.k_proj(leaf).sum().backward()
+    quantise(whole)
+    restore(whole)
+    leaves = []
+    for one in (model, whole):
+        leaf = inputs.clone().requires_grad_()
+        one.q_proj(leaf).sum().backward()  # makes what k gives, too
+        one.k_proj(leaf).sum().backward()
+        leaves.append(leaf.grad)
+    mine, right = leaves
+    assert mine is not None
+    assert right is not None
+    assert float((mine - right).norm() / right.norm()) < 2e-3
+
+
+def test_gradients_are_rounded_by_chance_whose_mean_is_the_gradient(inputs: torch.Tensor) -> None:
+    model, whole = Siblings(), Siblings()
+    quantise(model, bits=8)  # coarse, so that rounding shows
+    quantise(whole, bits=8)
+    weights = torch.linspace(-1, 1, 16)
+
+    def rounded(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        leaf = inputs.clone().requires_grad_()
+        (model.q_proj(leaf) * weights).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    assert torch.equal(rounded(1), rounded(1))
+    assert not torch.equal(rounded(1), rounded(2))
+    right = weights.expand(2, 5, 16) @ restore(whole).q_proj.weight
+    once = float((rounded(1) - right).norm())
+    many = torch.stack([rounded(seed) for seed in range(200)]).mean(dim=0)
+    assert float((many - right).norm()) < 0.25 * once
 
 
 def test_siblings_of_cross_attention_are_apart() -> None:
@@ -268,9 +297,11 @@ def test_a_model_without_a_frozen_layer_is_refused_whole() -> None:
 
 def test_weights_that_are_no_numbers_or_too_many_are_refused() -> None:
     model = Siblings()
-    model.q_proj.weight.data[0, 0] = float("nan")
-    with pytest.raises(ModelInvalid, match="no numbers"):
+    model.o_proj.weight.data[0, 0] = float("nan")
+    with pytest.raises(ModelInvalid, match=r"o_proj.*no numbers"):
         protect(model, Watched())
+    assert protected_layers(model) == []  # not one of them
+    protect(model, Watched(), skip=["o_proj"])
     with pytest.raises(ModelInvalid, match="too large"):
         PublicMatrix(torch.ones(1, (1 << 16) + 1, dtype=torch.int8))
     widest = PublicMatrix(torch.full((1, 1 << 16), -127, dtype=torch.int8))

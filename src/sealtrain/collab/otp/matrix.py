@@ -91,8 +91,11 @@ class PublicMatrix:
 
     @cached_property
     def _largest(self) -> dict[Direction, int]:
-        sizes = self.values.to(torch.int64).abs()
-        norms = {"forward": sizes.sum(dim=1), "backward": sizes.sum(dim=0)}
+        sizes = self.values.abs()  # as int8: wider copies of large matrices would not fit
+        norms = {
+            "forward": sizes.sum(dim=1, dtype=torch.int64),
+            "backward": sizes.sum(dim=0, dtype=torch.int64),
+        }
         cap = (1 << (self.bits - 1)) - 1
         return {
             direction: min(cap, HALF // max(1, int(norms[direction].max())))

@@ -89,10 +89,6 @@ class Stack:
         self._held = held if held.waiting else None
         return held.outputs[..., self._ends[member] : self._ends[member + 1]]
 
-    def let_go(self) -> None:
-        """Hold no outputs: a backward pass has used up what they came from."""
-        self._held = None
-
     def _multiplied(self, inputs: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = _Product.apply(inputs, self)  # type: ignore[no-untyped-call]
         return result
@@ -119,7 +115,6 @@ class _Product(torch.autograd.Function):
     @once_differentiable  # a gradient of this gradient would be silently wrong
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         stack, (gradient,) = ctx.stack, gradients
-        stack.let_go()
         if gradient is None or not ctx.needs_input_grad[0]:
             return None, None
         matrix = stack.matrix

@@ -190,9 +190,22 @@ def _frozen(model: nn.Module) -> Iterator[str]:
 
 
 def _swap(model: nn.Module, stacks: list[list[str]], engine: Engine, bits: int) -> None:
+    """Swap all layers, or none where one cannot be."""
+    swapped: dict[str, OtpLinear] = {}
     for names in stacks:
-        layers = [model.get_submodule(name) for name in names]
-        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        stack = Stack([layer.weight for layer in linear], engine, bits=bits)
-        for member, (name, layer) in enumerate(zip(names, linear, strict=True)):
-            model.set_submodule(name, OtpLinear(stack, member, layer))
+        parts = map(model.get_submodule, names)
+        layers = [part for part in parts if isinstance(part, nn.Linear)]
+        try:
+            stack = Stack([layer.weight for layer in layers], engine, bits=bits)
+        except ModelInvalid as error:
+            raise ModelInvalid(
+                f"{names[0]}: {error.message}",
+                check=error.check,
+                got=error.got,
+                expected=error.expected,
+                hint="leave it in the guest: name it in skip",
+            ) from error
+        for member, (name, layer) in enumerate(zip(names, layers, strict=True)):
+            swapped[name] = OtpLinear(stack, member, layer)
+    for name, instead in swapped.items():
+        model.set_submodule(name, instead)
