@@ -31,8 +31,11 @@ from sealtrain.base.clock import system_clock
 from sealtrain.chain.account import address
 from sealtrain.chain.chainfile import load_chain_file
 from sealtrain.chain.contracts import kms_allows
+from sealtrain.chain.decision import decide
 from sealtrain.chain.gate import opened_gate
+from sealtrain.consortium.decisions import Decision, Target
 from sealtrain.errors import ChainRefused, SignatureInvalid
+from sealtrain.records.needs import Needs
 
 pytestmark = pytest.mark.slow
 
@@ -172,3 +175,59 @@ def test_a_safe_opens_the_release_and_one_removal_closes_it(site: SafeSite, tmp_
             world.obtain()
         command(*status, fails=ChainRefused)
         world.assert_no_key_left()
+
+
+def test_the_owners_contract_is_proven_by_another_implementation(
+    site: SafeSite, tmp_path: Path
+) -> None:
+    """What py-evm's trie shows elsewhere, anvil's shows here; dstack's KMS reads it directly."""
+    owners = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
+    node = ["--rpc", site.url, "--chain-id", "31337"]
+    paying = ["--key", key_file(tmp_path, "payer")]
+    contract = command("deploy", *owners, *node, "--approve", "2", "--any-device", *paying)[
+        "contract"
+    ]
+    path = str(tmp_path / "chain.yaml")
+    site.mine()
+    command(
+        "pin", "--contract", contract, "--kind", "owners", *owners, *node, "--agree", "1",
+        "--block", "latest", "--cache-seconds", "0", "--out", path,
+    )  # fmt: skip
+    file = load_chain_file(Path(path))
+    target = Target(app_id=contract[2:], compose_hash="ab" * 32, recipe_hash="cd" * 32)
+    now = system_clock()
+    decision = Decision.approve(
+        consortium_id="12" * 32,
+        target=target,
+        needs=Needs(actions=("approve",), owners=()),
+        signed_at=now,
+        not_after=now + 3600,
+    )
+    votes = []
+    for name in OWNERS[:2]:
+        vote = decide(
+            owner_account(name), file, subject=target.compose_hash, verdict="approve", nonce=0,
+            not_after=now + 3600, deadline=now + 3600, decision=decision,
+        )  # fmt: skip
+        votes.append(str(tmp_path / f"{name}.vote"))
+        Path(votes[-1]).write_bytes(vote.to_bytes())
+    rich = {"from": site.web3.eth.accounts[0]}
+    where = site.web3.to_checksum_address(contract)
+    site.kms.functions.registerApp(where).transact(rich)
+
+    def kms_says() -> tuple[bool, str]:
+        return kms_allows(
+            site.kms,
+            app_id=target.app_id,
+            compose_hash=target.compose_hash,
+            os_image_hash=OS_IMAGE,
+            device_id=DEVICE,
+        )
+
+    with opened_gate(file, clock=system_clock, monotonic=time.monotonic) as gate:
+        assert kms_says() == (False, "Compose hash not allowed")
+        with pytest.raises(ChainRefused):
+            gate.allowed(target.app_id, target.compose_hash)
+        command("execute", *votes, "--chain", path, *paying)
+        assert kms_says() == (True, "")
+        gate.allowed(target.app_id, target.compose_hash)
