@@ -15,12 +15,14 @@ from broker_world import config_of, served_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from manifest_world import identity
+from prometheus_client.parser import text_string_to_metric_families
 from release_world import DAY, NOW, ReleaseWorld, release_world
 
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.serve import listening
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
+from sealtrain.broker.tokens import TokenState, make_token
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.errors import LimitExceeded, RequestStale, SignatureInvalid, UsageError
 from sealtrain.records.http_signature import sign_request, verify_request
@@ -279,6 +281,34 @@ def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
         with BrokerClient(url, signer=me, clock=world.clock) as client:
             client.submit_decision(revocation(world, "hospital-b"))
         assert world.broker.registry.tally(world.target).tally["revoked_by"] == ["hospital-b"]
+
+
+def test_every_refusal_at_the_door_is_counted(served: Served) -> None:
+    world, url = served
+    token = make_token(os.urandom)
+    made = TokenState(name="door", scope="metrics", made_at=NOW, not_after=NOW + DAY)
+    with world.store.transaction() as transaction:
+        transaction.tokens.add(token, made)
+
+    def counted() -> dict[str, float]:
+        page = HTTP.get(f"{url}/metrics", headers={"authorization": f"Bearer {token}"}).text
+        return {
+            sample.labels["reason"]: sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == "policy_violations_total"
+        }
+
+    before = counted()
+    path, body = f"{url}/v1/approvals", approval(world)
+    headers = signed(path, body)
+    assert post(path, body, headers) == (200, None)
+    post(path, body, headers)
+    post(path, body, {})
+    post(path, body, signed(path, body, at=0))
+    after = counted()
+    for reason in ("request-replayed", "signature-invalid", "request-stale"):
+        assert after[reason] - before.get(reason, 0) == 1
 
 
 HEADERS = st.sampled_from(["signature", "signature-input", "content-digest"])
