@@ -82,6 +82,24 @@ def test_each_is_told_whole_in_order_and_chained(tmp_path: Path) -> None:
     assert checkpoint.newest(store, (4, told[3].digest)) == told[4]
 
 
+def test_what_leads_back_to_the_newest_known_outside_stays(tmp_path: Path) -> None:
+    told: list[CheckpointRef] = []
+    known = 1
+    store, saver = saver_of(tmp_path, told.append, keep=2, anchored=lambda: known)
+    assert saver.seconds is None
+    for step in range(1, 6):
+        saver.save(step, state_of(step))
+    saver.flush()
+    assert store.names() == tuple(ref.name for ref in told[1:])
+    assert checkpoint.newest(store, (1, told[0].digest)) == told[-1]
+    assert saver.seconds is not None
+    known = 5
+    saver.save(6, state_of(6))
+    saver.flush()
+    saver.close()
+    assert store.names() == tuple(ref.name for ref in told[-2:])
+
+
 def test_the_best_stays_until_a_better_one_comes(tmp_path: Path) -> None:
     store, saver = saver_of(tmp_path, keep=1)
     kept = []
