@@ -90,22 +90,18 @@ def _first(engine: Engine) -> Connection:
 
 
 def _postgres(where: Postgres) -> Engine:
-    def connect() -> Any:
-        connection = where.connect()
-        connection.autocommit = False
-        return connection
-
     # All wait for one lock: more connections would only wait in the server.
     engine = sa.create_engine(
         "postgresql+psycopg://",
         hide_parameters=True,  # of statements, in messages
-        creator=connect,
+        creator=where.connect,
         pool_size=4,
         max_overflow=4,
         pool_timeout=_BUSY_MILLISECONDS / 1000,
         execution_options={"place": where.name},
     )
-    lock = f"SELECT pg_advisory_xact_lock({_LOCK})"
+    # The connection is in autocommit: the driver would send its BEGIN as a question of its own.
+    lock = f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})"
     sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql(lock))
     return engine
 

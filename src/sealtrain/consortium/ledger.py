@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.consortium.ledger_store import LedgerStore
-from sealtrain.consortium.ledger_tree import StoredTree
+from sealtrain.consortium.ledger_tree import Join, StoredTree
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded
@@ -135,16 +135,14 @@ class Ledger:
         first = self._store.append(entries)
         return range(first, first + len(entries))
 
-    def within(self, connection: Any) -> AbstractContextManager[None]:
+    def joining(self) -> AbstractContextManager[Join]:
         """Let what this thread appends meanwhile commit with a transaction of the same database.
 
-        Until that commits nothing of it can be read or proven, and it is not on disk. A ledger in a
-        file has no such transactions: it appends as ever.
-
-        Args:
-            connection: The driver's, in its transaction.
+        Call what this gives with the driver's connection, once that is in its transaction; the
+        transaction ends before this does. Until then nothing of it can be read or proven, and it is
+        not on disk. A ledger in a file has no such transactions: it appends as ever.
         """
-        return self._store.within(connection)
+        return self._store.joining()
 
     @property
     def size(self) -> int:
@@ -158,7 +156,7 @@ class Ledger:
             DataInvalid: There is none.
         """
         found = self._store.read(index, 1) if index >= 0 else []
-        if not found or index >= self.size:
+        if not found:
             raise DataInvalid(
                 "no such ledger entry", got=index, expected=f"below {self.size}", check="index"
             )
@@ -247,7 +245,8 @@ class Ledger:
         return Checkpoint(origin=self.origin, size=size, root=self.root(size))
 
     def _sign(self, size: int) -> str:
-        head = Checkpoint(origin=self.origin, size=size, root=self.root(size))
+        root = self._store.subtree(0, size).hex()
+        head = Checkpoint(origin=self.origin, size=size, root=root)
         return sign_checkpoint(head, self._signer)
 
     def _within(self, size: int | None) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, LiteralString
 
@@ -26,6 +26,7 @@ import psycopg
 
 from sealtrain.consortium.ledger_schema import MAKE, STRUCTURE, structure
 from sealtrain.consortium.ledger_tree import (
+    Join,
     Nodes,
     another_meta,
     grown,
@@ -116,7 +117,7 @@ class PostgresLedger:
             with _failures(self._database.name):
                 joined.connection.execute(_LOCK)
                 first, made = self._add(joined.connection, entries, joined.made)
-            joined.made |= made
+            joined.made.update(made)
             return first
         with self._writer.transaction() as connection:
             first, made = self._add(connection, entries, {})
@@ -124,13 +125,18 @@ class PostgresLedger:
         return first
 
     @contextmanager
-    def within(self, connection: psycopg.Connection) -> Iterator[None]:
+    def joining(self) -> Iterator[Join]:
         """What this thread appends meanwhile is part of a transaction of the same database."""
-        self._here.joined = _Joined(connection)
+        made: Nodes = {}
+
+        def join(connection: psycopg.Connection) -> None:
+            self._here.joined = _Joined(connection, made)
+
         try:
-            yield
+            yield join
         finally:
             self._here.joined = None
+        self._keep(made)  # the transaction committed
 
     def _add(
         self, connection: psycopg.Connection, entries: Sequence[bytes], before: Nodes
@@ -220,7 +226,7 @@ class _Joined:
     """A transaction of somebody else, and the roots it holds already."""
 
     connection: psycopg.Connection
-    made: Nodes = field(default_factory=dict)
+    made: Nodes
 
 
 class _Line:

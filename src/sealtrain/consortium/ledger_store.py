@@ -20,10 +20,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sealtrain.base.files import sync
-from sealtrain.consortium.ledger_tree import another_meta, grown, recomputed, subtree, tampered
+from sealtrain.consortium.ledger_tree import (
+    Join,
+    another_meta,
+    grown,
+    recomputed,
+    subtree,
+    tampered,
+)
 from sealtrain.errors import Unreachable
 
 __all__ = ["APPLICATION_ID", "SCHEMA", "VERSION", "LedgerStore"]
@@ -116,9 +122,9 @@ class LedgerStore:
             )
             return first
 
-    def within(self, _connection: Any) -> AbstractContextManager[None]:
+    def joining(self) -> AbstractContextManager[Join]:
         """A file commits by itself: ``append`` is on disk when it returns, here too."""
-        return nullcontext()
+        return nullcontext(lambda _connection: None)
 
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""

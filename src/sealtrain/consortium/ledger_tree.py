@@ -14,6 +14,7 @@ from sealtrain.errors import LedgerInconsistent
 from sealtrain.records import merkle
 
 __all__ = [
+    "Join",
     "Node",
     "Nodes",
     "StoredTree",
@@ -26,6 +27,9 @@ __all__ = [
 
 Node = Callable[[int, int], bytes]
 """``node(level, i)`` is a stored root."""
+
+Join = Callable[[Any], None]
+"""Called with a driver's connection: from now on appending is part of its transaction."""
 
 Nodes = dict[tuple[int, int], bytes]
 """Roots by level and place."""
@@ -43,8 +47,8 @@ class StoredTree(Protocol):
     def append(self, entries: Sequence[bytes]) -> int:
         """Write entries, all or none, and return the index of the first."""
 
-    def within(self, connection: Any) -> AbstractContextManager[None]:
-        """Let what this thread appends meanwhile commit with ``connection``, where it can.
+    def joining(self) -> AbstractContextManager[Join]:
+        """Let what this thread appends meanwhile commit with another transaction, where it can.
 
         It can in PostgreSQL, of the same database; a file commits by itself, at once.
         """
