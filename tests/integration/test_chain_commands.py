@@ -181,6 +181,8 @@ def test_a_chain_file_with_an_unknown_or_missing_field_is_refused(tmp_path: Path
         assert name in refused({key: value for key, value in good.items() if key != name})
     refused(good | {"more": 1})
     refused("rpc: [http://node.example/secret-access-key\n: {")
+    refused(yaml.safe_dump(good) + "contract: '0x" + "99" * 20 + "'\n")  # written twice
+    refused("a: &a [http://node.example/secret-access-key]\nrpc: *a\n")
     twice = ["http://node.example/a", "http://node.example/b"]
     two = ["http://node.example/a", "http://other.example/b"]
     for changed in (

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import Field, StringConstraints, model_validator
 
-from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import DataInvalid, TrustInvalid, UsageError
+from sealtrain.recipe.yamltext import parse_yaml
 
 __all__ = ["MAX_CHAIN_ID", "Address", "ChainFile", "address_of", "host_of", "load_chain_file"]
 
@@ -85,12 +85,10 @@ def load_chain_file(path: Path) -> ChainFile:
         TrustInvalid: It cannot be read, is not YAML, or a field is missing, unknown or malformed.
     """
     try:
-        data: JsonValue = yaml.safe_load(read_bounded(path, _MAX_BYTES))
+        text = read_bounded(path, _MAX_BYTES)
     except DataInvalid as error:
         raise TrustInvalid(error.message, check="chain file", hint=error.hint) from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        # Never the parser's own words: they quote the line, which may hold an access key.
-        raise TrustInvalid(f"{path} is not YAML", check="chain file") from error
+    data = parse_yaml(text, error=TrustInvalid, what="chain file", max_bytes=_MAX_BYTES)
     return load_model(ChainFile, data, TrustInvalid, "chain file")
 
 
