@@ -22,6 +22,7 @@ from sealtrain.base.models import load_model
 from sealtrain.consortium.approvals import Target, require, tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.policies import verify_policy
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import verify_withdrawal
@@ -88,6 +89,19 @@ def test_a_withdrawal_is_accepted_or_refused_by_its_check(case: Case) -> None:
 
     def read() -> Any:
         return verify_withdrawal(Envelope.from_bytes(case["envelope"].encode()), consortium)
+
+    code, result = outcome(read)
+    assert code == case["outcome"], result
+    if code == "ok":
+        assert result.digest == case["digest"]
+
+
+@pytest.mark.parametrize("case", cases("approvals/policies"))
+def test_an_owners_policy_is_accepted_or_refused_by_its_check(case: Case) -> None:
+    consortium = Consortium.from_dict(load("approvals/policies")["consortium"])
+
+    def read() -> Any:
+        return verify_policy(Envelope.from_bytes(case["envelope"].encode()), consortium)
 
     code, result = outcome(read)
     assert code == case["outcome"], result

@@ -227,18 +227,27 @@ def decision_vectors() -> Json:
     return {"consortium": TWO_OF_THREE, "now": NOW, "cases": cases}
 
 
-def withdrawal_vectors() -> Json:
-    """Signed withdrawals: accepted, and one for each check."""
+LATE = "2031-01-01T00:00:00Z"
+
+
+def owned_vectors(kind: str, own: Json, accepted: Json, malformed: Json) -> Json:
+    """What one owner signs of their own: accepted, and one for each check.
+
+    Args:
+        kind: Payload type.
+        own: Fields of a good document besides those that all have.
+        accepted: Name of a case → fields that it changes.
+        malformed: The same, refused for their form.
+    """
     cases: list[Json] = []
-    kind = "application/vnd.sealtrain.withdrawal+json"
     good = {
         "version": 1,
         "consortium_id": sha(canonical(TWO_OF_THREE)),
         "owner": A.name,
         "owner_id": A.owner_id,
-        "datasets": ["d1" * 16, "d2" * 16],
         "nonce": "ab" * 16,
         "signed_at": SIGNED,
+        **own,
     }
 
     def case(name: str, document: Json, outcome: str, *signers: Owner, **how: Json) -> None:
@@ -246,9 +255,8 @@ def withdrawal_vectors() -> Json:
         digest = {"digest": sha(canonical(written))} if outcome == "ok" else {}
         cases.append({"name": name, "envelope": text(written), "outcome": outcome, **digest})
 
-    case("two datasets", good, "ok")
-    case("one dataset", {**good, "datasets": ["d1" * 16]}, "ok")
-    case("dated years ahead", {**good, "signed_at": "2031-01-01T00:00:00Z"}, "ok")
+    for name, changes in {**accepted, "dated years ahead": {"signed_at": LATE}}.items():
+        case(name, {**good, **changes}, "ok")
     case("signed by an outsider", good, "approval-unknown", OUTSIDER)
     case("two signatures", good, "signature-invalid", A, B)
     case("signed by another owner", good, "dataset-mismatch", B)
@@ -258,18 +266,61 @@ def withdrawal_vectors() -> Json:
     case("of another consortium", {**good, "consortium_id": other}, "approval-unknown")
     loose = json.dumps(good, sort_keys=True).encode()
     case("payload not canonical", good, "statement-invalid", payload=loose)
-    for name, changes in (
-        ("no dataset", {"datasets": []}),
-        ("datasets out of order", {"datasets": good["datasets"][::-1]}),
-        ("a dataset twice", {"datasets": ["d1" * 16] * 2}),
-        ("an id too short", {"datasets": ["d1" * 15]}),
-        ("another version", {"version": 2}),
-        ("an unknown field", {"reason": "none"}),
-        ("a time that does not exist", {"signed_at": "2026-02-30T11:00:00Z"}),
-        ("a nonce too short", {"nonce": "00" * 15}),
-    ):
+    for name, changes in {
+        **malformed,
+        "another version": {"version": 2},
+        "an unknown field": {"reason": "none"},
+        "a time that does not exist": {"signed_at": "2026-02-30T11:00:00Z"},
+        "a nonce too short": {"nonce": "00" * 15},
+    }.items():
         case(name, {**good, **changes}, "statement-invalid")
     return {"consortium": TWO_OF_THREE, "cases": cases}
+
+
+def withdrawal_vectors() -> Json:
+    """Signed withdrawals."""
+    both = ["d1" * 16, "d2" * 16]
+    return owned_vectors(
+        "application/vnd.sealtrain.withdrawal+json",
+        {"datasets": both},
+        {"two datasets": {}, "one dataset": {"datasets": both[:1]}},
+        {
+            "no dataset": {"datasets": []},
+            "datasets out of order": {"datasets": both[::-1]},
+            "a dataset twice": {"datasets": both[:1] * 2},
+            "an id too short": {"datasets": ["d1" * 15]},
+        },
+    )
+
+
+def policy_vectors() -> Json:
+    """Signed policies of owners."""
+    rules = {
+        "version": 2,
+        "platform": "nitro",
+        "root": "aws",
+        "cpu": {"tee": "sgx"},
+        "gpu": "none",
+    }
+    return owned_vectors(
+        "application/vnd.sealtrain.owner-policy+json",
+        {"appraisal": None, "lease_seconds": 600, "previous": None},
+        {
+            "a lease": {},
+            "nothing": {"lease_seconds": None},
+            "one that continues another": {"previous": "0d" * 32},
+            "the shortest lease": {"lease_seconds": 60},
+            "the longest lease": {"lease_seconds": 604800},
+        },
+        {
+            "a lease too short": {"lease_seconds": 59},
+            "a lease too long": {"lease_seconds": 604801},
+            "a lease that is no integer": {"lease_seconds": "600"},
+            "rules of no TEE": {"appraisal": rules},
+            "rules that leave a field out": {"appraisal": {"version": 2}},
+            "a predecessor that is no digest": {"previous": "0d" * 31},
+        },
+    )
 
 
 def main(folder: Path) -> None:
@@ -280,6 +331,7 @@ def main(folder: Path) -> None:
         ("decisions", decision_vectors()),
         ("tallies", tally_vectors()),
         ("withdrawals", withdrawal_vectors()),
+        ("policies", policy_vectors()),
     ):
         path = folder / f"{name}.json"
         path.write_text(json.dumps(made, indent=1) + "\n")
