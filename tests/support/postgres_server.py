@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,22 +115,19 @@ class Server:
     def _orphans_gone(self) -> None:
         """Wait for the children of a killed server: they notice on their own."""
         deadline = time.monotonic() + _WAIT
-        while time.monotonic() < deadline:
-            alive = subprocess.run(
-                ["pgrep", "-f", f"^postgres: .*|{self.data}"], capture_output=True, check=False
-            ).stdout.split()
-            own = [pid for pid in alive if _works_in(int(pid), self.data)]
-            if not own:
-                return
+        while _working_in(self.data):
+            assert time.monotonic() < deadline, "children of the killed server are still there"
             time.sleep(0.05)
-        raise AssertionError("children of the killed server are still there")
 
 
-def _works_in(process: int, folder: Path) -> bool:
-    try:
-        return Path(f"/proc/{process}/cwd").resolve() == folder.resolve()
-    except OSError:
-        return False
+def _working_in(folder: Path) -> list[str]:
+    """Processes whose working folder it is: the server's and no others."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            if (process / "cwd").readlink() == folder:
+                found.append(process.name)
+    return found
 
 
 def _unprivileged() -> dict[str, object]:
