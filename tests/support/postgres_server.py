@@ -109,11 +109,11 @@ class Server:
         self.process.send_signal(number)
         self.process.wait(_WAIT)
         self.process = None
-        if number == signal.SIGKILL:
+        if number != signal.SIGINT:
             self._orphans_gone()
 
     def _orphans_gone(self) -> None:
-        """Wait for the children of a killed server: they notice on their own."""
+        """Wait for the children of a crashed server: they notice on their own."""
         deadline = time.monotonic() + _WAIT
         while _working_in(self.data):
             assert time.monotonic() < deadline, "children of the killed server are still there"
