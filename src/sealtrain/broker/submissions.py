@@ -23,7 +23,7 @@ from sealtrain.consortium.approvals import (
     tally_as_stated,
     verify_decision,
 )
-from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
+from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import not_overtaken
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.policies import SignedPolicy, continues, verify_policy
@@ -314,7 +314,8 @@ class Registry:
     def _succeeds(self, manifest: DatasetManifest, known: StoredDocument | None) -> None:
         if known is None:
             return
-        if manifest.previous != known[1]:
+        before = verify_dataset(Envelope.from_bytes(known[2]), self._parts.consortium)
+        if not replaces(manifest, before, known[1]):
             raise DatasetMismatch(
                 "the manifest does not continue the one that is registered",
                 check="previous manifest",

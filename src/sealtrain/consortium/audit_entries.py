@@ -16,7 +16,7 @@ from pydantic import Field
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
-from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, verify_dataset
+from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
@@ -167,7 +167,7 @@ class EntryRules:
         if self._owner_of.setdefault(manifest.dataset_id, manifest.owner) != manifest.owner:
             yield f"dataset {manifest.dataset_id} belonged to another owner"
         yield from self._taken_back([manifest.dataset_id], "is registered")
-        if before is not None and manifest.previous != before[0]:
+        if before is not None and not replaces(manifest, before[1], before[0]):
             yield f"it does not continue the manifest {before[0]} before it"
         self._datasets[key] = (envelope.digest, manifest)
         yield from _differences(body, dataset_entry(manifest, envelope))

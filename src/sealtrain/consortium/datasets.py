@@ -48,6 +48,7 @@ __all__ = [
     "load_dataset_manifest",
     "read_dataset_envelope",
     "reissue_dataset",
+    "replaces",
     "sign_dataset",
     "verify_dataset",
 ]
@@ -201,6 +202,21 @@ def verify_dataset(
             hint="each owner signs and registers only their own datasets",
         )
     return manifest
+
+
+def replaces(manifest: DatasetManifest, before: DatasetManifest, digest: str) -> bool:
+    """Whether a manifest may take the place of the one that a broker has registered.
+
+    It names that one; or it is of the same ciphertext and not older, so that a broker which missed
+    one in between, because it was away, takes the next.
+
+    Args:
+        manifest: The new one, verified.
+        before: The registered one, verified.
+        digest: Of the registered one's envelope.
+    """
+    not_older = from_rfc3339(manifest.sealed_at) >= from_rfc3339(before.sealed_at)
+    return manifest.previous == digest or (manifest.root == before.root and not_older)
 
 
 def dataset_entry(manifest: DatasetManifest, envelope: dsse.Envelope) -> dict[str, JsonValue]:

@@ -11,6 +11,8 @@ import pytest
 from manifest_world import RUN_ID, make_world
 from release_world import ROOT, ReleaseWorld, document_of, release_world
 
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.keyring import Keyring
@@ -19,12 +21,14 @@ from sealtrain.consortium.datasets import sign_dataset, verify_dataset
 from sealtrain.consortium.ledger import LedgerProof, verify_proof
 from sealtrain.errors import (
     ApprovalRevoked,
+    DatasetMismatch,
     LimitExceeded,
     ManifestMalformed,
     Refused,
     RunMismatch,
     SignatureInvalid,
 )
+from sealtrain.records import dsse
 from sealtrain.release.messages import Accepted
 from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
@@ -204,3 +208,31 @@ def test_a_dataset_may_be_sealed_for_two_recipes(world: ReleaseWorld) -> None:
     second = world.seal("hospital-a", locked=other, dataset_id=first.dataset_id, root=first.root)
     world.register(second)
     assert world.obtain(datasets=[first.asked]).keys[first.dataset_id] == first.key
+
+
+@pytest.mark.parametrize(
+    ("root", "sealed_at", "taken"),
+    [(None, 0, True), (None, 60, True), (None, -1, False), ("cd" * 32, 60, False)],
+    ids=["as old", "later", "older", "other ciphertext"],
+)
+def test_a_broker_that_missed_a_manifest_takes_the_next_of_the_same_ciphertext(
+    world: ReleaseWorld, root: str | None, sealed_at: int, taken: bool
+) -> None:
+    """It was away when the one in between was registered elsewhere."""
+    before = world.sealed["hospital-a"]
+    registered = verify_dataset(before.envelope, world.consortium)
+    at = from_rfc3339(registered.sealed_at) + sealed_at
+    later = {
+        **registered.to_dict(),
+        "root": root or registered.root,
+        "sealed_at": to_rfc3339(at),
+        "previous": "77" * 32,
+    }
+    signer = manifest_world.identity("hospital-a").signer
+    envelope = dsse.sign(canonical_json(later), before.envelope.payload_type, signer)
+    if taken:
+        world.broker.registry.register_dataset(document_of(envelope))
+        assert world.obtain(datasets=[before.asked]).keys
+    else:
+        with pytest.raises(DatasetMismatch):
+            world.broker.registry.register_dataset(document_of(envelope))

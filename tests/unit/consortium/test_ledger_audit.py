@@ -472,7 +472,7 @@ DISHONEST: dict[str, tuple[str, Callable[[History], dict[str, Any]], str]] = {
         lambda h: decision(h, C, consortium_id="12" * 32),
         "about another consortium",
     ),
-    "a dataset twice": ("dataset", lambda h: body_of(h, "dataset"), "does not continue"),
+    "a dataset twice": ("dataset", lambda h: body_of(h, "dataset"), "was recorded before"),
     "a dataset with another root": (
         "dataset",
         lambda h: body_of(h, "dataset") | {"root": "12" * 32},
