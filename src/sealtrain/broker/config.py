@@ -89,6 +89,8 @@ class BrokerConfig:
             of Intel's service); ``None`` where neither guests nor broker run on TDX.
         platform: What the broker itself runs on.
         gpu_collateral: URI of the collateral for guests' accelerators (``file:…``).
+        former_root_secrets: URIs of the root secrets before a rotation, newest first, for as long
+            as something is sealed to them.
         host: Address to listen on.
         port: TCP port; 0 lets the system choose.
         lease_seconds: How long released keys may be used, 60 s to 7 days.
@@ -113,6 +115,7 @@ class BrokerConfig:
     succeeds: Path | None = None
     gpu_collateral: str | None = None
     database: str | None = None
+    former_root_secrets: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8470
     lease_seconds: int = 3600

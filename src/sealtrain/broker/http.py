@@ -51,6 +51,7 @@ from sealtrain.release.messages import (
     LedgerCheckpoint,
     LedgerConsistency,
     LedgerPage,
+    LedgerRotations,
     OwnerPolicies,
     Ready,
     RegisteredDatasets,
@@ -194,6 +195,11 @@ def _add_ledger(app: FastAPI, broker: Serving) -> None:
     def consistency(first: _Index, second: _Index) -> Response:
         """Proof that the ledger only grew between two sizes."""
         return answer(LedgerConsistency(path=broker().ledger.consistency(first, second)))
+
+    @app.get("/v1/ledger/rotations", response_model=LedgerRotations)
+    def rotations() -> Response:
+        """Every change of the ledger's key."""
+        return answer(broker().rotations())
 
     @app.get("/v1/ledger/cosigned", response_model=CosignedPage)
     def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:

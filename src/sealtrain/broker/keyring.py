@@ -7,7 +7,8 @@ is here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 
 from sealtrain.base.canonical import canonical_json
@@ -39,14 +40,22 @@ _PAIRS = 256
 class Keyring:
     """Everything derived from one root secret, for one consortium."""
 
-    __slots__ = ("_recipe_key", "_root", "signer")
+    __slots__ = ("_former", "_recipe_key", "former", "signer")
 
-    def __init__(self, root: Secret) -> None:
-        self._root = root
+    def __init__(self, root: Secret, former: Sequence[Secret] = ()) -> None:
+        """Derive everything.
+
+        Args:
+            root: The root secret.
+            former: Root secrets it had before, newest first: what was sealed to them still opens.
+        """
         self.signer: Ed25519Signer = signing_key(root, "broker")
         """Signs receipts and ledger checkpoints."""
         # A pair takes longer to derive than to use, and each release uses the same few.
         self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
+        self._former = tuple(Keyring(one) for one in former)
+        self.former = tuple(one.signer for one in self._former)
+        """Signers of the former root secrets."""
 
     def public_keys(
         self, consortium: Consortium, *, app_id: str, compose_hash: str
@@ -109,21 +118,8 @@ class Keyring:
         binding = RecipeBinding(
             app_id=request.app_id, compose_hash=request.compose_hash, owner_id=manifest.owner_id
         )
-        private = self._recipe_key(
-            app_id=request.app_id,
-            compose_hash=request.compose_hash,
-            owner_id=manifest.owner_id,
-        )
         try:
-            stanza = Stanza.from_dict(asked.stanza.to_dict())
-            if stanza.kind == "share":
-                mine = ShareBinding.of(binding, broker_id(self.signer.public))
-                return unwrap_share(
-                    stanza, dataset_id=asked.dataset_id, binding=mine, private=private
-                )
-            return unwrap_for_recipe(
-                stanza, dataset_id=asked.dataset_id, binding=binding, private=private
-            )
+            return self._opened(Stanza.from_dict(asked.stanza.to_dict()), asked.dataset_id, binding)
         except (NoStanza, WrongKey) as error:
             error.owner = manifest.owner
             error.check = "stanza"
@@ -136,3 +132,21 @@ class Keyring:
                 owner=manifest.owner,
                 hint="give the guest the folder as its owner sealed it for this recipe",
             ) from error
+
+    def _opened(self, stanza: Stanza, dataset_id: str, binding: RecipeBinding) -> Secret:
+        """By the present root secret, or else by one before it."""
+        private = self._recipe_key(
+            app_id=binding.app_id, compose_hash=binding.compose_hash, owner_id=binding.owner_id
+        )
+        try:
+            if stanza.kind == "share":
+                mine = ShareBinding.of(binding, broker_id(self.signer.public))
+                return unwrap_share(stanza, dataset_id=dataset_id, binding=mine, private=private)
+            return unwrap_for_recipe(
+                stanza, dataset_id=dataset_id, binding=binding, private=private
+            )
+        except (NoStanza, WrongKey):
+            for one in self._former:
+                with suppress(NoStanza, WrongKey):
+                    return one._opened(stanza, dataset_id, binding)
+            raise

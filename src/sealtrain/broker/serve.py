@@ -139,7 +139,11 @@ def assembled(
         gpu_collateral=config.gpu_collateral,
     )
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    keyring = Keyring(root_secret(config.root_secret, create=True, random=random))
+    # Only a first root secret is made here: another one is the work of rotate-root.
+    keyring = Keyring(
+        root_secret(config.root_secret, create=not config.former_root_secrets, random=random),
+        [root_secret(uri) for uri in config.former_root_secrets],
+    )
     tables, log = places(config.state, config.database)
     store = Store(tables)
     try:
@@ -149,6 +153,7 @@ def assembled(
                 origin=ledger_origin(consortium.consortium_id),
                 signer=keyring.signer,
                 clock=clock,
+                former=keyring.former,
             ) as ledger,
             _chain_gate(config, consortium, clock) as chain,
         ):

@@ -39,6 +39,7 @@ from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.policies import verify_policy
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
+from sealtrain.consortium.rotation import rotation_entry
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
@@ -48,6 +49,8 @@ from sealtrain.release.messages import (
     Challenge,
     ChallengeRequest,
     EnvelopeDocument,
+    LedgerRotation,
+    LedgerRotations,
     ReleaseAnswer,
     ReleaseRequest,
     RenewalAnswer,
@@ -90,6 +93,13 @@ class Broker:
         self._limits = Limits(
             consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
         )
+        # No process changes its own key: what there is now is all there will be.
+        self._rotations = LedgerRotations(
+            rotations=tuple(
+                LedgerRotation(index=index, rotation=rotation_entry(one.envelope))
+                for index, one in parts.ledger.rotations()
+            )
+        )
         self._at_work = BoundedSemaphore(parts.limits.deciding)
         # Of bytes: what the database holds is verified again as soon as it is anything else.
         self._policy = lru_cache(maxsize=MAX_OWNERS)(
@@ -108,6 +118,10 @@ class Broker:
     def ledger(self) -> Ledger:
         """Its ledger, to read."""
         return self._parts.ledger
+
+    def rotations(self) -> LedgerRotations:
+        """Every change of the ledger's key."""
+        return self._rotations
 
     @property
     def caps(self) -> BrokerLimits:

@@ -6,11 +6,16 @@ the ledger means that the ledger's file was set back or replaced: the broker the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sealtrain.broker.cosignatures import CosignedNote
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.consortium.witness import MAX_COSIGNATURES, verify_witnessed
+from sealtrain.consortium.rotation import signed_by
+from sealtrain.consortium.witness import Witnessed, verify_witnessed
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.records.checkpoint import Checkpoint
+from sealtrain.records.identity import PublicIdentity
+from sealtrain.records.note import MAX_SIGNATURE_LINES, SignedNote
 from sealtrain.release.messages import CosignedCheckpoint, CosignedPage
 
 __all__ = ["MAX_COSIGNED_PAGE", "Witnessing"]
@@ -45,13 +50,7 @@ class Witnessing:
         """
         checkpoint = self._verify(asked.cosigned)
         ledger, consortium = self._parts.ledger, self._parts.consortium
-        witnessed = verify_witnessed(
-            asked.cosigned,
-            self._parts.keyring.signer.public,
-            origin=ledger.origin,
-            witnesses=consortium.owners,
-            quorum=1,
-        )
+        witnessed = self._witnessed(asked.cosigned, consortium.owners, quorum=1)
         with self._parts.store.transaction() as transaction:
             for owner, line in witnessed.lines.items():
                 transaction.cosignatures.add(
@@ -78,13 +77,7 @@ class Witnessing:
 
     def _verify(self, note: str) -> Checkpoint:
         ledger = self._parts.ledger
-        found = verify_witnessed(
-            note,
-            self._parts.keyring.signer.public,
-            origin=ledger.origin,
-            witnesses=(),
-            quorum=0,
-        ).checkpoint
+        found = self._witnessed(note, (), quorum=0).checkpoint
         got = ledger.root(found.size) if found.size <= ledger.size else f"{ledger.size} entries"
         if got != found.root:
             raise LedgerInconsistent(
@@ -96,7 +89,14 @@ class Witnessing:
             )
         return found
 
+    def _witnessed(self, note: str, owners: Iterable[PublicIdentity], *, quorum: int) -> Witnessed:
+        """Under the ledger's present key, or the one that signed it when the note was made."""
+        ledger = self._parts.ledger
+        key = signed_by(note, ledger.keys, origin=ledger.origin)
+        return verify_witnessed(note, key, origin=ledger.origin, witnesses=owners, quorum=quorum)
+
 
 def _note(kept: CosignedNote) -> str:
     note, lines = kept
-    return note + "".join(lines[:MAX_COSIGNATURES])
+    room = MAX_SIGNATURE_LINES - len(SignedNote.from_text(note).signatures)
+    return note + "".join(lines[:room])

@@ -32,6 +32,10 @@ def serve(
         Path | None,
         typer.Option(help="Succession by which this consortium took another one's place."),
     ] = None,
+    former_root_secret: Annotated[
+        list[str] | None,
+        typer.Option(help="Root secret before a rotation; repeat, newest first."),
+    ] = None,
     collateral: Annotated[
         str | None, typer.Option(help="Collateral of TDX, its own and guests': file:… or https://…")
     ] = None,
@@ -73,6 +77,7 @@ def serve(
         succeeds=succeeds,
         policy=policy,
         root_secret=root_secret,
+        former_root_secrets=tuple(former_root_secret or ()),
         state=state,
         database=database,
         guest=guest,

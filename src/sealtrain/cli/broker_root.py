@@ -1,4 +1,4 @@
-"""``broker root split`` and ``join``: a root secret on paper, for the day its file is lost."""
+"""``broker root split``, ``root join``, ``rotate-root``: keep, restore, replace a root secret."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli.broker_database import Database
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
@@ -22,6 +23,44 @@ root = typer.Typer(help="Keep a root secret in shares, and put it together again
 def register(app: typer.Typer) -> None:
     """Add these commands to the noun."""
     app.add_typer(root, name="root")
+    app.command("rotate-root")(rotate)
+
+
+def rotate(
+    consortium: Annotated[Path, typer.Option(help="The consortium file.")],
+    state: Annotated[Path, typer.Option(help="Folder of the broker's state.")],
+    root_secret: Annotated[str, typer.Option(help="The present root secret.")],
+    new_root_secret: Annotated[
+        str, typer.Option(help="The one to take its place; a file: is made if absent.")
+    ],
+    database: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Replace a broker's root secret: its ledger's key names the one that comes after it.
+
+    Then serve with the new one and the old as --former-root-secret. What was sealed to the old one
+    opens until its owners rewrap it; leases end with the old key, and runs go on with resume.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.broker.address import places
+    from sealtrain.broker.rotating import rotate_key
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.keys.uris import root_secret as fetched
+    from sealtrain.release.transcript import ledger_origin
+
+    old = fetched(root_secret)
+    _, log = places(state, database)
+    new = fetched(new_root_secret, create=True)
+    origin = ledger_origin(Consortium.load(consortium).consortium_id)
+    index = rotate_key(log, origin, old=old, new=new, now=system_clock())
+    shown = _shown(new)
+    say(f"restart: --root-secret {new_root_secret} --former-root-secret {root_secret}")
+    say("then owners run sealtrain log witness, and sealtrain rewrap for each of their datasets")
+    emit(
+        as_json,
+        {"index": index, **shown, "before": _shown(old)["signing_key"]},
+        [f"entry        {index}", f"signing key  {shown['signing_key']}"],
+    )
 
 
 @root.command()

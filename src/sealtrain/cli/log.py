@@ -245,7 +245,6 @@ def _audit_database(
 ) -> AuditReport:
     from sealtrain.broker.address import DATABASE, database_of, is_address
     from sealtrain.consortium.ledger_file import audit_stored, entries_in
-    from sealtrain.records.ed25519 import key_id
     from sealtrain.release.transcript import ledger_origin
 
     place = database_of(database) if is_address(database) else Path(database)
@@ -263,7 +262,7 @@ def _audit_database(
     auditor = _auditor(members, key, notes)
     if problem is not None:
         auditor.found("database", problem)
-    meta = {"origin": ledger_origin(members.consortium_id), "key_id": key_id(key)}
+    meta = {"origin": ledger_origin(members.consortium_id)}
     with progress_items("auditing", entries_in(place), shown=shown) as advance:
         audit_stored(place, auditor, meta, advance)
     return auditor.finish(references)

@@ -7,6 +7,7 @@ compares the tree over them with every checkpoint it was given, and leaves what 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +19,13 @@ from sealtrain.consortium.audit_entries import EntryRules
 from sealtrain.consortium.ledger import KIND, MAX_ENTRY_BYTES
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.rotation import KIND as ROTATION
+from sealtrain.consortium.rotation import Rotation, keys_with, read_rotation, signed_by
 from sealtrain.consortium.witness import verify_witnessed
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records import merkle
 from sealtrain.records.checkpoint import Checkpoint, verify_checkpoint
+from sealtrain.records.ed25519 import key_id
 
 __all__ = ["AuditReport", "Auditor", "Finding", "References"]
 
@@ -133,10 +137,14 @@ class Auditor:
         self._checkpoints: list[Checkpoint] = []
         self._cosignatures: set[tuple[int, str, str]] = set()
         self._witnessed: dict[str, int] = {}
-        for note in checkpoints:
-            self._read(note, consortium, public_key)
+        self._consortium = consortium
+        self._public_key = public_key
+        self._rotations: list[Rotation] = []
+        self._made_with: str | None = None
+        # Which keys the log had, its entries say: its checkpoints are verified after them.
+        self._notes = list(checkpoints)
         self._roots: dict[int, str] = {}
-        self._wanted = {one.size for one in self._checkpoints}
+        self._wanted = {size for note in self._notes if (size := _claimed_size(note)) is not None}
         self._see_root()
 
     @property
@@ -165,8 +173,18 @@ class Auditor:
         self._kinds[kind] += 1
         for problem in self._rules.problems(kind, at, body):
             self.found(kind, problem, index)
+        if kind == ROTATION:
+            self._rotate(body, index)
         if kind in _REFERRED:
             self._named[index] = (kind, body.get(_REFERRED[kind]))
+
+    def made_with(self, key: str | None) -> None:
+        """Take what the log says of the key that it was made with.
+
+        Args:
+            key: Its key id.
+        """
+        self._made_with = key or ""
 
     def lost(self, leaf: bytes | None) -> None:
         """Take the place of an entry that is missing.
@@ -184,6 +202,7 @@ class Auditor:
         Args:
             references: What the broker's database says of the ledger, where that is read too.
         """
+        self._read_all()
         self._compare_checkpoints()
         if references is not None:
             self._compare_references(references)
@@ -201,6 +220,31 @@ class Auditor:
                 sorted(self._findings, key=lambda one: last if one.index is None else one.index)
             ),
         )
+
+    def _rotate(self, body: dict[str, Any], index: int) -> None:
+        try:
+            found = read_rotation(body, origin=self._origin)
+        except SealtrainError as error:
+            self.found(ROTATION, error.message, index)
+            return
+        if self._rotations and self._rotations[-1].new != found.old:
+            self.found(ROTATION, "it is not by the key that the ledger was rotated to", index)
+            return
+        self._rotations.append(found)
+
+    def _read_all(self) -> None:
+        """Verify the checkpoints under the keys that rotations connect with the trusted one."""
+        known = keys_with(self._public_key, self._rotations)
+        order = [one for rotation in self._rotations for one in (rotation.old, rotation.new)]
+        keys = [one for one in dict.fromkeys(order) if one in known] or [self._public_key]
+        for note in self._notes:
+            try:
+                self._read(note, self._consortium, signed_by(note, keys, origin=self._origin))
+            except SealtrainError as error:
+                self.found("checkpoint", f"a checkpoint does not verify: {error.message}")
+        if self._made_with is not None and self._made_with not in {key_id(one) for one in keys}:
+            made = f"{self._made_with:.80}"
+            self.found("file", f"it says it was made with {made}, not {key_id(keys[0])}")
 
     def _read(self, note: str, consortium: Consortium, public_key: bytes) -> None:
         try:
@@ -269,6 +313,13 @@ class Auditor:
             self.found("database", "the broker's database has lost this decision", index)
 
 
+def _claimed_size(note: str) -> int | None:
+    """The size that a checkpoint names, whoever signed it."""
+    size = note.split("\n", 2)[1:2]
+    return int(size[0]) if size and _SIZE.fullmatch(size[0]) else None
+
+
+_SIZE = re.compile(r"0|[1-9][0-9]{0,15}")
 _DECISIONS = ("approval", "revocation")
 _KEPT = (*_DECISIONS, "withdrawal", POLICY)
 # The field of an entry that the broker's database knows too.

@@ -126,6 +126,7 @@ class EntryRules:
             "dataset": self._dataset,
             "withdrawal": self._withdrawal,
             POLICY: self._policy,
+            "rotation": self._rotation,
             "succession": self._succession,
             "release": self._granted,
             "renewal": self._granted,
@@ -171,6 +172,9 @@ class EntryRules:
             yield f"it does not continue the manifest {before[0]} before it"
         self._datasets[key] = (envelope.digest, manifest)
         yield from _differences(body, dataset_entry(manifest, envelope))
+
+    def _rotation(self, _kind: str, _at: int, _body: dict[str, Any]) -> Iterable[str]:
+        return ()  # of the ledger itself and no owner: the audit follows its keys
 
     def _withdrawal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         signed = verify_withdrawal(Envelope.from_dict(body.get("envelope")), self._consortium)

@@ -9,7 +9,7 @@ would hide, a checkpoint kept elsewhere reveals.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +18,16 @@ from typing import Self
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.consortium.ledger_store import LedgerStore
-from sealtrain.consortium.ledger_tree import Join, StoredTree
+from sealtrain.consortium.ledger_tree import Join, StoredTree, another_meta
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
-from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded
+from sealtrain.consortium.rotation import KIND as ROTATION
+from sealtrain.consortium.rotation import Rotation, lineage, read_rotation
+from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded, SignatureInvalid
 from sealtrain.records import merkle
 from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.records.ed25519 import Ed25519Signer, key_id
+from sealtrain.records.note import SignedNote
 
 __all__ = [
     "KIND",
@@ -39,6 +42,7 @@ __all__ = [
 MAX_ENTRY_BYTES = 256 << 10
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
+_ROTATED = b'"kind":"rotation"'
 KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """Spelling of an entry's kind."""
 
@@ -47,12 +51,21 @@ class Ledger:
     """One log in one place; any thread of any number of processes may append."""
 
     def __init__(
-        self, store: StoredTree, *, origin: str, signer: Ed25519Signer, clock: Clock
+        self,
+        store: StoredTree,
+        *,
+        origin: str,
+        signer: Ed25519Signer,
+        clock: Clock,
+        former: Sequence[Ed25519Signer] = (),
     ) -> None:
         self._store = store
         self._signer = signer
+        self._former = tuple(former)
         self._clock = clock
         self.origin = origin
+        self.keys: tuple[bytes, ...] = (signer.public,)
+        """Keys that signed it, oldest first."""
 
     @classmethod
     def open(
@@ -63,29 +76,34 @@ class Ledger:
         signer: Ed25519Signer,
         clock: Clock = system_clock,
         audit: bool = True,
+        former: Sequence[Ed25519Signer] = (),
     ) -> Self:
         """Open a ledger, or start one.
 
         Args:
             where: SQLite file, whose folder must exist; or a PostgreSQL database.
             origin: Name of the log, without spaces or plus signs; fixed for its life.
-            signer: Key that signs its checkpoints; fixed for its life.
+            signer: Key that signs its checkpoints: the one it was made with, or the one that
+                rotations in it lead to.
             clock: Time of new entries.
             audit: Recompute everything first.
+            former: Keys it had before, which sign its checkpoints too.
 
         Raises:
             LedgerInconsistent: Of another origin or key, or changed from outside.
+            SignatureInvalid: The key was rotated away, or rotations do not lead to it.
             Unreachable: The file or database cannot be opened.
             ConfigError: The database would not keep what it commits.
         """
-        store = _open(where, {"origin": origin, "key_id": signer.key_id})
-        ledger = cls(store, origin=origin, signer=signer, clock=clock)
-        if audit:
-            try:
+        store, made_with = _open_of_any_key(where, origin, signer.key_id)
+        try:
+            ledger = cls(store, origin=origin, signer=signer, clock=clock, former=former)
+            if audit:
                 ledger.audit()
-            except BaseException:
-                store.close()
-                raise
+            ledger._follow_rotations(made_with)
+        except BaseException:
+            store.close()
+            raise
         return ledger
 
     def close(self) -> None:
@@ -216,6 +234,35 @@ class Ledger:
         path = merkle.consistency_path(first, self._within(second), self._store.subtree)
         return tuple(one.hex() for one in path)
 
+    def rotations(self) -> list[tuple[int, Rotation]]:
+        """Every change of its key, with the index of the entry.
+
+        Raises:
+            Refused: An entry says so and does not hold.
+        """
+        found, start = [], 0
+        while page := self._store.read(start, MAX_PAGE):
+            for index, data in enumerate(page, start):
+                # Only a few are: the others are not parsed.
+                if _ROTATED in data and (entry := _entry(data))["kind"] == ROTATION:
+                    found.append((index, read_rotation(entry["body"], origin=self.origin)))
+            start += len(page)
+        return found
+
+    def _follow_rotations(self, made_with: str) -> None:
+        rotations = [one for _, one in self.rotations()]
+        if not rotations and made_with != self._signer.key_id:
+            raise another_meta(self.origin, "key_id", made_with, self._signer.key_id)
+        before = lineage(made_with, self._signer.key_id, rotations)
+        self.keys = (*before, self._signer.public)
+        if strange := [one.key_id for one in self._former if one.public not in before]:
+            raise SignatureInvalid(
+                "a former root secret is not one that this ledger's key followed",
+                check="ledger key",
+                got=", ".join(strange),
+                expected=", ".join(key_id(one) for one in before) or "none: it was never rotated",
+            )
+
     def audit(self, checkpoints: Iterable[str] = ()) -> Checkpoint:
         """Recompute the whole ledger from its entries.
 
@@ -247,7 +294,11 @@ class Ledger:
     def _sign(self, size: int) -> str:
         root = self._store.subtree(0, size).hex()
         head = Checkpoint(origin=self.origin, size=size, root=root)
-        return sign_checkpoint(head, self._signer)
+        signed = sign_checkpoint(head, self._signer)
+        for one in self._former:  # for whoever knows the key before only
+            (line,) = SignedNote.from_text(sign_checkpoint(head, one)).signatures
+            signed = SignedNote.from_text(signed).with_signature(line).to_text()
+        return signed
 
     def _within(self, size: int | None) -> int:
         present = self.size
@@ -261,6 +312,17 @@ class Ledger:
                 expected=f"0 to {present}",
             )
         return size
+
+
+def _open_of_any_key(where: Path | Postgres, origin: str, key: str) -> tuple[StoredTree, str]:
+    """A ledger, and the id of the key that it was made with."""
+    try:
+        return _open(where, {"origin": origin, "key_id": key}), key
+    except LedgerInconsistent as error:
+        if error.check != "ledger key_id" or error.got is None:
+            raise
+        made_with = error.got
+    return _open(where, {"origin": origin, "key_id": made_with}), made_with
 
 
 def _open(where: Path | Postgres, meta: dict[str, str]) -> StoredTree:

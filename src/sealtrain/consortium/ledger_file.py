@@ -126,7 +126,7 @@ def audit_stored(
     Args:
         where: The file, or the database.
         auditor: Takes entries and findings.
-        meta: What the ledger must say about itself: origin and key id.
+        meta: What the ledger must say about itself beside the key it was made with: its origin.
         progress: Told of entries as they are read.
 
     Raises:
@@ -152,6 +152,7 @@ def _form(db: Reading, auditor: Auditor, meta: dict[str, str]) -> None:
     for problem in db.form():
         auditor.found("file", problem[:_MAX_PRINTED])
     said = dict(db.rows("SELECT name, value FROM meta", ()))
+    auditor.made_with(said.pop("key_id", None))
     if said != meta:
         auditor.found("file", f"it says of itself {said!s:.300}, not {meta}")
 

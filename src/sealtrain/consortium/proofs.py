@@ -80,7 +80,13 @@ def verify_proof(proof: LedgerProof, public_key: bytes, *, origin: str) -> dict[
 
 
 def verify_extension(
-    older: str, newer: str, path: Sequence[str], public_key: bytes, *, origin: str
+    older: str,
+    newer: str,
+    path: Sequence[str],
+    public_key: bytes,
+    *,
+    origin: str,
+    rotated_from: bytes | None = None,
 ) -> Checkpoint:
     """Return the newer checkpoint when the log only grew since the older one.
 
@@ -91,12 +97,13 @@ def verify_extension(
             the older log was empty.
         public_key: The ledger's pinned Ed25519 key, 32 bytes.
         origin: The ledger's pinned origin.
+        rotated_from: The key that signed the older one, where the ledger has another key since.
 
     Raises:
         SignatureInvalid: A checkpoint is of another key or origin.
         LedgerInconsistent: The log was rewritten, truncated or forked.
     """
-    before = verify_checkpoint(older, public_key, origin=origin)
+    before = verify_checkpoint(older, rotated_from or public_key, origin=origin)
     after = verify_checkpoint(newer, public_key, origin=origin)
     hint = "keep both checkpoints: together they prove that the log was rewritten"
     if after.size < before.size:

@@ -177,7 +177,14 @@ class LedgerMemory:
         return verify_checkpoint(self._kept.checkpoint, key, origin=self._kept.origin)
 
     def advance(
-        self, newer: str, path: Sequence[str] | None, public_key: bytes, *, origin: str, now: int
+        self,
+        newer: str,
+        path: Sequence[str] | None,
+        public_key: bytes,
+        *,
+        origin: str,
+        now: int,
+        rotated_from: bytes | None = None,
     ) -> Checkpoint:
         """Remember a newer checkpoint, once it is shown to extend the one remembered.
 
@@ -188,6 +195,7 @@ class LedgerMemory:
             public_key: The log's key, 32 bytes.
             origin: The log's origin.
             now: Seconds since the epoch, for the evidence.
+            rotated_from: The key remembered, where the log is known to have another one since.
 
         Raises:
             SignatureInvalid: The checkpoint, or the one remembered, is not of this log and key.
@@ -198,10 +206,10 @@ class LedgerMemory:
         else:
             older = self._kept.checkpoint
             try:
-                after = _extended(older, newer, path, public_key, origin)
+                after = _extended(older, newer, path, public_key, origin, rotated_from)
             except LedgerInconsistent as error:
                 self._accuse(newer, path, public_key, origin, now, error)
-        if self._kept is None or newer != self._kept.checkpoint:
+        if self._kept is None or rotated_from or newer != self._kept.checkpoint:
             self._keep(after, newer, public_key)
         return after
 
@@ -329,14 +337,23 @@ def _read(path: Path) -> _MemoryFile | None:
 
 
 def _extended(
-    older: str, newer: str, path: Sequence[str] | None, public_key: bytes, origin: str
+    older: str,
+    newer: str,
+    path: Sequence[str] | None,
+    public_key: bytes,
+    origin: str,
+    rotated_from: bytes | None,
 ) -> Checkpoint:
     if path is not None:
-        return verify_extension(older, newer, path, public_key, origin=origin)
-    before = verify_checkpoint(older, public_key, origin=origin)
+        return verify_extension(
+            older, newer, path, public_key, origin=origin, rotated_from=rotated_from
+        )
+    before = verify_checkpoint(older, rotated_from or public_key, origin=origin)
     after = verify_checkpoint(newer, public_key, origin=origin)
     if after.size <= before.size:
-        return verify_extension(older, newer, [], public_key, origin=origin)
+        return verify_extension(
+            older, newer, [], public_key, origin=origin, rotated_from=rotated_from
+        )
     raise LedgerInconsistent(
         "the broker does not prove that its ledger extends the one seen before",
         check="ledger consistency",

@@ -32,6 +32,7 @@ from sealtrain.release.messages import (
     LedgerCheckpoint,
     LedgerConsistency,
     LedgerPage,
+    LedgerRotations,
     OwnerPolicies,
     Ready,
     RegisteredDatasets,
@@ -279,6 +280,11 @@ class BrokerClient:
         return self._transport.get(
             "/v1/ledger/consistency", LedgerConsistency, first=first, second=second
         ).path
+
+    def ledger_rotations(self) -> tuple[tuple[int, dict[str, JsonValue]], ...]:
+        """Changes of the ledger's key: index and body of each entry; ``release.rotated`` checks."""
+        found = self._transport.get("/v1/ledger/rotations", LedgerRotations)
+        return tuple((one.index, one.rotation) for one in found.rotations)
 
     def ledger_cosigned(self, start: int = 0, limit: int = 100) -> tuple[str, ...]:
         """Cosigned checkpoints of at least ``start`` entries, smallest first, at most 100.

@@ -47,6 +47,8 @@ __all__ = [
     "LedgerCheckpoint",
     "LedgerConsistency",
     "LedgerPage",
+    "LedgerRotation",
+    "LedgerRotations",
     "OwnerPolicies",
     "Ready",
     "RegisteredDatasets",
@@ -282,6 +284,19 @@ class LedgerPage(StrictModel):
 
     start: int = Field(ge=0)
     entries: tuple[dict[str, Any], ...]
+
+
+class LedgerRotation(StrictModel):
+    """A change of the ledger's key and the entry that holds it."""
+
+    index: int = Field(ge=0)
+    rotation: dict[str, Any]
+
+
+class LedgerRotations(StrictModel):
+    """Every change of the ledger's key, oldest first."""
+
+    rotations: tuple[LedgerRotation, ...] = Field(max_length=1024)
 
 
 class LedgerConsistency(StrictModel):

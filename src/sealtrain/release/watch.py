@@ -33,6 +33,7 @@ from sealtrain.records.note import SignedNote
 from sealtrain.release.api import BrokerClient
 from sealtrain.release.attested import fetch_keys
 from sealtrain.release.pin import BrokerPin
+from sealtrain.release.rotated import present_key
 from sealtrain.release.succeeded import follow
 from sealtrain.release.transcript import ledger_origin
 
@@ -91,8 +92,10 @@ def observe(
     before = kept.checkpoint
     if before is not None and before.origin != origin:
         return follow(client, kept, consortium, attest=attest, between=between)
-    key = kept.public_key or attest()
+    key = known = kept.public_key or attest()
     newer = client.ledger_checkpoint()
+    if before is not None:
+        key = present_key(client, known, newer, origin=origin)
     try:
         after = verify_checkpoint(newer, key, origin=origin)
     except SignatureInvalid as error:
@@ -114,7 +117,8 @@ def observe(
             raise
         except SealtrainError:
             path = None  # it showed a checkpoint that it cannot connect to the one before
-    return kept.advance(newer, path, key, origin=origin, now=now)
+    rotated_from = None if key == known else known
+    return kept.advance(newer, path, key, origin=origin, now=now, rotated_from=rotated_from)
 
 
 def cosign_newest(

@@ -71,7 +71,7 @@ class History:
             origin=self.origin,
             checkpoints=[*kept, *beside.checkpoints],
         )
-        audit_stored(state / "ledger.sqlite", auditor, self.meta)
+        audit_stored(state / "ledger.sqlite", auditor, {"origin": self.origin})
         assert beside.problem is None
         return auditor.finish(beside.references)
 

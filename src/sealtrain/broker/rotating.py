@@ -1,0 +1,50 @@
+"""Replace a broker's root secret; what depends on it is spec/ledger.md §10 and spec/keys.md §5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sealtrain.base.secret import Secret
+from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.postgres import Postgres
+from sealtrain.consortium.rotation import KIND, rotation_entry, sign_rotation
+from sealtrain.errors import ConfigError, UsageError
+from sealtrain.keys.derive import signing_key
+
+__all__ = ["rotate_key"]
+
+
+def rotate_key(where: Path | Postgres, origin: str, *, old: Secret, new: Secret, now: int) -> int:
+    """Write into the ledger that its key follows from another root secret.
+
+    A broker that runs meanwhile signs with the old key until it is started anew.
+
+    Args:
+        where: The ledger, which must be there.
+        origin: Its origin.
+        old: The root secret it is signed by now.
+        new: The one to take its place.
+        now: Seconds since the epoch.
+
+    Returns:
+        Index of the entry.
+
+    Raises:
+        UsageError: Both are the same.
+        ConfigError: There is no ledger.
+        SignatureInvalid: The ledger is not signed by the old one, or was rotated before.
+        LedgerInconsistent: It is of another consortium, or was changed from outside.
+        Unreachable: It cannot be written; it is as before.
+    """
+    before, after = signing_key(old, "broker"), signing_key(new, "broker")
+    if before.public == after.public:
+        raise UsageError("the new root secret is the old one", check="root secret")
+    if isinstance(where, Path) and not where.is_file():
+        raise ConfigError(
+            f"there is no ledger at {where}",
+            check="broker state",
+            hint="give the folder of --state; a broker that never ran has nothing to rotate",
+        )
+    with Ledger.open(where, origin=origin, signer=before, clock=lambda: now) as ledger:
+        envelope = sign_rotation(origin, old=before, new=after, now=now)
+        return ledger.append(KIND, rotation_entry(envelope))

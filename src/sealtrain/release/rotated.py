@@ -1,0 +1,66 @@
+"""The key of a ledger that a memory knows by an older one. See ``spec/ledger.md`` §10.
+
+``present_key`` believes another key only when
+
+1. rotations lead to it from the key remembered, each signed by the key before,
+2. the newest checkpoint is signed by it, and
+3. the ledger holds each of those rotations.
+"""
+
+from __future__ import annotations
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.consortium.ledger import verify_proof
+from sealtrain.consortium.rotation import KIND, Rotation, key_after, read_rotation
+from sealtrain.errors import AnswerInvalid
+from sealtrain.records.checkpoint import verify_checkpoint
+from sealtrain.records.note import SignedNote, note_key_id
+from sealtrain.release.api import BrokerClient
+
+__all__ = ["present_key"]
+
+
+def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str) -> bytes:
+    """The key that signs a ledger now.
+
+    Args:
+        client: Of the broker.
+        known: The key remembered, 32 bytes.
+        newest: The newest checkpoint, as received.
+        origin: The ledger's origin.
+
+    Returns:
+        ``known``, unless the ledger's key was rotated from it.
+
+    Raises:
+        SignatureInvalid: The checkpoint is no note, or not signed by the key that was rotated to.
+        ProofInvalid: The ledger does not hold a rotation.
+        Refused: A rotation does not hold.
+    """
+    own = note_key_id(origin, known)
+    lines = SignedNote.from_text(newest).signatures
+    if not any(one.name == origin and one.key_id != own for one in lines):
+        return known
+    shown = client.ledger_rotations()
+    followed: dict[int, Rotation] = {}
+    key = known
+    for index, body in shown:
+        rotation = read_rotation(body, origin=origin)
+        if rotation.old == key:
+            key = key_after(key, [rotation])
+            followed[index] = rotation
+    if key == known:
+        return known
+    verify_checkpoint(newest, key, origin=origin)
+    for index, rotation in followed.items():
+        entry = verify_proof(client.ledger_proof(index), key, origin=origin)
+        held = entry["body"]
+        envelope = held.get("envelope") if isinstance(held, dict) else None
+        if entry["kind"] != KIND or canonical_json(envelope) != rotation.envelope.to_bytes():
+            raise AnswerInvalid(
+                "the ledger's entry is not the rotation that was shown",
+                check="ledger entry",
+                got=str(entry["kind"])[:80],
+                expected=KIND,
+            )
+    return key
