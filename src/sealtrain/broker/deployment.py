@@ -16,6 +16,7 @@ def broker_deployment(
     image: str | None,
     key_provider_id: str,
     chain: bytes | None = None,
+    database: bool = False,
 ) -> bytes:
     """``app-compose.json`` of a broker, canonical JSON (RFC 8785).
 
@@ -27,6 +28,8 @@ def broker_deployment(
         image: Container image with a digest; ``None`` only for the simulator.
         key_provider_id: Pin of the KMS root in hex; empty when there is no KMS.
         chain: Bytes of the chain file of a contract it asks too; ``None`` for none.
+        database: It keeps its memory in a database outside; who administers that can withhold
+            what it remembers, so owners see it in what they pin. The address is a secret.
     """
     command = [
         "sealtrain broker serve --consortium /etc/sealtrain/consortium.json",
@@ -36,6 +39,8 @@ def broker_deployment(
     if chain is not None:
         command.append("--chain /etc/sealtrain/chain.yaml")
         pins["chain_sha256"] = sha256_hex(chain)
+    if database:
+        command.append("--database file:/etc/sealtrain/database")
     document: dict[str, object] = {
         "manifest_version": 2,
         "name": "sealtrain-broker",

@@ -110,6 +110,10 @@ def deployment(
     chain: Annotated[
         Path | None, typer.Option(help="Chain file that the broker will ask too.")
     ] = None,
+    with_database: Annotated[
+        bool,
+        typer.Option("--with-database", help="Its memory is in PostgreSQL, outside its guest."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the broker's own deployment document; its hash is what owners pin."""
@@ -124,6 +128,7 @@ def deployment(
         image=image,
         key_provider_id=key_provider_id,
         chain=None if chain is None else read_bounded(chain, 1 << 20),
+        database=with_database,
     )
     atomic_write(out, document)
     compose_hash = sha256_hex(document)
