@@ -38,7 +38,7 @@ def read(answer: Any) -> int | None:
     return account.values[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_changed_proof_never_proves_something_else(data: st.DataObject) -> None:
     answer = copy.deepcopy(HONEST["answer"])
@@ -59,7 +59,7 @@ def test_a_changed_proof_never_proves_something_else(data: st.DataObject) -> Non
     assert read(answer) in (None, VALUE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(JSON, st.sampled_from(["", "accountProof", "storageProof"]))
 def test_an_answer_of_any_shape_is_refused(odd: Any, where: str) -> None:
     answer = odd if not where else {**HONEST["answer"], where: odd}
