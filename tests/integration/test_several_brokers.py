@@ -114,7 +114,7 @@ def test_brokers_and_threshold_that_do_not_go_together_seal_nothing(
         *(() if threshold is None else ("--threshold", threshold)),
     )  # fmt: skip
     assert isinstance(done.exception, UsageError)
-    assert not (out / "dataset.json").exists()
+    assert not out.exists()
 
 
 def test_an_approval_reaches_every_broker(three: Three) -> None:
@@ -138,6 +138,11 @@ def test_a_trust_file_names_all_brokers(three: Three) -> None:
         "trust", "new", "--consortium", three.site.folder / "consortium.json", "--policy", policy,
         "--deployment", three.site.deployment, *three.brokers(), "--threshold", "2", "--out", out,
     )  # fmt: skip
+    bare = three.run(
+        "trust", "new", "--consortium", three.site.folder / "consortium.json", "--policy", policy,
+        "--deployment", three.site.deployment, *three.brokers(), "--out", out,
+    )  # fmt: skip
+    assert isinstance(bare.exception, UsageError)
     trust = load_trust(out)
     assert (len(trust.brokers.signing_keys), trust.brokers.threshold) == (3, 2)
 

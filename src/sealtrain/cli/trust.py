@@ -22,8 +22,9 @@ def new(
     policy: Annotated[Path, typer.Option(help="Appraisal policy for guests.")],
     brokers: BrokerFiles,
     threshold: Annotated[
-        int, typer.Option(min=1, help="So many of the brokers must have released each dataset.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="So many of several brokers must have released each dataset."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("trust.yaml"),
     as_json: Json = False,
 ) -> None:
@@ -38,8 +39,15 @@ def new(
     from sealtrain.base.files import atomic_write
     from sealtrain.cli.connection import attested_brokers, target_of
     from sealtrain.consortium.members import Consortium
+    from sealtrain.errors import UsageError
     from sealtrain.manifest.trust import parse_trust
 
+    if threshold is None and len(brokers) > 1:
+        raise UsageError(
+            "how many of the brokers must have released each dataset?",
+            check="--threshold",
+            expected="as many as the data was sealed for; 1 where each owner has an own broker",
+        )
     appraisal = load_policy(policy)
     target = target_of(deployment)
     attested = attested_brokers(brokers, deployment)
@@ -51,7 +59,7 @@ def new(
         "app_id": target.app_id,
         "brokers": {
             "signing_keys": [to_base64(one.signing_key) for one in attested],
-            "threshold": threshold,
+            "threshold": threshold or 1,
             "datasets": "all",
         },
         "appraisal": appraisal.to_dict(),

@@ -12,6 +12,7 @@ from sealtrain.manifest.predicate import Predicate, PrivateCounting, PrivateTrai
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
+from sealtrain.records.ed25519 import key_id
 
 __all__ = [
     "approvals",
@@ -236,12 +237,16 @@ def timeline(predicate: Predicate, facts: Facts) -> Html:
     """Start, releases, resumes and end in order of time."""
     run = predicate.run
     moments: list[tuple[str, str, str]] = [(run.started_at, "started", "guest's clock")]
-    for one in facts.receipts or ():
+    brokers = facts.brokers or ()
+    for one, broker in zip(facts.receipts or (), brokers, strict=True):
         what = "lease renewed" if one.kind == "renewal" else "keys released"
         what += " again for a resume" if one.resume else ""
         note = f"{len(one.datasets)} datasets; " if one.datasets else ""
         note += f"approved by {', '.join(one.approved_by)}; lease until {one.lease.not_after}"
-        moments.append((one.released_at, what, note + "; broker's clock"))
+        clock = "broker's clock"
+        if len(set(brokers)) > 1:
+            clock = f"clock of broker {key_id(broker).removeprefix('ed25519:')[:8]}"
+        moments.append((one.released_at, what, f"{note}; {clock}"))
     for resume in run.resumes:
         moments.append((resume.at, "continued", f"from step {resume.step:,}; guest's clock"))
     moments.append((run.finished_at, "finished", f"{run.steps:,} steps; guest's clock"))

@@ -99,6 +99,7 @@ class Facts:
     decisions: tuple[SignedDecision, ...] | None
     tally: Tally | None
     receipts: tuple[ReleaseReceipt, ...] | None
+    brokers: tuple[bytes, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,5 +297,5 @@ def _limits(case: Case | None, trust: Trust, artefacts_checked: bool) -> tuple[s
 
 
 def _facts(case: Case | None) -> Facts:
-    names = ("verified", "verdict", "lock", "datasets", "decisions", "tally", "receipts")
+    names = ("verified", "verdict", "lock", "datasets", "decisions", "tally", "receipts", "brokers")
     return Facts(**{name: getattr(case, name, None) for name in names})

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from sealtrain.errors import UsageError
-from sealtrain.keys.shares import split_key
+from sealtrain.keys.shares import check_threshold, split_key
 from sealtrain.records.identity import PublicIdentity
 from sealtrain.release.attested import AttestedBroker
 from sealtrain.sealing.datakey import DataKey, Randomness
@@ -26,7 +26,8 @@ def check_brokers(brokers: Sequence[AttestedBroker], threshold: int | None) -> N
     """Return if a key can be wrapped for these brokers so.
 
     Raises:
-        UsageError: No broker, one twice, no threshold for several or one for a single broker.
+        UsageError: No broker, one twice, no threshold for several or one for a single broker, or
+            not more than half of them are needed.
     """
     if len({one.broker_id for one in brokers}) != len(brokers) or not brokers:
         raise UsageError(
@@ -42,6 +43,8 @@ def check_brokers(brokers: Sequence[AttestedBroker], threshold: int | None) -> N
             got=threshold,
             expected="--threshold K for several brokers, and none for one",
         )
+    if threshold is not None:
+        check_threshold(threshold, len(brokers))
 
 
 def wrap_for_brokers(
@@ -64,7 +67,7 @@ def wrap_for_brokers(
         random: Source of the identifier that shares have in common.
 
     Raises:
-        UsageError: As ``check_brokers``, or not more than half of the brokers are needed.
+        UsageError: As ``check_brokers``.
         ApprovalUnknown: A broker does not serve this owner.
     """
     check_brokers(brokers, threshold)

@@ -98,6 +98,11 @@ class Case:
         """Receipts of trusted brokers, in order of time; ``None`` until check 11 passed."""
         return None if self.counted is None else tuple(one.receipt for one in self.counted)
 
+    @property
+    def brokers(self) -> tuple[bytes, ...] | None:
+        """Signing key of each of ``receipts``."""
+        return None if self.counted is None else tuple(one.broker for one in self.counted)
+
     def need_counted(self) -> tuple[Counted, ...]:
         """Receipts of trusted brokers, each with its broker, in order of time."""
         return _established(self.counted, "releases")
