@@ -266,8 +266,8 @@ class GuestRun:
     def checkpointed(self, ref: CheckpointRef) -> None:
         """Write the journal of a checkpoint, anchor it at the brokers and renew the lease.
 
-        Called once the checkpoint is complete, by the thread that sealed it, which does not wait
-        for the anchoring.
+        Called once the checkpoint is complete, by the thread that sealed it, which waits for the
+        anchoring only while the brokers answer.
 
         Raises:
             CheckpointRefused: The counter does not grow.

@@ -179,12 +179,27 @@ class LeaseKeeper:
             self.sealed(ref)
 
     def sealed(self, ref: CheckpointRef) -> None:
-        """Have a complete checkpoint anchored, without waiting for it."""
+        """Have a complete checkpoint anchored; wait for it while the brokers answer.
+
+        So the anchor is never more than one checkpoint behind, unless they do not answer.
+        """
         with self._changed:
             self._pending, self._newest = ref, ref.counter
-            if self._failure is None:
-                self._next_at = self._lease.moment()
-                self._wake()
+            if self._failure is not None:
+                return
+            self._next_at = self._lease.moment()
+            self._wake()
+            if self._thread is not None:
+                self._changed.wait_for(
+                    lambda: (
+                        self.anchored >= ref.counter
+                        or self._failure
+                        or self._refusal
+                        or self._bug
+                        or self._over
+                    ),
+                    max(0.0, self._lease.left() / 4),
+                )
 
     def settle(self) -> None:
         """Wait until the newest checkpoint is anchored.

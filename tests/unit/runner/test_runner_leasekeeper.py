@@ -273,6 +273,23 @@ def test_an_answer_in_time_lets_training_go_on(slow: Slow) -> None:
     assert slow.asked >= 2
 
 
+def test_whoever_sealed_waits_for_the_anchor_while_the_broker_answers(slow: Slow) -> None:
+    slow.open.set()
+    slow.keeper.sealed(ref(1))
+    assert slow.keeper.anchored == 1
+
+
+def test_whoever_sealed_does_not_wait_for_a_broker_that_is_away(slow: Slow) -> None:
+    def away(_: object) -> None:
+        raise GONE
+
+    slow.keeper._renew = away
+    for counter in (1, 2, 3):
+        slow.keeper.sealed(ref(counter))
+    assert slow.keeper.anchored == 0
+    assert slow.lease.left() > 0.3
+
+
 def test_a_bug_in_the_thread_ends_training(slow: Slow) -> None:
     def broken(_: object) -> None:
         raise ZeroDivisionError
