@@ -19,7 +19,8 @@ from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain.collab.travelling.orchestrator import Orchestrator, Parties
+from sealtrain.collab.travelling.orchestrator import Orchestrator
+from sealtrain.collab.travelling.parties import Parties
 from sealtrain.collab.travelling.ports import listening
 from sealtrain.collab.travelling.program import ProgramSettings
 from sealtrain.collab.travelling.schedule import HolderPlan, Plan

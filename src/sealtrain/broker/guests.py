@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sealtrain.attest.appraise import Verdict, appraise
@@ -18,7 +18,7 @@ from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.privacy import spendings
-from sealtrain.release.facts import Measured
+from sealtrain.release.facts import Limits, Measured
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.transcript import RELEASE_PURPOSE, RENEWAL_PURPOSE
 
@@ -108,15 +108,18 @@ def appraise_guest(
     )
 
 
-def hold_owners_policies(guest: Appraised, policies: Iterable[SignedPolicy]) -> int | None:
+def hold_owners_policies(
+    guest: Appraised, policies: Iterable[SignedPolicy], limits: Limits
+) -> Limits:
     """See that a guest meets what each owner asks whose data its recipe reads.
 
     Args:
         guest: As the broker's own policy found it.
         policies: In force.
+        limits: The broker's own.
 
     Returns:
-        The longest lease that these owners allow, ``None`` where none of them says.
+        The broker's bounds, with the shortest lease that these owners ask for.
 
     Raises:
         EvidenceRefused: The subclass of the first claim that fails, naming whose policy asks it.
@@ -138,7 +141,7 @@ def hold_owners_policies(guest: Appraised, policies: Iterable[SignedPolicy]) -> 
                 hint=error.hint,
             ) from error
     leases = [one.policy.lease_seconds for one in concerned if one.policy.lease_seconds is not None]
-    return min(leases, default=None)
+    return replace(limits, lease_seconds=min([limits.lease_seconds, *leases]))
 
 
 @lru_cache(maxsize=16)  # the same bytes hold the same lock, and few recipes run at a time

@@ -13,7 +13,6 @@ Contract of a release (spec/key-release.md §4):
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from threading import BoundedSemaphore
 from typing import Literal, TypeVar
@@ -357,10 +356,7 @@ class Broker:
         policies = [
             self._policy(envelope) for _, envelope in transaction.policies.in_force().values()
         ]
-        lease = hold_owners_policies(guest, policies)
-        if lease is None or lease >= self._limits.lease_seconds:
-            return self._limits
-        return replace(self._limits, lease_seconds=lease)
+        return hold_owners_policies(guest, policies, self._limits)
 
     def _registered(
         self, transaction: Transaction, request: ReleaseRequest

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
@@ -26,6 +25,7 @@ from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain.collab.travelling.capability import WriteCapability, Written
 from sealtrain.collab.travelling.control import AcceleratorLane
 from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Provision
+from sealtrain.collab.travelling.parties import Parties, Progress
 from sealtrain.collab.travelling.schedule import Plan, Rotation, Trip
 from sealtrain.errors import (
     CapabilityRefused,
@@ -43,57 +43,11 @@ from sealtrain.release.messages import ErrorFields, load_message
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from sealtrain.collab.channel.proofs import Acceptance, Proof
+    from sealtrain.collab.channel.proofs import Acceptance
 
-__all__ = ["Orchestrator", "Parties", "Progress"]
+__all__ = ["Orchestrator"]
 
-Address = tuple[str, int]
 _MAX_ANSWER_BYTES = 16 << 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parties:
-    """Whom an orchestrator talks to, and how both sides prove themselves.
-
-    Attributes:
-        proof: Makes the orchestrator's own proofs.
-        accelerator: Its control port.
-        writes: Its write port.
-        accept_accelerator: Verifies the accelerator's proofs.
-        accept_holder: Verifies each holder's, by name.
-        timeout: Seconds a holder may be silent.
-        patience: Seconds an operation of the accelerator may take.
-    """
-
-    proof: Proof
-    accelerator: Address
-    writes: Address
-    accept_accelerator: Acceptance
-    accept_holder: Mapping[str, Acceptance]
-    timeout: float
-    patience: float
-
-
-@dataclass(slots=True)
-class Progress:
-    """Seconds of a run by what was done, for benchmarks, and what came of it.
-
-    Attributes:
-        transfer: Of trips' steps that training waited for.
-        timers: Sums over trips: ``grab``, ``import_key``, ``open``, ``buffer_write``,
-            ``export_key``, ``scrub``, ``measure``.
-        training: Of training itself.
-        losses: Mean loss of each trained trip.
-    """
-
-    transfer: float = 0.0
-    training: float = 0.0
-    timers: dict[str, float] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
-
-    def add(self, name: str, seconds: float) -> None:
-        """Count seconds towards a timer."""
-        self.timers[name] = self.timers.get(name, 0.0) + seconds
 
 
 class _Answer(StrictModel):
