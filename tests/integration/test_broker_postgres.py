@@ -18,13 +18,16 @@ from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.secret import Secret
+from sealtrain.broker.rotating import rotate_key
 from sealtrain.broker.schema import HEAD
 from sealtrain.broker.store import Store
 from sealtrain.cli import app
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import receipt_digest
-from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.errors import SealtrainError, SignatureInvalid, Unreachable
+from sealtrain.keys.derive import signing_key
 from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.release.grant import Grant
 from sealtrain.release.messages import ChallengeRequest, load_message
@@ -48,6 +51,20 @@ def test_it_releases_renews_and_audits_as_with_files(world: ReleaseWorld) -> Non
     kinds = [entry["kind"] for entry in world.ledger.entries()]
     assert kinds[-2:] == ["release", "renewal"]
     assert head.size == len(kinds)
+
+
+def test_its_ledgers_key_follows_from_another_root_secret(
+    world: ReleaseWorld, postgres: Server
+) -> None:
+    where = Postgres.parse(postgres.url(DATABASE))
+    origin, new = world.ledger.origin, Secret(bytes([9]) * 32)
+    index = rotate_key(where, origin, old=Secret(ROOT), new=new, now=NOW)
+    assert index == world.ledger.size - 1
+    with Ledger.open(where, origin=origin, signer=signing_key(new, "broker")) as ledger:
+        assert ledger.keys[0] == world.keyring.signer.public
+        assert ledger.append("refusal", {}) == index + 1
+    with pytest.raises(SignatureInvalid):
+        Ledger.open(where, origin=origin, signer=world.keyring.signer)
 
 
 def test_a_role_that_owns_its_database_and_nothing_else_is_enough(postgres: Server) -> None:
