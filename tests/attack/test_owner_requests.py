@@ -14,7 +14,7 @@ import pytest
 from broker_world import config_of, served_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from manifest_world import identity
+from manifest_world import digest, identity
 from prometheus_client.parser import text_string_to_metric_families
 from release_world import DAY, NOW, ReleaseWorld, release_world
 
@@ -23,7 +23,7 @@ from sealtrain.broker.serve import listening
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
 from sealtrain.broker.tokens import TokenState, make_token
-from sealtrain.consortium.approvals import Decision, sign_decision
+from sealtrain.consortium.approvals import Decision, Target, sign_decision
 from sealtrain.errors import LimitExceeded, RequestStale, SignatureInvalid, UsageError
 from sealtrain.records.http_signature import sign_request, verify_request
 from sealtrain.release.client import BrokerClient
@@ -52,10 +52,10 @@ def approval(world: ReleaseWorld, owner: str = "hospital-c") -> bytes:
     return sign_decision(made, identity(owner).signer).to_bytes()
 
 
-def revocation(world: ReleaseWorld, owner: str) -> Any:
+def revocation(world: ReleaseWorld, owner: str, target: Target | None = None) -> Any:
     made = Decision.revoke(
         consortium_id=world.consortium.consortium_id,
-        target=world.target,
+        target=target or world.target,
         signed_at=world.clock(),
     )
     return sign_decision(made, identity(owner).signer)
@@ -213,13 +213,13 @@ def test_a_clock_that_is_set_back_revives_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [-400 * DAY, -400, 400, 400 * DAY])
-def test_an_owner_whose_clock_is_wrong_can_still_revoke(tmp_path: Path, error: int) -> None:
-    with served_world(tmp_path) as (world, url):
-        me = identity("hospital-b").signer
-        with BrokerClient(url, signer=me, clock=lambda: NOW + error) as client:
-            client.submit_decision(revocation(world, "hospital-b"))
-        tally = world.broker.registry.tally(world.target).tally
-    assert tally["revoked_by"] == ["hospital-b"]
+def test_an_owner_whose_clock_is_wrong_can_still_revoke(served: Served, error: int) -> None:
+    world, url = served
+    target = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash=digest(str(error)))
+    me = identity("hospital-b").signer
+    with BrokerClient(url, signer=me, clock=lambda: NOW + error) as client:
+        client.submit_decision(revocation(world, "hospital-b", target))
+    assert world.broker.registry.tally(target).tally["revoked_by"] == ["hospital-b"]
 
 
 def test_a_client_signs_again_once_and_no_more(
@@ -315,7 +315,7 @@ HEADERS = st.sampled_from(["signature", "signature-input", "content-digest"])
 TEXT = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=60)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(changes=st.dictionaries(HEADERS, TEXT, min_size=1), cut=st.integers(0, 200))
 def test_nonsense_in_the_signature_is_refused_and_breaks_nothing(
     changes: dict[str, str], cut: int
