@@ -18,6 +18,7 @@ from release_world import BROKER_COMPOSE, NOW, ROOT, ReleaseWorld, release_world
 from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock
+from sealtrain.consortium.postgres import Postgres
 from sealtrain.release.attested import AttestedBroker
 
 
@@ -54,12 +55,16 @@ class ProcessSite:
 
 
 @contextmanager
-def process_site(folder: Path) -> Iterator[ProcessSite]:
-    with release_world(folder) as world:
+def process_site(folder: Path, database: str | None = None) -> Iterator[ProcessSite]:
+    """``database`` is the address of an empty PostgreSQL database; without it files are used."""
+    kept = None if database is None else Postgres.parse(database)
+    with release_world(folder, database=kept) as world:
         attested = world.attest()
         [state] = folder.glob("state-*")
     (folder / "root").write_text(ROOT.hex() + "\n")
     (folder / "root").chmod(0o600)
+    (folder / "database").write_text(f"{database}\n")
+    (folder / "database").chmod(0o600)
     (folder / "consortium.json").write_bytes(world.consortium.to_bytes())
     (folder / "policy.yaml").write_text(json.dumps(world.policy.to_dict()))
     collateral = json.dumps(world.pki.collateral(NOW).to_dict())
@@ -82,6 +87,7 @@ def process_site(folder: Path) -> Iterator[ProcessSite]:
                 "guest": str(folder / "guest.sock"),
                 "collateral": f"file:{folder / 'collateral.json'}",
                 "platform": "simulator",
+                "database": None if database is None else f"file:{folder / 'database'}",
                 "port": port,
                 "now": NOW,
                 "limits": {"posts_per_minute": 1_000_000, "outstanding_challenges": 1_000_000},
