@@ -22,6 +22,7 @@ from sealtrain.errors import (
     ApprovalsMissing,
     BrokerUnreachable,
     CheckpointRefused,
+    ClaimContradicted,
     DatasetUnknown,
     LeaseStale,
     NoStanza,
@@ -462,3 +463,33 @@ def test_decisions_of_all_brokers_are_merged_once(world: QuorumWorld) -> None:
     listed = quorum.decisions(world.first.target, world.first.consortium)
     assert len(listed) == 6
     assert len({canonical_json(one) for one in listed}) == 6
+
+
+class _Closing:
+    """A broker's answer to a run's manifest."""
+
+    def __init__(self, world: QuorumWorld, *refusing: int) -> None:
+        self.taken: list[str] = []
+        for place, wire in enumerate(world.wires):
+            wire.submit_manifest = self._answer(wire.url, place in refusing)  # type: ignore[method-assign]
+
+    def _answer(self, url: str, refuses: bool) -> Any:
+        def submit(_manifest: bytes) -> int:
+            if refuses:
+                raise ClaimContradicted("no", check="manifest")
+            self.taken.append(url)
+            return 1
+
+        return submit
+
+
+def test_one_broker_that_refuses_a_manifest_does_not_spoil_the_run(world: QuorumWorld) -> None:
+    quorum = world.quorum()
+    grants = world.obtain(quorum)
+    one = _Closing(world, 0)
+    quorum.submit_manifest(b"{}", grants)
+    assert one.taken == [B, C]
+    assert world.told == [(A, "claim-contradicted")]
+    _Closing(world, 0, 1, 2)
+    with pytest.raises(ClaimContradicted):
+        quorum.submit_manifest(b"{}", grants)

@@ -89,11 +89,19 @@ def train(
 
 def resume(
     out: Annotated[Path, typer.Argument(help="Folder of the interrupted run.")],
+    brokers: Annotated[
+        list[Path] | None,
+        typer.Option("--broker", help="Ask these brokers instead of the run's; repeat for each."),
+    ] = None,
     metrics_port: MetricsPort = None,
     wait_for_lease: WaitForLease = None,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
+    from sealtrain.runner.settings import name_brokers
+
+    if brokers:
+        name_brokers(out, brokers)
     _show(_done(_resumption(out, metrics_port), out, metrics_port, wait_for_lease), as_json)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from sealtrain.base.platforms import Platform
 from sealtrain.errors import LockInvalid, UsageError
 from sealtrain.storage.address import is_url
 
-__all__ = ["RunSettings", "holds_run", "load_run", "place_of", "save_run"]
+__all__ = ["RunSettings", "holds_run", "load_run", "name_brokers", "place_of", "save_run"]
 
 FILE_NAME = "run.json"
 _MAX_BYTES = 1 << 20
@@ -79,7 +80,22 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "data": [one if isinstance(one, str) else str(one.resolve()) for one in settings.data],
         "base": str(settings.base.resolve()),
     }
-    atomic_write(settings.out / FILE_NAME, canonical_json(document))
+    atomic_write(settings.out / FILE_NAME, canonical_json(document), overwrite=True)
+
+
+def name_brokers(out: Path, brokers: Sequence[Path]) -> None:
+    """Have an interrupted run ask these brokers from now on.
+
+    Args:
+        out: The run's folder.
+        brokers: A broker file each, at least one.
+
+    Raises:
+        UsageError: The folder holds no run.
+        LockInvalid: Its ``run.json`` is malformed.
+    """
+    settings, run_id = load_run(out)
+    save_run(replace(settings, brokers=tuple(brokers)), run_id)
 
 
 def _lasting(guest: str) -> str:

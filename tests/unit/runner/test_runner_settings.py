@@ -1,0 +1,34 @@
+"""An interrupted run remembers its brokers, and may be told of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sealtrain.errors import UsageError
+from sealtrain.runner.settings import RunSettings, load_run, name_brokers, save_run
+
+
+def test_a_run_may_be_continued_with_other_brokers(tmp_path: Path) -> None:
+    settings = RunSettings(
+        lock=tmp_path / "recipe.lock.json",
+        platform="simulator",
+        guest="guest.sock",
+        collateral=None,
+        brokers=(tmp_path / "north.yaml", tmp_path / "south.yaml"),
+        data=(tmp_path / "sealed",),
+        base=tmp_path,
+        out=tmp_path,
+    )
+    save_run(settings, "5a" * 16)
+    assert load_run(tmp_path)[0].brokers == settings.brokers
+    name_brokers(tmp_path, [tmp_path / "west.yaml"])
+    changed, run_id = load_run(tmp_path)
+    assert (changed.brokers, run_id) == ((tmp_path / "west.yaml",), "5a" * 16)
+    assert changed.data == settings.data
+
+
+def test_a_folder_without_a_run_is_told_of_no_broker(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        name_brokers(tmp_path, [tmp_path / "west.yaml"])
