@@ -118,6 +118,7 @@ class _Story:
 
     def seal(self) -> None:
         self.stage.title("Each holder seals at home; two of three brokers open it, none alone")
+        (self.out / "sealed").mkdir()
         for source in sorted(self.out.glob("hospital-*/*.jsonl")):
             owner = source.parent.name
             if source.stem == "biopsies-test" and owner not in HOLDERS[:2]:

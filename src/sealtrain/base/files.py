@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
+from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 
 __all__ = [
     "TEMPORARY_SUFFIX",
@@ -32,7 +32,7 @@ def atomic_writer(
     """Open a binary file that takes its name only once complete and on disk.
 
     Args:
-        path: Final name. Its folder must exist.
+        path: Final name.
         mode: Permission bits of the new file.
         overwrite: Replace an existing file instead of refusing.
         over: A file in the same folder that nobody needs any longer: its space is written over,
@@ -40,8 +40,9 @@ def atomic_writer(
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
+        UsageError: The folder it shall lie in does not exist.
     """
-    _refuse_existing(path, overwrite)
+    _check_place(path, overwrite)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     if over is None:
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
@@ -76,8 +77,9 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
+        UsageError: The folder it shall lie in does not exist.
     """
-    _refuse_existing(path, overwrite)
+    _check_place(path, overwrite)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     temporary.mkdir(mode=0o755)
     try:
@@ -123,7 +125,11 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_existing(path: Path, overwrite: bool) -> None:
+def _check_place(path: Path, overwrite: bool) -> None:
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"there is no folder {path.parent}", hint="make it first, or choose another output"
+        )
     if path.exists() and not overwrite:
         raise AlreadyExists(
             f"{path} already exists", hint="choose another output or remove it first"

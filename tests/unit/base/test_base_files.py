@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.base.files import atomic_folder, atomic_write, atomic_writer, read_bounded
-from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded
+from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 
 
 class Interrupted(Exception):
@@ -142,3 +142,13 @@ def test_an_absent_file_and_a_folder_are_typed_refusals(tmp_path: Path) -> None:
         read_bounded(tmp_path / "absent", 5)
     with pytest.raises(DataInvalid, match="cannot read"):
         read_bounded(tmp_path, 5)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path: Path, overwrite: bool) -> None:
+    place = tmp_path / "missing" / "x"
+    with pytest.raises(UsageError, match="missing"):
+        atomic_write(place, b"x", overwrite=overwrite)
+    with pytest.raises(UsageError, match="missing"), atomic_folder(place, overwrite=overwrite):
+        pytest.fail("the block ran")
+    assert not place.parent.exists()
