@@ -117,6 +117,17 @@ def test_brokers_and_threshold_that_do_not_go_together_seal_nothing(
     assert not out.exists()
 
 
+def test_a_folder_that_is_not_there_is_no_place_to_seal_to(three: Three) -> None:
+    out = three.site.folder / "nowhere" / "check.sealed"
+    done = three.run(
+        "seal", three.site.folder / "biopsies.jsonl", "--name", "check",
+        *three.mine(OWNERS[0])[:2], "--out", out, "--deployment", three.site.deployment,
+        *three.brokers("north"),
+    )  # fmt: skip
+    assert isinstance(done.exception, UsageError)
+    assert not out.parent.exists()
+
+
 def test_an_approval_reaches_every_broker(three: Three) -> None:
     answer = three.decide("approve", OWNERS[0])
     assert list(answer["brokers"]) == list(three.urls.values())

@@ -87,6 +87,7 @@ def seal(
     from sealtrain.cli.brokers import own_state, register_dataset
     from sealtrain.cli.connection import attested_brokers
     from sealtrain.consortium.datasets import sign_dataset
+    from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
     from sealtrain.release.wrapping import check_brokers, wrap_for_brokers
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
@@ -102,6 +103,13 @@ def seal(
 
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
+    if not target.absolute().parent.is_dir():
+        raise UsageError(
+            "there is no folder to seal into",
+            check="--out",
+            got=str(target.parent),
+            hint="make it first, or name another --out",
+        )
     own_state(state, brokers)
     attested = attested_brokers(brokers, deployment)
     check_brokers(attested, threshold)
