@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from sealtrain.errors import DataInvalid
 
@@ -24,6 +25,7 @@ def to_rfc3339(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@lru_cache(maxsize=4096)  # the same approvals are counted for every release
 def from_rfc3339(text: str) -> int:
     """Inverse of ``to_rfc3339``; no other spelling is accepted.
 
