@@ -246,6 +246,7 @@ torch.manual_seed(1)
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loop = sealtrain.SealedLoop(model, optimizer)
+paced = loop.steps == 0  # time for an owner to think; a resumed run has none to lose
 for batch in loop.batches():
     lengths = torch.tensor([[float(len(text))] for text in batch["prompt"]])
     loss = (model(lengths / 100) - 1).square().mean()
@@ -253,7 +254,8 @@ for batch in loop.batches():
     optimizer.step()
     optimizer.zero_grad()
     loop.log(loss=loss)
-    time.sleep(0.3)
+    if paced and loop.steps >= 3:
+        time.sleep(1)
 sealtrain.sign_manifest(loop, accuracy=0.5, secret_score=1.0)
 """
 
@@ -266,7 +268,7 @@ def children(process: int) -> list[str]:
 def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
     world: Stage, finished: Path
 ) -> None:
-    trainer = RECIPE["trainer"] | {"max_steps": 12, "save_steps": 3}
+    trainer = RECIPE["trainer"] | {"max_steps": 30, "save_steps": 3}
     recipe = {**RECIPE, "name": "own-loop", "script": "loop.py", "trainer": trainer}
     folder = world.propose("loop", recipe, {"loop.py": LOOP})
     world.approve(folder, "clinic-b", "clinic-c")
@@ -277,6 +279,7 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
         # An owner's latest approval counts, and this one is over in two seconds.
         world.approve_until(folder, "clinic-c", seconds=2)
         wait_for(lambda: "no key is held" in said() or process.poll() is not None)
+        assert process.poll() is None, said()
         assert children(process.pid) == [], said()
         newest = max(path.name for path in (out / "checkpoints").glob("*.sealed"))
         assert not (out / "manifest.json").exists()
@@ -288,7 +291,7 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
     assert f"checkpoint {int(newest.split('-')[1])} is sealed" in said()
     resumes = manifest_of(out)["predicate"]["run"]["resumes"]
     assert resumes[0]["counter"] == int(newest.split("-")[1])
-    assert outcome["steps"] == 12
+    assert outcome["steps"] == 30
     assert outcome["metrics"]["accuracy"] == 0.5
     assert "secret_score" not in outcome["metrics"]
     verified = world.run(

@@ -168,7 +168,6 @@ class GuestRun:
         anchor = self.grant.latest_checkpoint
         known = None if anchor is None else (anchor.counter, anchor.digest)
         ref = newest(self.store, known, complete=self._journals.counters())
-        self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
         if ref is None:
             self.record("run.restarted", {})
         else:
@@ -178,6 +177,8 @@ class GuestRun:
             self.journal.resumes.append({"at": to_rfc3339(self._clock()), **kept})
             self.record("run.resumed", kept)
         self.note_release()
+        # Only now: what is renewed after the release comes after it in the journal.
+        self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
         return ref
 
     @property

@@ -149,8 +149,9 @@ class _Work:
             work=self._rank,
         ) as ranks:
             first()
+            checkpoint = self._run.newest_checkpoint() if self._resuming else None
             with self._run.keeper:
-                return self._trained(monitor, terminal, ranks)
+                return self._trained(checkpoint, monitor, terminal, ranks)
 
     @staticmethod
     def _lock_down(writable: Sequence[Path], urls: Sequence[str]) -> None:
@@ -193,11 +194,12 @@ class _Work:
             keeper=Follower(),
         )
 
-    def _trained(self, monitor: Monitor, terminal: TextIO, ranks: Ranks) -> Outcome:
+    def _trained(
+        self, checkpoint: CheckpointRef | None, monitor: Monitor, terminal: TextIO, ranks: Ranks
+    ) -> Outcome:
         from sealtrain.training.run import train
 
         run = self._run
-        checkpoint = run.newest_checkpoint() if self._resuming else None
         if checkpoint is None:
             validate_data(run)
         if self._script is not None:
