@@ -151,7 +151,7 @@ class _Story:
         error: dict[str, Any] = training.answer["error"]
         print(f"  the run ended [{error['code']}]: {error['message']}")
         kept = stage.run("checkpoints", self.out / "run")["checkpoints"]
-        print(f"  newest sealed checkpoint: step {kept[-1]['step']}")
+        print(f"  newest sealed checkpoint: step {max(one['step'] for one in kept)}")
         refused = stage.run("resume", self.out / "run", expect=3)["error"]
         print(f"  to resume is refused [{refused['code']}]: {refused['message']}")
         return error
@@ -239,7 +239,7 @@ class _Story:
         while training.running and time.monotonic() < deadline:
             for path in sorted((self.out / "run" / "checkpoints").glob("*"))[seen:]:
                 seen += 1
-                yield int("".join(filter(str.isdigit, path.name)) or 0)
+                yield int(path.name.split("-")[-1].partition(".")[0])
             time.sleep(0.2)
         raise SystemExit("training ended before it sealed a checkpoint")
 

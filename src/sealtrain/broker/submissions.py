@@ -341,7 +341,8 @@ class Registry:
             compose_hash=run.compose_hash,
             app_id=run.app_id,
             brokers=TrustedBrokers(
-                signing_keys=(to_base64(self._parts.keyring.signer.public),),
+                # All of its keys: the run may have begun before the ledger's key was rotated.
+                signing_keys=tuple(to_base64(key) for key in self._parts.ledger.keys),
                 threshold=1,
                 datasets="theirs",
             ),

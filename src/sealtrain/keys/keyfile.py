@@ -48,7 +48,8 @@ def write_secret_file(path: Path, data: bytes) -> None:
 
     Raises:
         AlreadyExists: A file (or a dangling link) has that name; it is left as it is.
-        KeyFileInvalid: The folder does not exist or cannot be written.
+        UsageError: The folder does not exist.
+        KeyFileInvalid: It cannot be written.
     """
     if path.is_symlink():
         raise AlreadyExists(f"{path} already exists", hint="choose another name")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.errors import AlreadyExists, KeyFileInvalid, WrongKey
+from sealtrain.errors import AlreadyExists, KeyFileInvalid, UsageError, WrongKey
 from sealtrain.keys.identity import Identity
 from sealtrain.records.ed25519 import verify_signature
 
@@ -72,7 +72,7 @@ def test_links_folders_pipes_and_absent_files_are_refused(tmp_path: Path) -> Non
             Identity.load(tmp_path / name)
     with pytest.raises(KeyFileInvalid, match="cannot read"):
         Identity.load(tmp_path / "none")
-    with pytest.raises(KeyFileInvalid, match="cannot write"):
+    with pytest.raises(UsageError, match="no folder"):
         Identity.generate("a").save(tmp_path / "no" / "a")
 
 
