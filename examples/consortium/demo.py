@@ -183,10 +183,11 @@ class _Story:
                 stage.run(
                     "log", "witness", "--identity", self.identity(owner),
                     "--broker", self.pin(name), "--consortium", self.consortium,
+                    "--state", self.memory(owner, name),
                 )  # fmt: skip
             audited = stage.run(
-                "log", "audit", "--broker", self.pin(name), "--trust", trust,
-                "--consortium", self.consortium, "--quorum", "4",
+                "log", "audit", "--broker", self.pin(name), "--consortium", self.consortium,
+                "--state", self.memory("hospital-f", name), "--quorum", "4",
             )  # fmt: skip
             print(f"  {name}: {audited['entries']} entries, findings: {len(audited['findings'])}")
         if interrupted["code"] not in json.dumps(self.entries("north")):
@@ -208,7 +209,8 @@ class _Story:
         ledger.close()
         audited = self.stage.run(
             "log", "audit", "--database", doctored / "ledger.sqlite",
-            "--trust", self.out / "trust.yaml", "--consortium", self.consortium, expect=3,
+            "--state", self.memory("hospital-f", "north"), "--consortium", self.consortium,
+            expect=3,
         )  # fmt: skip
         for finding in audited["findings"][:3]:
             print(f"  found: {finding['problem']}")
@@ -251,6 +253,10 @@ class _Story:
 
     def brokers(self, names: tuple[str, ...] = BROKERS) -> list[str | Path]:
         return [word for name in names for word in ("--broker", self.pin(name))]
+
+    def memory(self, owner: str, broker: str) -> Path:
+        """What an owner remembers of a broker's ledger."""
+        return self.out / owner / f"{broker}.ledger.json"
 
     def pin(self, broker: str) -> Path:
         return self.out / f"{broker}.yaml"

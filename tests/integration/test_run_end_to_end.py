@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from stage import CANARY, DEADLINE_SECONDS, MACHINE, RECIPE, Stage, stage, wait_for
 
 pytestmark = pytest.mark.slow
