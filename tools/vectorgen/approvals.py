@@ -63,8 +63,8 @@ def consortium_vectors() -> Json:
     case("r is zero", consortium([A, B], 2, 0), "consortium-invalid")
     case("r exceeds n", consortium([A, B], 2, 3), "consortium-invalid")
     for action in TWO_OF_THREE["thresholds"]:
-        for name, value in (("zero", 0), ("more than n", 4), ("left out", None)):
-            case(f"{action} is {name}", with_threshold(action, value), "consortium-invalid")
+        for name, number in (("zero", 0), ("more than n", 4), ("left out", None)):
+            case(f"{action} is {name}", with_threshold(action, number), "consortium-invalid")
     for name, value in (("a text", "2"), ("true", True), ("an object", {}), ("a fraction", 2.5)):
         case(f"k is {name}", with_threshold("approve", value), "consortium-invalid")
     case("an unknown threshold", with_threshold("seal", 2), "consortium-invalid")
