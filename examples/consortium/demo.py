@@ -189,7 +189,7 @@ class _Story:
                 "log", "audit", "--broker", self.pin(name), "--consortium", self.consortium,
                 "--state", self.memory("hospital-f", name), "--quorum", "4",
             )  # fmt: skip
-            print(f"  {name}: {audited['entries']} entries, findings: {len(audited['findings'])}")
+            print(f"  {name}: {audited['size']} entries, findings: {len(audited['findings'])}")
         if interrupted["code"] not in json.dumps(self.entries("north")):
             raise SystemExit("the ledger does not say why the run ended")
 
@@ -199,13 +199,16 @@ class _Story:
         doctored = self.out / "doctored"
         shutil.copytree(self.out / "north", doctored)
         with sqlite3.connect(doctored / "ledger.sqlite") as ledger:
-            triggers = ledger.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-            for (trigger,) in triggers.fetchall():
-                ledger.execute(f'DROP TRIGGER "{trigger}"')
+            wanted = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+            triggers = ledger.execute(wanted).fetchall()
+            for name, _sql in triggers:
+                ledger.execute(f'DROP TRIGGER "{name}"')
             ledger.execute(
-                "UPDATE entry SET data = replace(data, 'revocation', 'approval') "
-                'WHERE data LIKE \'%"kind":"revocation"%\''
+                "UPDATE entry SET data = CAST(replace(CAST(data AS TEXT), 'revoke', 'reword') "
+                'AS BLOB) WHERE CAST(data AS TEXT) LIKE \'%"kind":"revocation"%\''
             )
+            for _name, sql in triggers:
+                ledger.execute(sql)
         ledger.close()
         audited = self.stage.run(
             "log", "audit", "--database", doctored / "ledger.sqlite",
