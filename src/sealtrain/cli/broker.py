@@ -62,13 +62,17 @@ def serve(
         list[str] | None,
         typer.Option(help="URL under which owners reach it, if not where it listens; repeat."),
     ] = None,
+    posts_per_minute: Annotated[
+        int,
+        typer.Option(min=10, max=60000, help="Requests a minute that may write or cost a quote."),
+    ] = 600,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve Prometheus on this port of 127.0.0.1; 0 picks one.")
     ] = None,
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
 ) -> None:
     """Serve keys to guests that prove themselves, while enough owners approve."""
-    from sealtrain.broker.config import BrokerConfig
+    from sealtrain.broker.config import BrokerConfig, BrokerLimits
     from sealtrain.broker.logs import log_format_of
     from sealtrain.broker.serve import serve as serve_broker
 
@@ -92,6 +96,7 @@ def serve(
         chain=chain,
         proxies=tuple(proxy or ()),
         public_urls=tuple(public_url or ()),
+        limits=BrokerLimits(posts_per_minute=posts_per_minute),
         metrics_port=metrics_port,
         log_format=log_format_of(log_format),
     )
