@@ -41,6 +41,9 @@ from sealtrain.errors import (
 )
 
 
+pytestmark = pytest.mark.claim("C70")
+
+
 def through(data: bytes) -> bytes:
     return data
 

@@ -24,7 +24,7 @@ from sealtrain.errors import (
 from sealtrain.records import dsse
 from sealtrain.release.client import renew
 
-pytestmark = pytest.mark.claim("C68")
+pytestmark = pytest.mark.claim("C69")
 
 A, B, C = "hospital-a", "hospital-b", "hospital-c"
 UNMET = insecure_simulator_policy(simulated_pki("another vendor").root_der)

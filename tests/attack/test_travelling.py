@@ -47,6 +47,8 @@ from sealtrain.records import dsse
 from sealtrain.records.runlog import RunLog
 from sealtrain.sealing.datakey import DataKey
 
+pytestmark = pytest.mark.claim("C71", "C72")
+
 CHUNK = os.urandom(100)
 
 
