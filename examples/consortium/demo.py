@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "three_hospitals")]
 
 from records import write_records  # noqa: E402 - lies beside the other story
 
-from stage import Meanwhile, Server, Stage, emptied  # noqa: E402 - lies beside the stories
+from staging import Meanwhile, Server, Stage, emptied  # noqa: E402 - lies beside the stories
 
 HOLDERS = ("hospital-a", "hospital-b", "hospital-c", "hospital-d")
 HOSPITALS = (*HOLDERS, "hospital-e", "hospital-f")

@@ -20,7 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from stage import Stage, emptied  # noqa: E402 - it lies beside the stories
+from staging import Stage, emptied  # noqa: E402 - it lies beside the stories
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 

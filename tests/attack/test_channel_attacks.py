@@ -40,7 +40,6 @@ from sealtrain.errors import (
     SignatureInvalid,
 )
 
-
 pytestmark = pytest.mark.claim("C70")
 
 

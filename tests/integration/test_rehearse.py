@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-
 from stage import RECIPE, records
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")

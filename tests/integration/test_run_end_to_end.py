@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-
 from stage import CANARY, DEADLINE_SECONDS, MACHINE, RECIPE, Stage, stage, wait_for
 
 pytestmark = pytest.mark.slow
