@@ -9,11 +9,25 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import os
+from collections.abc import Callable
+from typing import Literal, Self, TypeVar
 
-from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_canonical
+from pydantic import model_validator
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.models import (
+    Hex32,
+    Hex64,
+    OwnerName,
+    StrictModel,
+    Timestamp,
+    load_canonical,
+    load_model,
+)
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import ApprovalUnknown, DatasetMismatch, StatementInvalid
+from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, StatementInvalid
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 
@@ -21,11 +35,55 @@ __all__ = ["OwnedDocument", "verify_owned"]
 
 
 class OwnedDocument(StrictModel):
-    """The fields that name whose it is."""
+    """The fields that say whose it is and when it was signed."""
 
+    version: Literal[1]
     consortium_id: Hex64
     owner: OwnerName
     owner_id: Hex64
+    nonce: Hex32
+    signed_at: Timestamp
+
+    @model_validator(mode="after")
+    def _real_time(self) -> Self:
+        try:
+            from_rfc3339(self.signed_at)
+        except DataInvalid as error:
+            raise ValueError("signed_at names no real time") from error
+        return self
+
+    @classmethod
+    def write(
+        cls,
+        own: dict[str, JsonValue],
+        *,
+        consortium_id: str,
+        owner: PublicIdentity,
+        signed_at: int,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> Self:
+        """Write a document.
+
+        Args:
+            own: The fields that this kind has besides.
+            consortium_id: The owner's consortium.
+            owner: Who signs it.
+            signed_at: Now, seconds since the epoch.
+            random: Source of the nonce.
+
+        Raises:
+            StatementInvalid: The document would break its format.
+        """
+        document: dict[str, JsonValue] = {
+            "version": 1,
+            "consortium_id": consortium_id,
+            "owner": owner.name,
+            "owner_id": owner.owner_id,
+            "nonce": random(16).hex(),
+            "signed_at": to_rfc3339(signed_at),
+            **own,
+        }
+        return load_model(cls, document, StatementInvalid, cls.__name__)
 
 
 Owned = TypeVar("Owned", bound=OwnedDocument)

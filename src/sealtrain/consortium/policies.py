@@ -7,20 +7,17 @@ so an old one cannot be handed in again.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import JsonValue, canonical_json
-from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.base.models import Hex32, Hex64, Timestamp, load_model
+from sealtrain.base.models import Hex64
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import OwnedDocument, verify_owned
-from sealtrain.errors import DataInvalid, StatementInvalid
+from sealtrain.errors import StatementInvalid
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 
@@ -42,23 +39,12 @@ _MAX_BYTES = 512 << 10
 class OwnerPolicy(OwnedDocument):
     """The signed document. Both null: the owner asks for nothing of their own any more."""
 
-    version: Literal[1]
     appraisal: AppraisalPolicy | None
     """What guests must show."""
     lease_seconds: Annotated[int, Field(ge=60, le=7 * 24 * 3600)] | None
     """Longest lease."""
     previous: Hex64 | None
     """Digest of the envelope this one continues; ``None`` for an owner's first."""
-    nonce: Hex32
-    signed_at: Timestamp
-
-    @model_validator(mode="after")
-    def _real_time(self) -> Self:
-        try:
-            from_rfc3339(self.signed_at)
-        except DataInvalid as error:
-            raise ValueError("signed_at names no real time") from error
-        return self
 
     @classmethod
     def of(
@@ -70,7 +56,6 @@ class OwnerPolicy(OwnedDocument):
         lease_seconds: int | None,
         previous: str | None,
         signed_at: int,
-        random: Callable[[int], bytes] = os.urandom,
     ) -> Self:
         """Write a policy.
 
@@ -81,23 +66,16 @@ class OwnerPolicy(OwnedDocument):
             lease_seconds: Longest lease, 60 to 604800; ``None`` for the broker's.
             previous: Digest of the one in force, ``None`` where there is none.
             signed_at: Now, seconds since the epoch.
-            random: Source of the nonce.
 
         Raises:
             StatementInvalid: The document would break its format.
         """
-        document: dict[str, JsonValue] = {
-            "version": 1,
-            "consortium_id": consortium_id,
-            "owner": owner.name,
-            "owner_id": owner.owner_id,
+        own: dict[str, JsonValue] = {
             "appraisal": None if appraisal is None else appraisal.to_dict(),
             "lease_seconds": lease_seconds,
             "previous": previous,
-            "nonce": random(16).hex(),
-            "signed_at": to_rfc3339(signed_at),
         }
-        return load_model(cls, document, StatementInvalid, "policy")
+        return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

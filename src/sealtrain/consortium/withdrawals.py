@@ -6,19 +6,16 @@ checks it. It is never refused for its date: a wrong clock must not keep an owne
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue, canonical_json
-from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.base.models import Hex32, Timestamp, load_model
+from sealtrain.base.models import Hex32
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import OwnedDocument, verify_owned
-from sealtrain.errors import DataInvalid, StatementInvalid
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 
@@ -39,31 +36,18 @@ _MAX_BYTES = 128 << 10
 class Withdrawal(OwnedDocument):
     """The signed document."""
 
-    version: Literal[1]
     datasets: tuple[Hex32, ...] = Field(min_length=1, max_length=MAX_WITHDRAWN)
     """Ids of the datasets, in order, none twice."""
-    nonce: Hex32
-    signed_at: Timestamp
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if list(self.datasets) != sorted(set(self.datasets)):
             raise ValueError("datasets must stand in the order of their ids, none twice")
-        try:
-            from_rfc3339(self.signed_at)
-        except DataInvalid as error:
-            raise ValueError("signed_at names no real time") from error
         return self
 
     @classmethod
     def of(
-        cls,
-        datasets: Iterable[str],
-        *,
-        consortium_id: str,
-        owner: PublicIdentity,
-        signed_at: int,
-        random: Callable[[int], bytes] = os.urandom,
+        cls, datasets: Iterable[str], *, consortium_id: str, owner: PublicIdentity, signed_at: int
     ) -> Self:
         """Write a withdrawal.
 
@@ -72,21 +56,12 @@ class Withdrawal(OwnedDocument):
             consortium_id: The owner's consortium.
             owner: Whose datasets they are.
             signed_at: Now, seconds since the epoch.
-            random: Source of the nonce.
 
         Raises:
             StatementInvalid: The document would break its format.
         """
-        document: dict[str, JsonValue] = {
-            "version": 1,
-            "consortium_id": consortium_id,
-            "owner": owner.name,
-            "owner_id": owner.owner_id,
-            "datasets": sorted(set(datasets)),
-            "nonce": random(16).hex(),
-            "signed_at": to_rfc3339(signed_at),
-        }
-        return load_model(cls, document, StatementInvalid, "withdrawal")
+        own: dict[str, JsonValue] = {"datasets": sorted(set(datasets))}
+        return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
