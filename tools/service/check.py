@@ -70,6 +70,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
 
     from sealtrain.broker.tokens import TokenState, make_token, scope_of
     from sealtrain.consortium.approvals import Decision, sign_decision
+    from sealtrain.consortium.policies import OwnerPolicy, sign_policy
     from sealtrain.consortium.witness import cosign_checkpoint
     from sealtrain.records.note import SignedNote
 
@@ -88,6 +89,14 @@ def _given(world: Any, url: str) -> dict[str, Any]:
         signed_at=now,
         not_after=now + 3600,
     )
+    policy = OwnerPolicy.of(
+        consortium_id=world.consortium.consortium_id,
+        owner=identity(owner).public,
+        appraisal=world.policy,
+        lease_seconds=600,
+        previous=None,
+        signed_at=now,
+    )
     note = world.ledger.checkpoint()
     line = cosign_checkpoint(note, owner, identity(owner).signer, at=now)
     challenge = {"version": 1, "consortium_id": world.consortium.consortium_id}
@@ -104,6 +113,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
             "/v1/releases": [world.wire.requests[-1].to_dict()],
             "/v1/approvals": [sign_decision(approval, identity(owner).signer).to_dict()],
             "/v1/datasets": [world.sealed[owner].envelope.to_dict()],
+            "/v1/policies": [sign_policy(policy, identity(owner).signer).to_dict()],
             "/v1/ledger/cosignatures": [
                 {
                     "version": 1,
