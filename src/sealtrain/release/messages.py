@@ -23,7 +23,7 @@ from sealtrain.base.models import (
     load_model,
 )
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.note import MAX_NOTE_BYTES
 
@@ -65,6 +65,7 @@ __all__ = [
 MAX_REQUEST_BYTES = 2 << 20
 MAX_MANIFEST_BYTES = 8 << 20
 MAX_DATASETS = 256
+_MAX_WORDS = 2000
 _HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
 _SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 _PART = Annotated[Base64, StringConstraints(min_length=44, max_length=4096)]
@@ -344,6 +345,18 @@ class ErrorFields(StrictModel):
     expected: str | None = None
     hint: str | None = None
 
+    def error(self) -> SealtrainError:
+        """The error as the peer raised it, its words safe for a terminal."""
+        cls: type[SealtrainError] = error_by_code(self.code)
+        return cls(
+            _printable(self.message) or cls.code,
+            check=_printable(self.check),
+            owner=_printable(self.owner),
+            got=_printable(self.got),
+            expected=_printable(self.expected),
+            hint=_printable(self.hint),
+        )
+
 
 class ErrorBody(StrictModel):
     """Body of every answer that is not 200 (§8)."""
@@ -375,3 +388,10 @@ def load_message(
         SealtrainError: An ``error`` naming the first wrong field, never its value.
     """
     return load_model(cls, parse_json(body, max_bytes=max_bytes), error, cls.__name__)
+
+
+def _printable(text: str | None) -> str | None:
+    """A peer's words, bounded and without control characters."""
+    if text is None:
+        return None
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_WORDS])

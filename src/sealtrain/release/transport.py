@@ -25,9 +25,7 @@ from sealtrain.errors import (
     BrokerUnreachable,
     DataInvalid,
     RequestStale,
-    SealtrainError,
     UsageError,
-    error_by_code,
 )
 from sealtrain.release.messages import ErrorBody, load_message
 
@@ -35,7 +33,6 @@ __all__ = ["MAX_ANSWER_BYTES", "Sign", "Transport"]
 
 MAX_ANSWER_BYTES = 32 << 20
 _MAX_ERROR_BYTES = 64 << 10
-_MAX_WORDS = 2000
 _CONNECT_TRIES = 3
 _HINT = "check the URL and that the broker runs: sealtrain broker serve"
 
@@ -198,15 +195,7 @@ class Transport:
                 got=f"HTTP {status} {told.code[:64]}",
                 hint="its log says why; try again when it is repaired",
             )
-        cls: type[SealtrainError] = error_by_code(told.code)
-        raise cls(
-            _printable(told.message) or cls.code,
-            check=_printable(told.check),
-            owner=_printable(told.owner),
-            got=_printable(told.got),
-            expected=_printable(told.expected),
-            hint=_printable(told.hint),
-        )
+        raise told.error()
 
     def _unreachable(self, reason: str) -> BrokerUnreachable:
         return BrokerUnreachable(
@@ -230,10 +219,3 @@ def _date(response: httpx.Response) -> int | None:
         return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
     except ValueError:
         return None
-
-
-def _printable(text: str | None) -> str | None:
-    """A peer's words, safe for a terminal: bounded and without control characters."""
-    if text is None:
-        return None
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_WORDS])

@@ -16,7 +16,7 @@ from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain.collab.travelling.capability import WriteCapability, Written
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES, ProgramSettings
-from sealtrain.errors import ChannelBroken, TripBroken, error_by_code
+from sealtrain.errors import ChannelBroken, TripBroken
 from sealtrain.release.messages import ErrorFields, load_message
 
 __all__ = ["AcceleratorLane", "zeros_proof"]
@@ -113,14 +113,7 @@ class AcceleratorLane:
             raise ChannelBroken("the accelerator ended the conversation", check="channel")
         answer = load_message(_Answer, message, error=ChannelBroken)
         if answer.error is not None:
-            told = answer.error
-            raise error_by_code(told.code)(
-                told.message,
-                check=told.check,
-                got=told.got,
-                expected=told.expected,
-                hint=told.hint,
-            )
+            raise answer.error.error()
         data = b""
         if answer.payload:
             data = self._channel.receive(max_bytes=MAX_STATE_BYTES) or b""

@@ -35,7 +35,6 @@ from sealtrain.errors import (
     SealtrainError,
     TripBroken,
     Unreachable,
-    error_by_code,
 )
 from sealtrain.records.runlog import RunLog
 from sealtrain.release.messages import ErrorFields, load_message
@@ -259,7 +258,7 @@ class Orchestrator:
             raise
         answer = load_message(_Answer, message, error=ChannelBroken)
         if answer.error is not None:
-            raise error_by_code(answer.error.code)(answer.error.message, check=answer.error.check)
+            raise answer.error.error()
         for name, seconds in answer.ok.get("timers", {}).items():
             if isinstance(seconds, int | float):
                 self.progress.add(str(name), float(seconds))
