@@ -13,7 +13,8 @@ from release_world import ReleaseWorld, document_of, release_world
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.consortium.policies import OwnerPolicy, sign_policy
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.errors import (
     ApprovalUnknown,
     DatasetMismatch,
@@ -47,7 +48,7 @@ def policy(world: ReleaseWorld, owner: str = A, **changed: Any) -> dsse.Envelope
         "previous": None,
         "signed_at": world.clock(),
     }
-    return sign_policy(OwnerPolicy.of(**arguments | changed), signer)
+    return sign_owned(OwnerPolicy.of(**arguments | changed), signer)
 
 
 def put(world: ReleaseWorld, envelope: dsse.Envelope) -> str:

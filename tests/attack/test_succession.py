@@ -16,6 +16,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.succession import begin_ledger
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.succession import (
     SuccessionFile,
     changes_between,
@@ -23,7 +24,7 @@ from sealtrain.consortium.succession import (
     verify_succession,
     with_signature,
 )
-from sealtrain.consortium.withdrawals import Withdrawal, sign_withdrawal
+from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import (
     ApprovalsMissing,
     ConfigError,
@@ -228,7 +229,7 @@ def test_a_broker_whose_consortium_was_succeeded_lets_nothing_run(world: Release
         owner=identity(B).public,
         signed_at=NOW,
     )
-    world.broker.registry.withdraw(document_of(sign_withdrawal(gone, identity(B).signer)))
+    world.broker.registry.withdraw(document_of(sign_owned(gone, identity(B).signer)))
     assert audited(world).holds
 
 

@@ -12,8 +12,9 @@ from audited_world import audited, renewed
 from manifest_world import OWNERS, identity
 from release_world import ReleaseWorld, document_of, release_world
 
+from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.uses import Uses
-from sealtrain.consortium.withdrawals import PAYLOAD_TYPE, Withdrawal, sign_withdrawal
+from sealtrain.consortium.withdrawals import PAYLOAD_TYPE, Withdrawal
 from sealtrain.errors import (
     ApprovalUnknown,
     DatasetMismatch,
@@ -44,7 +45,7 @@ def statement(world: ReleaseWorld, owner: str, *datasets: str, **changed: str) -
         owner=identity(changed.get("named", owner)).public,
         signed_at=world.clock(),
     )
-    return sign_withdrawal(withdrawal, identity(owner).signer)
+    return sign_owned(withdrawal, identity(owner).signer)
 
 
 def handed_in(world: ReleaseWorld, envelope: Envelope) -> Accepted:

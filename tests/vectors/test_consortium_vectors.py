@@ -22,10 +22,11 @@ from sealtrain.base.models import load_model
 from sealtrain.consortium.approvals import Target, require, tally
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.policies import verify_policy
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.consortium.succession import verify_succession
-from sealtrain.consortium.withdrawals import verify_withdrawal
+from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records import merkle, runlog
 from sealtrain.records.checkpoint import verify_checkpoint
@@ -88,7 +89,7 @@ def test_a_withdrawal_is_accepted_or_refused_by_its_check(case: Case) -> None:
     consortium = Consortium.from_dict(load("approvals/withdrawals")["consortium"])
 
     def read() -> Any:
-        return verify_withdrawal(Envelope.from_bytes(case["envelope"].encode()), consortium)
+        return verify_owned(Withdrawal, Envelope.from_bytes(case["envelope"].encode()), consortium)
 
     code, result = outcome(read)
     assert code == case["outcome"], result
@@ -101,7 +102,7 @@ def test_an_owners_policy_is_accepted_or_refused_by_its_check(case: Case) -> Non
     consortium = Consortium.from_dict(load("approvals/policies")["consortium"])
 
     def read() -> Any:
-        return verify_policy(Envelope.from_bytes(case["envelope"].encode()), consortium)
+        return verify_owned(OwnerPolicy, Envelope.from_bytes(case["envelope"].encode()), consortium)
 
     code, result = outcome(read)
     assert code == case["outcome"], result

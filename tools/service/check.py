@@ -70,7 +70,8 @@ def _given(world: Any, url: str) -> dict[str, Any]:
 
     from sealtrain.broker.tokens import TokenState, make_token, scope_of
     from sealtrain.consortium.approvals import Decision, sign_decision
-    from sealtrain.consortium.policies import OwnerPolicy, sign_policy
+    from sealtrain.consortium.owned import sign_owned
+    from sealtrain.consortium.policies import OwnerPolicy
     from sealtrain.consortium.witness import cosign_checkpoint
     from sealtrain.records.note import SignedNote
 
@@ -113,7 +114,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
             "/v1/releases": [world.wire.requests[-1].to_dict()],
             "/v1/approvals": [sign_decision(approval, identity(owner).signer).to_dict()],
             "/v1/datasets": [world.sealed[owner].envelope.to_dict()],
-            "/v1/policies": [sign_policy(policy, identity(owner).signer).to_dict()],
+            "/v1/policies": [sign_owned(policy, identity(owner).signer).to_dict()],
             "/v1/ledger/cosignatures": [
                 {
                     "version": 1,

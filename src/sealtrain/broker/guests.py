@@ -127,10 +127,10 @@ def hold_owners_policies(
     read = {owner for owner, _name in guest.measured.datasets}
     concerned = [one for one in policies if one.owner.name in read]
     for one in concerned:
-        if one.policy.appraisal is None:
+        if one.document.appraisal is None:
             continue
         try:
-            guest.under(one.policy.appraisal)
+            guest.under(one.document.appraisal)
         except EvidenceRefused as error:
             raise type(error)(
                 f"by the policy of {one.owner.name}: {error.message}",
@@ -140,7 +140,9 @@ def hold_owners_policies(
                 expected=error.expected,
                 hint=error.hint,
             ) from error
-    leases = [one.policy.lease_seconds for one in concerned if one.policy.lease_seconds is not None]
+    leases = [
+        one.document.lease_seconds for one in concerned if one.document.lease_seconds is not None
+    ]
     return replace(limits, lease_seconds=min([limits.lease_seconds, *leases]))
 
 

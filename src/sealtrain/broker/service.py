@@ -36,7 +36,8 @@ from sealtrain.broker.throttle import Shares, Throttle
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
-from sealtrain.consortium.policies import verify_policy
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
 from sealtrain.consortium.rotation import rotation_entry
 from sealtrain.errors import SealtrainError, Unreachable
@@ -102,7 +103,7 @@ class Broker:
         self._at_work = BoundedSemaphore(parts.limits.deciding)
         # Of bytes: what the database holds is verified again as soon as it is anything else.
         self._policy = lru_cache(maxsize=MAX_OWNERS)(
-            lambda envelope: verify_policy(Envelope.from_bytes(envelope), parts.consortium)
+            lambda data: verify_owned(OwnerPolicy, Envelope.from_bytes(data), parts.consortium)
         )
         self._manifest = lru_cache(maxsize=_MANIFESTS)(
             lambda data: verify_dataset(Envelope.from_bytes(data), parts.consortium)

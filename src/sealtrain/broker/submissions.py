@@ -25,11 +25,12 @@ from sealtrain.consortium.approvals import (
 )
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import not_overtaken
+from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
-from sealtrain.consortium.policies import SignedPolicy, continues, verify_policy
+from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy, continues
 from sealtrain.consortium.succession import Succession, verify_succession
 from sealtrain.consortium.uses import outputs_entry
-from sealtrain.consortium.withdrawals import SignedWithdrawal, verify_withdrawal
+from sealtrain.consortium.withdrawals import SignedWithdrawal, Withdrawal
 from sealtrain.errors import (
     ApprovalExpired,
     DatasetMismatch,
@@ -101,7 +102,7 @@ class Registry:
         """
         envelope = document.envelope()
         try:
-            signed = verify_withdrawal(envelope, self._parts.consortium)
+            signed = verify_owned(Withdrawal, envelope, self._parts.consortium)
             return self._record_withdrawal(signed)
         except SealtrainError as error:
             self._refuse("withdrawal", envelope.digest, error)
@@ -116,7 +117,7 @@ class Registry:
         """
         envelope = document.envelope()
         try:
-            return self._record_policy(verify_policy(envelope, self._parts.consortium))
+            return self._record_policy(verify_owned(OwnerPolicy, envelope, self._parts.consortium))
         except SealtrainError as error:
             self._refuse(POLICY, envelope.digest, error)
             raise
@@ -270,7 +271,7 @@ class Registry:
         return self._accepted(index, digest)
 
     def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:
-        owner, named = signed.owner, signed.withdrawal.datasets
+        owner, named = signed.owner, signed.document.datasets
         with self._parts.store.transaction() as transaction:
             index = transaction.withdrawals.submitted(signed.digest)
             if index is None:

@@ -98,7 +98,7 @@ def show(
         as_json,
         {
             "brokers": {
-                url: {name: one.policy.to_dict() for name, one in found.items()}
+                url: {name: one.document.to_dict() for name, one in found.items()}
                 for url, found in told.done.items()
             },
             "failed": list(told.failed),
@@ -122,7 +122,8 @@ def _submit(
     from sealtrain.cli.brokers import at_each, own_state
     from sealtrain.cli.connection import watched_ledger
     from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.policies import OwnerPolicy, sign_policy
+    from sealtrain.consortium.owned import sign_owned
+    from sealtrain.consortium.policies import OwnerPolicy
     from sealtrain.keys.identity import Identity
 
     own_state(state, brokers)
@@ -136,7 +137,7 @@ def _submit(
         with watched_ledger(broker, members, identity, state) as watch:
             # Each broker has a policy of its own in force, which the new one continues.
             before = watch.client.policies(members).get(owner.name)
-            envelope = sign_policy(
+            envelope = sign_owned(
                 OwnerPolicy.of(
                     consortium_id=members.consortium_id,
                     owner=owner.public,
@@ -161,8 +162,8 @@ def _submit(
 
 
 def _line(signed: SignedPolicy) -> str:
-    asked = _asked(signed.policy.appraisal, signed.policy.lease_seconds)
-    return f"{signed.owner.name}  since {signed.policy.signed_at}  {asked}"
+    asked = _asked(signed.document.appraisal, signed.document.lease_seconds)
+    return f"{signed.owner.name}  since {signed.document.signed_at}  {asked}"
 
 
 def _asked(appraisal: AppraisalPolicy | None, lease_seconds: int | None) -> str:

@@ -49,7 +49,8 @@ def withdraw(
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.withdrawals import Withdrawal, sign_withdrawal
+    from sealtrain.consortium.owned import sign_owned
+    from sealtrain.consortium.withdrawals import Withdrawal
     from sealtrain.errors import SealtrainError, Unreachable
     from sealtrain.keys.identity import Identity
     from sealtrain.release.client import BrokerClient
@@ -61,7 +62,7 @@ def withdraw(
     if not as_json:
         say(f"You are about to withdraw for good: {', '.join(named)}")
     confirm("WITHDRAW", yes)
-    envelope = sign_withdrawal(
+    envelope = sign_owned(
         Withdrawal.of(
             named,
             consortium_id=members.consortium_id,

@@ -19,11 +19,12 @@ from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally,
 from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
-from sealtrain.consortium.policies import verify_policy
+from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.uses import MAX_OUTPUTS
-from sealtrain.consortium.withdrawals import verify_withdrawal
+from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import LedgerInconsistent, SealtrainError
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.needs import Needs
@@ -177,9 +178,11 @@ class EntryRules:
         return ()  # of the ledger itself and no owner: the audit follows its keys
 
     def _withdrawal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
-        signed = verify_withdrawal(Envelope.from_dict(body.get("envelope")), self._consortium)
+        signed = verify_owned(
+            Withdrawal, Envelope.from_dict(body.get("envelope")), self._consortium
+        )
         yield from self._repeated("withdrawal", signed.digest)
-        for dataset_id in signed.withdrawal.datasets:
+        for dataset_id in signed.document.datasets:
             if self._owner_of.get(dataset_id, signed.owner.name) != signed.owner.name:
                 yield f"dataset {dataset_id} is another owner's"
                 continue
@@ -187,10 +190,12 @@ class EntryRules:
         yield from _differences(body, signed.entry)
 
     def _policy(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
-        signed = verify_policy(Envelope.from_dict(body.get("envelope")), self._consortium)
+        signed = verify_owned(
+            OwnerPolicy, Envelope.from_dict(body.get("envelope")), self._consortium
+        )
         yield from self._repeated("policy", signed.digest)
         before = self._policies.get(signed.owner.name)
-        if signed.policy.previous != before:
+        if signed.document.previous != before:
             yield f"it does not continue the policy {before} before it"
         self._policies[signed.owner.name] = signed.digest
         yield from _differences(body, signed.entry)

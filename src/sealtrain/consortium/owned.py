@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Literal, Self, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import model_validator
 
-from sealtrain.base.canonical import JsonValue
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.models import (
     Hex32,
@@ -31,11 +32,18 @@ from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, Stat
 from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 
-__all__ = ["OwnedDocument", "verify_owned"]
+__all__ = ["OwnedDocument", "Signed", "sign_owned", "verify_owned"]
 
 
 class OwnedDocument(StrictModel):
-    """The fields that say whose it is and when it was signed."""
+    """The fields that say whose it is and when it was signed; a subclass adds what it is about."""
+
+    payload_type: ClassVar[str]
+    """Of the envelope."""
+    what: ClassVar[str]
+    """Its name in messages, one word."""
+    max_bytes: ClassVar[int]
+    """Longest accepted document."""
 
     version: Literal[1]
     consortium_id: Hex64
@@ -85,28 +93,49 @@ class OwnedDocument(StrictModel):
         }
         return load_model(cls, document, StatementInvalid, cls.__name__)
 
+    def recorded(self) -> dict[str, JsonValue]:
+        """What the ledger's entry says of it besides owner, digest and envelope."""
+        return {}
+
 
 Owned = TypeVar("Owned", bound=OwnedDocument)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed(Generic[Owned]):
+    """A document whose signature was verified, and who signed it."""
+
+    owner: PublicIdentity
+    document: Owned
+    envelope: dsse.Envelope
+    digest: str
+    """SHA-256 of the envelope's bytes, 64 hex digits."""
+
+    @property
+    def entry(self) -> dict[str, JsonValue]:
+        """Body of the ledger's entry about it."""
+        return {
+            "owner": self.owner.name,
+            **self.document.recorded(),
+            "digest": self.digest,
+            "envelope": self.envelope.to_dict(),
+        }
+
+
+def sign_owned(document: OwnedDocument, signer: dsse.Ed25519Signer) -> dsse.Envelope:
+    """Envelope of ``document`` under its owner's signing key."""
+    return dsse.sign(canonical_json(document.to_dict()), document.payload_type, signer)
+
+
 def verify_owned(
-    cls: type[Owned],
-    envelope: dsse.Envelope,
-    consortium: Consortium,
-    *,
-    payload_type: str,
-    what: str,
-    max_bytes: int,
-) -> tuple[PublicIdentity, Owned]:
+    cls: type[Owned], envelope: dsse.Envelope, consortium: Consortium
+) -> Signed[Owned]:
     """Who signed a document, and the document, once the module's checks hold.
 
     Args:
         cls: Its format.
         envelope: As received.
         consortium: The consortium that must be named and whose owners may sign.
-        payload_type: Of the envelope.
-        what: Its name in messages, one word.
-        max_bytes: Longest accepted document.
 
     Raises:
         SignatureInvalid: Not one signature, another payload type, or it does not verify.
@@ -114,9 +143,12 @@ def verify_owned(
         StatementInvalid: Signed by an owner but malformed.
         DatasetMismatch: An owner signs for another owner.
     """
+    what = cls.what
     owner = consortium.signer_of(envelope, what)
-    payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=payload_type)
-    document = load_canonical(cls, payload, StatementInvalid, what, max_bytes=max_bytes, check=what)
+    payload = dsse.verify(envelope, [owner.signing_bytes], payload_type=cls.payload_type)
+    document = load_canonical(
+        cls, payload, StatementInvalid, what, max_bytes=cls.max_bytes, check=what
+    )
     if document.consortium_id != consortium.consortium_id:
         raise ApprovalUnknown(
             f"the {what} is about another consortium",
@@ -135,4 +167,4 @@ def verify_owned(
             expected=f"{owner.name} {owner.owner_id}",
             hint="each owner speaks only for their own datasets",
         )
-    return owner, document
+    return Signed(owner=owner, document=document, envelope=envelope, digest=envelope.digest)

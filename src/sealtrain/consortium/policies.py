@@ -7,18 +7,15 @@ so an old one cannot be handed in again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Self
 
 from pydantic import Field
 
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64
-from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import OwnedDocument, verify_owned
+from sealtrain.consortium.owned import OwnedDocument, Signed
 from sealtrain.errors import StatementInvalid
-from sealtrain.records import dsse
 from sealtrain.records.identity import PublicIdentity
 
 __all__ = [
@@ -27,17 +24,18 @@ __all__ = [
     "OwnerPolicy",
     "SignedPolicy",
     "continues",
-    "sign_policy",
-    "verify_policy",
 ]
 
 PAYLOAD_TYPE = "application/vnd.sealtrain.owner-policy+json"
 ENTRY_KIND = "owner-policy"
-_MAX_BYTES = 512 << 10
 
 
 class OwnerPolicy(OwnedDocument):
     """The signed document. Both null: the owner asks for nothing of their own any more."""
+
+    payload_type = PAYLOAD_TYPE
+    what = "policy"
+    max_bytes = 512 << 10
 
     appraisal: AppraisalPolicy | None
     """What guests must show."""
@@ -78,42 +76,7 @@ class OwnerPolicy(OwnedDocument):
         return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedPolicy:
-    """A policy whose signature was verified, and who signed it."""
-
-    owner: PublicIdentity
-    policy: OwnerPolicy
-    envelope: dsse.Envelope
-    digest: str
-    """SHA-256 of the envelope's bytes, 64 hex digits."""
-
-    @property
-    def entry(self) -> dict[str, JsonValue]:
-        """Body of the ledger's entry about it."""
-        return {
-            "owner": self.owner.name,
-            "digest": self.digest,
-            "envelope": self.envelope.to_dict(),
-        }
-
-
-def sign_policy(policy: OwnerPolicy, signer: dsse.Ed25519Signer) -> dsse.Envelope:
-    """Envelope of ``policy`` under the owner's signing key."""
-    return dsse.sign(canonical_json(policy.to_dict()), PAYLOAD_TYPE, signer)
-
-
-def verify_policy(envelope: dsse.Envelope, consortium: Consortium) -> SignedPolicy:
-    """Return what an owner of ``consortium`` asks. Arguments and errors as ``verify_owned``."""
-    owner, policy = verify_owned(
-        OwnerPolicy,
-        envelope,
-        consortium,
-        payload_type=PAYLOAD_TYPE,
-        what="policy",
-        max_bytes=_MAX_BYTES,
-    )
-    return SignedPolicy(owner=owner, policy=policy, envelope=envelope, digest=envelope.digest)
+SignedPolicy = Signed[OwnerPolicy]
 
 
 def continues(signed: SignedPolicy, before: str | None) -> SignedPolicy:
@@ -126,12 +89,12 @@ def continues(signed: SignedPolicy, before: str | None) -> SignedPolicy:
     Raises:
         StatementInvalid: It continues another one.
     """
-    if signed.policy.previous != before:
+    if signed.document.previous != before:
         raise StatementInvalid(
             "the policy does not continue the one in force",
             check="previous policy",
             owner=signed.owner.name,
-            got=signed.policy.previous,
+            got=signed.document.previous,
             expected=before,
             hint="read the one in force and sign again: sealtrain policy set",
         )

@@ -7,16 +7,13 @@ checks it. It is never refused for its date: a wrong clock must not keep an owne
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32
-from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.owned import OwnedDocument, verify_owned
-from sealtrain.records import dsse
+from sealtrain.consortium.owned import OwnedDocument, Signed
 from sealtrain.records.identity import PublicIdentity
 
 __all__ = [
@@ -24,17 +21,18 @@ __all__ = [
     "PAYLOAD_TYPE",
     "SignedWithdrawal",
     "Withdrawal",
-    "sign_withdrawal",
-    "verify_withdrawal",
 ]
 
 PAYLOAD_TYPE = "application/vnd.sealtrain.withdrawal+json"
 MAX_WITHDRAWN = 1024
-_MAX_BYTES = 128 << 10
 
 
 class Withdrawal(OwnedDocument):
     """The signed document."""
+
+    payload_type = PAYLOAD_TYPE
+    what = "withdrawal"
+    max_bytes = 128 << 10
 
     datasets: tuple[Hex32, ...] = Field(min_length=1, max_length=MAX_WITHDRAWN)
     """Ids of the datasets, in order, none twice."""
@@ -63,43 +61,9 @@ class Withdrawal(OwnedDocument):
         own: dict[str, JsonValue] = {"datasets": sorted(set(datasets))}
         return cls.write(own, consortium_id=consortium_id, owner=owner, signed_at=signed_at)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedWithdrawal:
-    """A withdrawal whose signature was verified, and who signed it."""
-
-    owner: PublicIdentity
-    withdrawal: Withdrawal
-    envelope: dsse.Envelope
-    digest: str
-    """SHA-256 of the envelope's bytes, 64 hex digits."""
-
-    @property
-    def entry(self) -> dict[str, JsonValue]:
-        """Body of the ledger's entry about it."""
-        return {
-            "owner": self.owner.name,
-            "datasets": list(self.withdrawal.datasets),
-            "digest": self.digest,
-            "envelope": self.envelope.to_dict(),
-        }
+    def recorded(self) -> dict[str, JsonValue]:
+        """As ``OwnedDocument.recorded``."""
+        return {"datasets": list(self.datasets)}
 
 
-def sign_withdrawal(withdrawal: Withdrawal, signer: dsse.Ed25519Signer) -> dsse.Envelope:
-    """Envelope of ``withdrawal`` under the owner's signing key."""
-    return dsse.sign(canonical_json(withdrawal.to_dict()), PAYLOAD_TYPE, signer)
-
-
-def verify_withdrawal(envelope: dsse.Envelope, consortium: Consortium) -> SignedWithdrawal:
-    """Return what an owner of ``consortium`` withdrew. Arguments and errors as ``verify_owned``."""
-    owner, withdrawal = verify_owned(
-        Withdrawal,
-        envelope,
-        consortium,
-        payload_type=PAYLOAD_TYPE,
-        what="withdrawal",
-        max_bytes=_MAX_BYTES,
-    )
-    return SignedWithdrawal(
-        owner=owner, withdrawal=withdrawal, envelope=envelope, digest=envelope.digest
-    )
+SignedWithdrawal = Signed[Withdrawal]

@@ -15,7 +15,8 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.policies import SignedPolicy, verify_policy
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
 from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.ed25519 import Ed25519Signer
@@ -194,7 +195,7 @@ class BrokerClient:
             Refused: One does not verify.
         """
         answer = self._transport.get("/v1/policies", OwnerPolicies)
-        found = [verify_policy(one.envelope(), consortium) for one in answer.policies]
+        found = [verify_owned(OwnerPolicy, one.envelope(), consortium) for one in answer.policies]
         return {one.owner.name: one for one in found}
 
     def withdraw(self, envelope: Envelope) -> int:
