@@ -25,6 +25,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.extras import extra_missing
 from sealtrain.broker.collateral import gpu_collateral, guests_collateral
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.logs import configure
@@ -33,7 +34,6 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ConfigError,
     EvidenceRefused,
-    ExtraMissing,
     TrustInvalid,
     Unreachable,
 )
@@ -266,8 +266,5 @@ def require_extra() -> None:
         import sqlalchemy
         import uvicorn
     except ImportError as error:
-        raise ExtraMissing(
-            "the broker needs packages that are not installed",
-            hint="pip install 'sealtrain[broker]'",
-        ) from error
+        raise extra_missing("the broker", "broker", error) from error
     _ = (alembic, fastapi, prometheus_client, sqlalchemy, uvicorn)

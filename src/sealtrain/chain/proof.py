@@ -16,8 +16,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.extras import extra_missing
 from sealtrain.base.models import load_model
-from sealtrain.errors import ExtraMissing, ProofInvalid
+from sealtrain.errors import ProofInvalid
 
 __all__ = ["Account", "proven", "require_extra"]
 
@@ -154,8 +155,5 @@ def require_extra() -> None:
         import rlp
         import trie
     except ImportError as error:
-        raise ExtraMissing(
-            "the chain needs packages that are not installed",
-            hint="pip install 'sealtrain[chain]'",
-        ) from error
+        raise extra_missing("the chain", "chain", error) from error
     _ = (eth_utils, rlp, trie)

@@ -13,7 +13,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.errors import ConfigError, ExtraMissing, SealtrainError, Unreachable, UsageError
+from sealtrain.base.extras import extra_missing
+from sealtrain.errors import ConfigError, SealtrainError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from psycopg import Connection, Error
@@ -167,8 +168,5 @@ def _driver() -> Any:
     try:
         import psycopg
     except ImportError as error:
-        raise ExtraMissing(
-            "PostgreSQL needs packages that are not installed",
-            hint="pip install 'sealtrain[postgres]'",
-        ) from error
+        raise extra_missing("PostgreSQL", "postgres", error) from error
     return psycopg

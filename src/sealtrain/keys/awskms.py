@@ -26,11 +26,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sealtrain.attest.nitro.collect import DEVICE, Nsm, attestation, device_nsm
+from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import read_bounded
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
     DataInvalid,
-    ExtraMissing,
     KeyFileInvalid,
     KmsAnswerInvalid,
     KmsUnreachable,
@@ -209,7 +209,7 @@ def _read_enveloped(wrapped: bytes) -> tuple[bytes, bytes, bytes]:
     try:
         from asn1crypto import cms
     except ImportError as error:
-        raise _missing(error) from None
+        raise extra_missing("a root secret from AWS KMS", "aws", error) from None
     message = cms.ContentInfo.load(wrapped, strict=True)
     _is("content type", message["content_type"].native, "enveloped_data")
     enveloped = message["content"]
@@ -257,7 +257,7 @@ def _client(address: KmsKey) -> Any:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
-        raise _missing(error) from None
+        raise extra_missing("a root secret from AWS KMS", "aws", error) from None
     config = Config(
         connect_timeout=CONNECT_SECONDS,
         read_timeout=READ_SECONDS,
@@ -316,14 +316,6 @@ def _is_private(endpoint: str) -> bool:
     if not host or parts.username is not None or parts.query or parts.fragment:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
-
-
-def _missing(error: ImportError) -> ExtraMissing:
-    return ExtraMissing(
-        "a root secret from AWS KMS needs packages that are not installed",
-        got=error.name,
-        hint="pip install 'sealtrain[aws]'",
-    )
 
 
 def _unreachable(address: KmsKey, got: str) -> KmsUnreachable:

@@ -24,8 +24,9 @@ from sealtrain.attest.simulator.state import HONEST, ensure
 from sealtrain.base.background import Quitters, in_background, serve_on
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import read_bounded
-from sealtrain.errors import AlreadyExists, DataInvalid, ExtraMissing, LockInvalid, UsageError
+from sealtrain.errors import AlreadyExists, DataInvalid, LockInvalid, UsageError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -99,7 +100,7 @@ def guest_app(guest: SimulatedGuest) -> Starlette:
         from starlette.responses import JSONResponse, Response
         from starlette.routing import Route
     except ImportError as error:
-        raise _extra_missing() from error
+        raise extra_missing("the simulator", "simulator", error) from error
 
     def route(path: str, method: _Method) -> Route:
         async def answer(request: Request) -> Response:
@@ -257,7 +258,7 @@ async def _serve(
     try:
         import uvicorn
     except ImportError as error:
-        raise _extra_missing() from error
+        raise extra_missing("the simulator", "simulator", error) from error
 
     config = uvicorn.Config(
         app,
@@ -313,10 +314,3 @@ def _clear_stale(path: Path) -> None:
         raise AlreadyExists(
             f"{path} already exists", hint="another guest may be running; choose another socket"
         )
-
-
-def _extra_missing() -> ExtraMissing:
-    return ExtraMissing(
-        "the simulator needs packages that are not installed",
-        hint="pip install 'sealtrain[simulator]'",
-    )

@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from sealtrain.errors import ExtraMissing
+from sealtrain.base.extras import extra_missing
 
 __all__ = ["Finder", "finder"]
 
@@ -43,11 +43,7 @@ def finder(kinds: Sequence[str], regions: Sequence[str]) -> Finder:
     try:
         checks = _checks(regions)
     except ImportError as error:
-        raise ExtraMissing(
-            "looking for personal data needs packages that are not installed",
-            got=error.name,
-            hint="pip install 'sealtrain[validation]'",
-        ) from None
+        raise extra_missing("looking for personal data", "validation", error) from None
     chosen = [(kind, checks[kind]) for kind in kinds]
 
     def find(text: str) -> Iterator[str]:
