@@ -13,6 +13,7 @@ import logging
 from typing import Any, Final, Literal
 
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.printable import printable
 from sealtrain.errors import UsageError
 
 __all__ = ["REQUEST_LOG", "LogFormat", "configure", "log_format_of", "request_line"]
@@ -44,7 +45,7 @@ class _Lines(logging.Formatter):
             return json.dumps(line, ensure_ascii=True)
         shown = [f"{key}={value}" for key, value in line.items() if value is not None]
         text = " ".join([line["time"], line["level"], line["logger"], line["message"], *shown[4:]])
-        return "".join(letter if letter.isprintable() else "?" for letter in text)
+        return printable(text)
 
 
 def configure(form: LogFormat) -> None:

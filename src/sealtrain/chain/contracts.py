@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import parse_json
+from sealtrain.base.printable import printable
 from sealtrain.chain.node import Node
 from sealtrain.chain.proof import require_extra
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
@@ -294,11 +295,10 @@ def told(ask: Callable[[], Any]) -> Any:
 
 
 def _refused(why: str) -> ChainRefused:
-    words = "".join(letter if letter.isprintable() else "?" for letter in why[:300])
     return ChainRefused(
         "the contract on the chain refuses this",
         check="chain contract",
-        got=words,
+        got=printable(why, 300),
         hint="nothing was changed: sealtrain chain status shows nonces, owners and thresholds",
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.base.printable import printable
 from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, progress_items, say, table
 
@@ -328,7 +329,7 @@ def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[
 
 def plain(text: str) -> str:
     """Words out of a doctored file, safe for a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:500])
+    return printable(text, 500)
 
 
 def _summary(body: dict[str, object]) -> str:

@@ -22,6 +22,7 @@ from sealtrain.base.models import (
     Timestamp,
     load_model,
 )
+from sealtrain.base.printable import printable
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
 from sealtrain.records.dsse import Envelope
@@ -348,13 +349,10 @@ class ErrorFields(StrictModel):
     def error(self) -> SealtrainError:
         """The error as the peer raised it, its words safe for a terminal."""
         cls: type[SealtrainError] = error_by_code(self.code)
+        words = self.model_dump(exclude={"code", "message"}, exclude_none=True)
         return cls(
-            _printable(self.message) or cls.code,
-            check=_printable(self.check),
-            owner=_printable(self.owner),
-            got=_printable(self.got),
-            expected=_printable(self.expected),
-            hint=_printable(self.hint),
+            printable(self.message, _MAX_WORDS) or cls.code,
+            **{name: printable(text, _MAX_WORDS) for name, text in words.items()},
         )
 
 
@@ -388,10 +386,3 @@ def load_message(
         SealtrainError: An ``error`` naming the first wrong field, never its value.
     """
     return load_model(cls, parse_json(body, max_bytes=max_bytes), error, cls.__name__)
-
-
-def _printable(text: str | None) -> str | None:
-    """A peer's words, bounded and without control characters."""
-    if text is None:
-        return None
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_WORDS])

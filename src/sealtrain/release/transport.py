@@ -18,7 +18,6 @@ from typing import NoReturn, TypeVar
 
 import httpx
 
-from sealtrain.base.canonical import JsonValue, parse_json
 from sealtrain.base.models import StrictModel
 from sealtrain.errors import (
     AnswerInvalid,
@@ -94,14 +93,6 @@ class Transport:
         """
         body = self._exchange("GET", path, None, dict(query), bearer=bearer)
         return self._parse(cls, body)
-
-    def get_json(self, path: str, **query: str | int) -> JsonValue:
-        """Ask for any JSON. Errors as ``get``."""
-        body = self._exchange("GET", path, None, dict(query))
-        try:
-            return parse_json(body, max_bytes=MAX_ANSWER_BYTES)
-        except DataInvalid as error:
-            raise self._odd(f"the broker's answer to {path} is not JSON") from error
 
     def post(
         self, path: str, body: bytes, cls: type[Answer], *, sign: Sign | None = None

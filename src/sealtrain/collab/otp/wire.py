@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from sealtrain.base.printable import printable
 from sealtrain.collab.otp.matrix import DIRECTIONS, MAX_SIDE, Direction
 from sealtrain.errors import AcceleratorUnreachable, DataInvalid, LimitExceeded
 from sealtrain.training import quiet
@@ -332,5 +333,4 @@ def _rows(number: int) -> int:
 
 def _printable(body: bytearray) -> str:
     """What a stranger says, cut, and without what could drive a terminal."""
-    text = bytes(body[:MAX_REFUSAL]).decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+    return printable(bytes(body[:MAX_REFUSAL]).decode("utf-8", "replace"), 200)

@@ -1,0 +1,10 @@
+"""Words of somebody else, safe for a terminal and a log."""
+
+from __future__ import annotations
+
+__all__ = ["printable"]
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """``text`` with a question mark for each control character, cut at ``limit`` characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
