@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from eth_account.messages import SignableMessage
     from eth_account.signers.local import LocalAccount
 
-__all__ = ["address", "load_account", "recovered", "signed", "typed"]
+    from sealtrain.chain.chainfile import ChainFile
+
+__all__ = ["address", "load_account", "recovered", "signed", "signed_by", "typed"]
 
 _MAX_BYTES = 16 << 10
 _HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
@@ -67,6 +69,41 @@ def address(account: LocalAccount) -> str:
 def signed(account: LocalAccount, message: SignableMessage) -> str:
     """Signature of a typed message, 130 hex digits."""
     return bytes(account.sign_message(message).signature).hex()
+
+
+def signed_by(
+    chain: ChainFile, named: str, message: SignableMessage, signature: str, *, what: str
+) -> str:
+    """Name of the owner who signed a typed message.
+
+    Args:
+        chain: Whose owners may sign.
+        named: Address of the one who is said to have signed.
+        message: As ``typed`` makes it.
+        signature: 130 hex digits.
+        what: What was signed, one word.
+
+    Raises:
+        SignatureInvalid: Nobody in the chain file has that address, or it did not sign this.
+    """
+    owner = chain.owner_of(named)
+    if owner is None:
+        raise SignatureInvalid(
+            f"the {what} is signed by nobody in the chain file",
+            check="chain owner",
+            got=named,
+            expected=", ".join(chain.owners),
+        )
+    signer = recovered(message, signature)
+    if signer != named:
+        raise SignatureInvalid(
+            f"the {what} is not signed by the owner that it names",
+            check="chain signature",
+            owner=owner,
+            got=signer,
+            expected=named,
+        )
+    return owner
 
 
 def recovered(message: SignableMessage, signature: str) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex64, StrictModel, load_canonical
-from sealtrain.chain.account import address, recovered, signed, typed
+from sealtrain.chain.account import address, signed, signed_by, typed
 from sealtrain.chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.chain.slots import COMPOSE, DEVICE
 from sealtrain.consortium.decisions import Decision
@@ -198,23 +198,7 @@ def verify_chain_decision(vote: ChainDecision, chain: ChainFile) -> SignedChainD
             expected=f"{chain.contract} on chain {chain.chain_id}",
             hint="decide again with the present chain file",
         )
-    owner = chain.owner_of(vote.owner)
-    if owner is None:
-        raise SignatureInvalid(
-            "the decision is of nobody in the chain file",
-            check="chain owner",
-            got=vote.owner,
-            expected=", ".join(chain.owners),
-        )
-    signer = recovered(vote.message(), vote.signature)
-    if signer != vote.owner:
-        raise SignatureInvalid(
-            "the decision is not signed by the owner that it names",
-            check="chain signature",
-            owner=owner,
-            got=signer,
-            expected=vote.owner,
-        )
+    owner = signed_by(chain, vote.owner, vote.message(), vote.signature, what="decision")
     if (vote.kind == "compose") != (vote.decision is not None):
         raise _otherwise(owner, "kind")
     if vote.decision is not None:

@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import Hex64, StrictModel, load_canonical
-from sealtrain.chain.account import address, recovered, signed, typed
+from sealtrain.chain.account import address, signed, signed_by, typed
 from sealtrain.chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
 from sealtrain.chain.decision import Signature
-from sealtrain.errors import SignatureInvalid, StatementInvalid
+from sealtrain.errors import StatementInvalid
 
 if TYPE_CHECKING:
     from eth_account.messages import SignableMessage
@@ -147,21 +147,5 @@ def verify_proposal(proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
             expected=f"{chain.contract} on chain {chain.chain_id}",
         )
     for one in proposal.signatures:
-        owner = chain.owner_of(one.owner)
-        if owner is None:
-            raise SignatureInvalid(
-                "the proposal is signed by nobody in the chain file",
-                check="chain owner",
-                got=one.owner,
-                expected=", ".join(chain.owners),
-            )
-        signer = recovered(proposal.message(), one.signature)
-        if signer != one.owner:
-            raise SignatureInvalid(
-                "a signature of the proposal is not its owner's",
-                check="chain signature",
-                owner=owner,
-                got=signer,
-                expected=one.owner,
-            )
+        signed_by(chain, one.owner, proposal.message(), one.signature, what="proposal")
     return proposal
