@@ -22,15 +22,13 @@ from sealtrain.collab.channel.records import (
     END,
     RATCHET,
     READY,
-    Buffer,
     RecordReader,
     RecordWriter,
 )
+from sealtrain.collab.channel.streams import Address, Buffer, dialled, prepared
 from sealtrain.errors import PeerUnreachable
 
 __all__ = ["AttestedChannel", "accept", "connect"]
-
-Address = tuple[str, int]
 
 
 class AttestedChannel:
@@ -110,17 +108,9 @@ def connect(address: Address, conversation: Conversation, *, timeout: float) -> 
         PeerUnreachable: Nobody answers there.
         Refused: The other side's proof does not hold, or it refused ours (``ChannelBroken``).
     """
-    try:
-        sock = socket.create_connection(address, timeout=timeout)
-    except OSError as error:
-        raise PeerUnreachable(
-            "nobody answers at the address of the other side",
-            check="channel",
-            got=f"{address[0]}:{address[1]}, {type(error).__name__}",
-            hint="see whether it runs and listens there",
-        ) from error
+    sock = dialled(address, timeout=timeout)
     with _closed_on_error(sock):
-        keys = initiate(_prepared(sock, timeout), conversation)
+        keys = initiate(sock, conversation)
         reader = RecordReader(sock, keys.responder)
         reader.expect(READY)  # (6)
         return _channel(sock, keys, RecordWriter(sock, keys.initiator), reader)
@@ -129,7 +119,7 @@ def connect(address: Address, conversation: Conversation, *, timeout: float) -> 
 def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:
     """Answer a party that connected. Arguments and errors as ``connect``."""
     with _closed_on_error(sock):
-        keys = respond(_prepared(sock, timeout), conversation)
+        keys = respond(prepared(sock, timeout), conversation)
         writer = RecordWriter(sock, keys.responder)
         writer.control(READY)
         return _channel(sock, keys, writer, RecordReader(sock, keys.initiator))
@@ -139,13 +129,6 @@ def _channel(
     sock: socket.socket, keys: Keys, sends: RecordWriter, receives: RecordReader
 ) -> AttestedChannel:
     return AttestedChannel(sock, sends=sends, receives=receives, keys=keys)
-
-
-def _prepared(sock: socket.socket, timeout: float) -> socket.socket:
-    sock.settimeout(timeout)
-    if sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
 
 
 @contextlib.contextmanager

@@ -30,8 +30,9 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import Base64, Hex64, StrictModel, load_canonical
 from sealtrain.base.secret import Secret
 from sealtrain.collab.channel.proofs import Acceptance, Peer, Proof
-from sealtrain.collab.channel.records import LABEL, receive_exactly
-from sealtrain.errors import ChannelRefused, DataInvalid, PeerUnreachable, WrongKey
+from sealtrain.collab.channel.records import LABEL
+from sealtrain.collab.channel.streams import receive_exactly, send_all
+from sealtrain.errors import ChannelRefused, DataInvalid, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 
 __all__ = [
@@ -257,15 +258,7 @@ def _shown(value: JsonValue) -> str:
 
 def _send(sock: socket.socket, message: JsonValue) -> None:
     data = canonical_json(message)
-    try:
-        sock.sendall(_LENGTH.pack(len(data)) + data)
-    except OSError as error:
-        raise PeerUnreachable(
-            "the other side does not take the handshake",
-            check="channel",
-            got=type(error).__name__,
-            hint="see whether it runs and listens at this address",
-        ) from error
+    send_all(sock, _LENGTH.pack(len(data)) + data)
 
 
 def _receive(sock: socket.socket, kind: type[_Message]) -> _Message:

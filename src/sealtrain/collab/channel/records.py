@@ -17,12 +17,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.base.secret import Secret
+from sealtrain.collab.channel.streams import Buffer, receive_exactly, send_all
 from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "RecordReader", "RecordWriter", "receive_exactly"]
+__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "RecordReader", "RecordWriter"]
 
 LABEL = b"sealtrain/attested-channel/v1 "
 MAX_PLAINTEXT = 1 << 20
@@ -31,8 +32,6 @@ END, PART, WHOLE, RATCHET, READY = range(5)
 _TAG = 16
 _HEAD = struct.Struct(">BI")
 _MAX_RECORDS = 1 << 32
-
-Buffer = bytes | bytearray | memoryview
 
 
 class _Direction:
@@ -127,10 +126,10 @@ class RecordWriter:
         record = memoryview(self._sealed)[: _HEAD.size + size]
         aead.encrypt_into(nonce, plaintext, bytes(record[: _HEAD.size]), record[_HEAD.size :])
         try:
-            self._socket.sendall(record)
-        except OSError as error:
+            send_all(self._socket, record)
+        except PeerUnreachable:
             self._direction.forget()  # half a record may be out: nothing can follow it
-            raise _unreachable(error) from error
+            raise
 
 
 class RecordReader:
@@ -248,38 +247,3 @@ class RecordReader:
             expected=expected,
             hint="somebody on the way altered, dropped or repeated it; open a new channel",
         )
-
-
-def receive_exactly(sock: socket.socket, size: int) -> bytes:
-    """Read ``size`` bytes.
-
-    Raises:
-        ChannelBroken: The stream ends before.
-        PeerUnreachable: Nothing arrives in time, or the connection fails.
-    """
-    data = bytearray(size)
-    view, done = memoryview(data), 0
-    while done < size:
-        try:
-            count = sock.recv_into(view[done:])
-        except OSError as error:
-            raise _unreachable(error) from error
-        if not count:
-            raise ChannelBroken(
-                "the stream ended without a word",
-                check="record",
-                got=f"{done} bytes",
-                expected=f"{size}",
-                hint="the other side died, or somebody cut the connection",
-            )
-        done += count
-    return bytes(data)
-
-
-def _unreachable(error: OSError) -> PeerUnreachable:
-    return PeerUnreachable(
-        "the other side of the channel does not answer",
-        check="channel",
-        got=type(error).__name__,
-        hint="see whether it still runs, and open the channel again",
-    )

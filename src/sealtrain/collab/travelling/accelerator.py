@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
@@ -25,16 +25,15 @@ from sealtrain.collab.channel.channel import AttestedChannel, accept
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling import capability
 from sealtrain.collab.travelling import program as program_module
+from sealtrain.collab.travelling.answers import Done, answered
 from sealtrain.collab.travelling.capability import Gate, WriteCapability
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES, Program, ProgramSettings
-from sealtrain.errors import CapabilityRefused, DataInvalid, SealtrainError, TripBroken
+from sealtrain.errors import CapabilityRefused, DataInvalid, TripBroken
 
 __all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
 
 CONTROL_PURPOSE = "travel-control"
 MAX_COMMAND_BYTES = 64 << 10
-
-Answer = tuple[dict[str, JsonValue], bytes]
 
 
 class Lane(StrictModel):
@@ -104,33 +103,34 @@ class Accelerator:
         self,
         channel: AttestedChannel,
         lane: Lane,
-        operations: dict[str, Callable[..., Answer]],
+        operations: dict[str, Callable[..., Done]],
         message: bytes,
     ) -> None:
-        payload, name = b"", ""
-        try:
+        name = ""
+
+        def act() -> Done:
+            nonlocal name
             command = parse_json(message)
             if not isinstance(command, dict) or command.get("do") not in operations:
                 raise DataInvalid(
                     "no such operation", expected=", ".join(operations), check="operation"
                 )
-            size = command.pop("payload", 0)
-            if size:
+            payload = b""
+            if command.pop("payload", 0):
                 payload = channel.receive(max_bytes=MAX_STATE_BYTES) or b""
             if (lane.run_id, lane.session) != self._session:
                 raise TripBroken("another orchestrator has taken over", check="session")
             name = command.pop("do")
-            answer, data = operations[name](command, payload)
-            document: dict[str, JsonValue] = {"ok": answer, "payload": len(data)}
-        except SealtrainError as error:
-            document, data = {"error": error.to_dict(), "payload": 0}, b""
-        channel.send(canonical_json(document))
+            return operations[name](command, payload)
+
+        answer, data = answered(act)
+        channel.send(answer)
         if data:
             channel.send(data)
         if name == "scrub":
             channel.ratchet()  # a trip is over: its records open no more
 
-    def _work(self) -> dict[str, Callable[..., Answer]]:
+    def _work(self) -> dict[str, Callable[..., Done]]:
         return {
             "load": self._load,
             "train": self._train,
@@ -139,34 +139,34 @@ class Accelerator:
             "export": self._export,
         }
 
-    def _loans(self) -> dict[str, Callable[..., Answer]]:
+    def _loans(self) -> dict[str, Callable[..., Done]]:
         return {"lend": self._lend, "take-back": self._take_back, "scrub": self._scrub}
 
-    def _load(self, command: dict[str, Any], payload: bytes) -> Answer:
+    def _load(self, command: dict[str, Any], payload: bytes) -> Done:
         settings = ProgramSettings.from_dict(command.get("settings"))
         self._wipe(0, len(self._buffer))
         self._program = Program(settings, payload or None)
         return {**self._measured(), "buffer": len(self._buffer)}, b""
 
-    def _lend(self, command: dict[str, Any], _payload: bytes) -> Answer:
+    def _lend(self, command: dict[str, Any], _payload: bytes) -> Done:
         self.gate.lend(WriteCapability.from_dict(command.get("capability")))
         return {}, b""
 
-    def _take_back(self, command: dict[str, Any], _payload: bytes) -> Answer:
+    def _take_back(self, command: dict[str, Any], _payload: bytes) -> Done:
         name = command.get("id")
         if not isinstance(name, str):
             raise CapabilityRefused("no capability is named", check="capability")
         return self.gate.take_back(name).to_dict(), b""
 
-    def _train(self, command: dict[str, Any], _payload: bytes) -> Answer:
+    def _train(self, command: dict[str, Any], _payload: bytes) -> Done:
         part = self._range(command)
         tokens, loss = self._loaded.train(self._buffer[part.start : part.end])
         return {"tokens": tokens, "loss": loss}, b""
 
-    def _measure(self, _command: dict[str, Any], _payload: bytes) -> Answer:
+    def _measure(self, _command: dict[str, Any], _payload: bytes) -> Done:
         return {**self._measured()}, b""
 
-    def _scrub(self, command: dict[str, Any], _payload: bytes) -> Answer:
+    def _scrub(self, command: dict[str, Any], _payload: bytes) -> Done:
         asked = load_model(_Scrub, command, DataInvalid, "scrub")
         part = self._range({"start": asked.start, "end": asked.end})
         self._wipe(part.start, part.end)
@@ -174,7 +174,7 @@ class Accelerator:
         digest.update(self._buffer[part.start : part.end])
         return {"proof": digest.hexdigest()}, b""
 
-    def _export(self, _command: dict[str, Any], _payload: bytes) -> Answer:
+    def _export(self, _command: dict[str, Any], _payload: bytes) -> Done:
         return {}, self._loaded.state()
 
     def _measured(self) -> dict[str, str]:

@@ -24,13 +24,12 @@ from sealtrain.collab.channel.records import (
     MAX_PLAINTEXT,
     RecordReader,
     RecordWriter,
-    receive_exactly,
 )
+from sealtrain.collab.channel.streams import dialled, receive_exactly, send_all
 from sealtrain.errors import (
     CapabilityRefused,
     ChannelBroken,
     DataInvalid,
-    PeerUnreachable,
     SealtrainError,
 )
 
@@ -148,20 +147,10 @@ def write_chunk(address: tuple[str, int], capability: WriteCapability, chunk: me
             got=len(chunk),
             expected=f"1 to {capability.end - capability.start} bytes",
         )
-    try:
-        sock = socket.create_connection(address, timeout=timeout)
-    except OSError as error:
-        raise PeerUnreachable(
-            "the accelerator does not answer",
-            check="write port",
-            got=type(error).__name__,
-            hint="see whether it runs and listens there",
-        ) from error
-    with sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with dialled(address, timeout=timeout) as sock:
         writer = RecordWriter(sock, capability.key("write"))
         reader = RecordReader(sock, capability.key("receipt"))
-        sock.sendall(bytes.fromhex(capability.id))
+        send_all(sock, bytes.fromhex(capability.id))
         message = bytearray(_OFFSET.size + min(len(chunk), _PART))
         for start in range(0, len(chunk), _PART):
             part = chunk[start : start + _PART]

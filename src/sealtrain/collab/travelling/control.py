@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from types import TracebackType
 from typing import Any, Self
-
-from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_hex
-from sealtrain.base.models import StrictModel
 from sealtrain.collab.channel.channel import AttestedChannel, connect
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling.accelerator import MAX_COMMAND_BYTES
+from sealtrain.collab.travelling.answers import read_answer
 from sealtrain.collab.travelling.capability import WriteCapability, Written
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES, ProgramSettings
-from sealtrain.errors import ChannelBroken, TripBroken
-from sealtrain.release.messages import ErrorFields, load_message
+from sealtrain.errors import TripBroken
 
 __all__ = ["AcceleratorLane", "zeros_proof"]
-
-
-class _Answer(StrictModel):
-    ok: dict[str, Any] = Field(default_factory=dict)
-    error: ErrorFields | None = None
-    payload: int
 
 
 class AcceleratorLane:
@@ -91,29 +81,13 @@ class AcceleratorLane:
         """End the lane."""
         self._channel.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _ask(
         self, command: dict[str, JsonValue], payload: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
         self._channel.send(canonical_json(command | {"payload": len(payload)}))
         if payload:
             self._channel.send(payload)
-        message = self._channel.receive(max_bytes=MAX_COMMAND_BYTES)
-        if message is None:
-            raise ChannelBroken("the accelerator ended the conversation", check="channel")
-        answer = load_message(_Answer, message, error=ChannelBroken)
-        if answer.error is not None:
-            raise answer.error.error()
+        answer = read_answer(self._channel.receive(max_bytes=MAX_COMMAND_BYTES))
         data = b""
         if answer.payload:
             data = self._channel.receive(max_bytes=MAX_STATE_BYTES) or b""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32, StrictModel
 from sealtrain.collab.channel.channel import accept
+from sealtrain.collab.travelling.answers import Done, answered
 from sealtrain.collab.travelling.capability import WriteCapability, write_chunk
-from sealtrain.errors import DataInvalid, LimitExceeded, SealtrainError
+from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.release.messages import load_message
 
 if TYPE_CHECKING:
@@ -88,11 +90,11 @@ class Holder:
         """
         with accept(sock, conversation, timeout=self._patience) as channel:
             while (message := channel.receive(max_bytes=_MAX_PROVISION_BYTES)) is not None:
-                try:
-                    answer: dict[str, JsonValue] = {"ok": self.provide(message)}
-                except SealtrainError as error:
-                    answer = {"error": error.to_dict()}
-                channel.send(canonical_json(answer))
+                answer, _ = answered(partial(self._provided, message))
+                channel.send(answer)
+
+    def _provided(self, message: bytes) -> Done:
+        return self.provide(message), b""
 
     def provide(self, message: bytes) -> dict[str, JsonValue]:
         """Write the chunk of one trip.

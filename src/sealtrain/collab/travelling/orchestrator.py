@@ -11,21 +11,20 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Self
-
-from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
-from sealtrain.base.models import StrictModel
 from sealtrain.collab.channel.channel import AttestedChannel, connect
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE
+from sealtrain.collab.travelling.answers import read_answer
 from sealtrain.collab.travelling.capability import WriteCapability, Written
 from sealtrain.collab.travelling.control import AcceleratorLane
 from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Provision
 from sealtrain.collab.travelling.parties import Parties, Progress
+from sealtrain.collab.travelling.program import TOKEN_BYTES
 from sealtrain.collab.travelling.schedule import Plan, Rotation, Trip
 from sealtrain.errors import (
     CapabilityRefused,
@@ -37,7 +36,6 @@ from sealtrain.errors import (
     Unreachable,
 )
 from sealtrain.records.runlog import RunLog
-from sealtrain.release.messages import ErrorFields, load_message
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,11 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["Orchestrator"]
 
 _MAX_ANSWER_BYTES = 16 << 10
-
-
-class _Answer(StrictModel):
-    ok: dict[str, Any] = Field(default_factory=dict)
-    error: ErrorFields | None = None
 
 
 class Orchestrator:
@@ -176,7 +169,7 @@ class Orchestrator:
         }
         given = dict.fromkeys(set(holders.values()), 0)
         for one in trained:
-            given[holders[one["trip"]]] += one["tokens"] * 2
+            given[holders[one["trip"]]] += one["tokens"] * TOKEN_BYTES
         self._rotation = Rotation(self.plan, given, len(holders))
         self._record("travel.taken-over", dict(self._measured))
 
@@ -256,9 +249,7 @@ class Orchestrator:
             if (gone := self._holders.pop(trip.holder, None)) is not None:
                 gone.close()
             raise
-        answer = load_message(_Answer, message, error=ChannelBroken)
-        if answer.error is not None:
-            raise answer.error.error()
+        answer = read_answer(message)
         for name, seconds in answer.ok.get("timers", {}).items():
             if isinstance(seconds, int | float):
                 self.progress.add(str(name), float(seconds))
@@ -332,11 +323,10 @@ class Orchestrator:
         conversation = self._conversation(
             CONTROL_PURPOSE, context, self._parties.accept_accelerator
         )
-        return self._stack.enter_context(
-            AcceleratorLane.open(
-                self._parties.accelerator, conversation, timeout=self._parties.patience
-            )
+        opened = AcceleratorLane.open(
+            self._parties.accelerator, conversation, timeout=self._parties.patience
         )
+        return self._stack.enter_context(closing(opened))
 
     def _holder(self, name: str) -> AttestedChannel:
         if name not in self._holders:
