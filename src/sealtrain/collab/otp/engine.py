@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol
 
 from sealtrain.collab.otp.accelerator import Accelerator
 from sealtrain.collab.otp.exact import ExactProduct, Float64
 from sealtrain.collab.otp.field import added, subtracted
 from sealtrain.collab.otp.freivalds import Freivalds
-from sealtrain.collab.otp.masks import drawn_secret
+from sealtrain.collab.otp.masks import OnePlace, drawn_secret
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
 from sealtrain.collab.otp.pads import InGuest, Pads, Supplier
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
@@ -103,7 +103,7 @@ class Spent:
         setattr(self, part, getattr(self, part) + time.perf_counter() - begin)
 
 
-class UnderPads:
+class UnderPads(OnePlace):
     """Has an untrusted accelerator multiply, under pads, and checks it.
 
     After anything went wrong no product is made any more. There is no way to switch the check off.
@@ -186,13 +186,3 @@ class UnderPads:
                     else AcceleratorUnreachable("a product under pads was interrupted")
                 )
                 raise
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """A copied model uses the same pads, each row once."""
-        return self
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        raise TypeError("pads must not be pickled: they would be used twice")

@@ -24,7 +24,7 @@ quiet.silence()
 
 import torch  # noqa: E402  # after silence()
 
-__all__ = ["MaskStream", "Masks", "drawn_secret"]
+__all__ = ["MaskStream", "Masks", "OnePlace", "drawn_secret"]
 
 MAX_WORDS: Final = 1 << 36
 _WORD_BYTES: Final = 4
@@ -94,7 +94,21 @@ def accepted(words: bytearray) -> torch.Tensor:
     return elements[~wrong] if bool(wrong.any()) else elements
 
 
-class Masks:
+class OnePlace:
+    """Whatever holds a place in streams of pads: never copied, never pickled."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """A copied model goes on in the same streams: two places in one would be reuse."""
+        return self
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError("pads must not be pickled: they would be used twice")
+
+
+class Masks(OnePlace):
     """All streams of one secret, each at its place.
 
     Args:
@@ -143,13 +157,3 @@ class Masks:
             key = derive(self._secret, self._purpose, matrix.digest.hex(), direction)
             self._streams[name] = MaskStream(key, matrix.widths(direction)[0])
         return self._streams[name]
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """A copied model goes on in the same streams: two places in one would be reuse."""
-        return self
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        raise TypeError("pads must not be pickled: they would be used twice")
