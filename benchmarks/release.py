@@ -15,6 +15,7 @@ simulated, so quotes are verified as those of hardware, under another root.
                 challenges, all make evidence, all ask for keys, all check. The clock runs while
                 the broker has something to do, not while guests work for themselves
 ``broker cpu``  processor time of the broker for a full release (challenge and release)
+``guests cpu``  the same of the guests: request, evidence, checks of the answer
 ``memory``      what the broker holds after the first tenth of the releases and after the last
 ``peer``        a key-value store: the same HTTP server and client, one read from SQLite, no checks
 ==============  ==================================================================================
@@ -48,6 +49,7 @@ from fastapi.responses import Response
 
 from measured_on import machine
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.server import serve_app
 from sealtrain.release.attested import AttestedBroker
@@ -181,7 +183,7 @@ def together(site: Any, pid: int, url: str, releases: int, guests: int) -> dict[
     clients = [InStep(url, steps) for _ in range(guests)]
     crowd = [Guest(site, client) for client in clients]
     rounds = max(10, releases // guests)
-    memory, cpu = [], cpu_seconds(pid)
+    memory, cpu, own = [], cpu_seconds(pid), time.process_time()
     try:
         with ThreadPoolExecutor(guests) as threads:
             for _ in range(rounds):
@@ -198,6 +200,7 @@ def together(site: Any, pid: int, url: str, releases: int, guests: int) -> dict[
         "rate": round(count / steps.busy, 1),
         "release_together": spread(steps.releases),
         "broker_cpu_ms": round(1000 * (cpu_seconds(pid) - cpu) / count, 2),
+        "guests_cpu_ms": round(1000 * (time.process_time() - own) / count, 2),
         "memory_mib": [round(memory[rounds // 10], 1), round(memory[-1], 1)],
     }
 
@@ -224,6 +227,12 @@ def resident_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+class Value(StrictModel):
+    """What the key-value store answers."""
+
+    value: Hex64
+
+
 def peer(folder: Path) -> dict[str, Any]:
     """A bare key-value read over the same HTTP."""
     here, there = multiprocessing.Pipe()
@@ -235,7 +244,7 @@ def peer(folder: Path) -> dict[str, Any]:
         taken = []
         for _ in range(READS):
             began = time.perf_counter()
-            transport.get_json("/values/key")
+            transport.get("/values/key", Value)
             taken.append(time.perf_counter() - began)
         transport.close()
     finally:
@@ -249,11 +258,12 @@ def serve_values(folder: Path, ready: Connection) -> None:
     values = sqlite3.connect(folder / "values.sqlite", check_same_thread=False)
     with values:
         values.execute("CREATE TABLE pairs (name TEXT PRIMARY KEY, value BLOB)")
-        values.execute("INSERT INTO pairs VALUES ('key', ?)", (canonical_json("00" * 32),))
+        value = canonical_json({"value": "00" * 32})
+        values.execute("INSERT INTO pairs VALUES ('key', ?)", (value,))
     app = FastAPI()
 
     @app.get("/values/{name}")
-    def value(name: str) -> Response:
+    def read(name: str) -> Response:
         found = values.execute("SELECT value FROM pairs WHERE name = ?", (name,)).fetchone()
         return Response(found[0], media_type="application/json")
 
@@ -340,6 +350,7 @@ def show(results: dict[str, Any]) -> None:
             print(f"  {name.replace('_', ' '):18}{words}{target}")
         print(f"  {'rate':18}{found['rate']:8.1f}/s   at least {PER_SECOND:.0f}")
         print(f"  {'broker cpu':18}{found['broker_cpu_ms']:8.2f} ms a release")
+        print(f"  {'guests cpu':18}{found['guests_cpu_ms']:8.2f} ms a release")
         print(f"  {'memory':18}{first:8.1f} MiB, then {last:.1f}")
         print(f"  {'release / peer':18}{found['ratio']:8.1f}")
     print(f"missed: {', '.join(results['missed']) or 'nothing'}")

@@ -24,10 +24,10 @@ from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
+from sealtrain.consortium import ledger_store
 from sealtrain.consortium.approvals import DatasetPin, Decision, Tally, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
 from sealtrain.consortium.ledger import Ledger, verify_extension, verify_proof
-from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ApprovalRevoked,
@@ -39,7 +39,6 @@ from sealtrain.errors import (
     ManifestMalformed,
     RecipeChanged,
     SealtrainError,
-    Unreachable,
     UsageError,
 )
 from sealtrain.recipe.lock import LockedRecipe
@@ -472,13 +471,15 @@ def test_a_ledger_that_cannot_be_written_answers_internal(
     site: Site, folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
-        raise Unreachable("no space left on device")
+        raise OSError("no space left on device")
 
     site.decide("hospital-a")
     site.decide("hospital-b")
-    monkeypatch.setattr(LedgerStore, "append", full)
-    with pytest.raises(BrokerUnreachable):
-        site.obtain(folders)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_store, "_insert", full)
+        with pytest.raises(BrokerUnreachable):
+            site.obtain(folders)
+    site.obtain(folders)
 
 
 def test_collateral_that_is_gone_is_the_brokers_own_failure(

@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,15 +30,22 @@ from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.backup import back_up, restore
 from sealtrain.cli import app
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.ledger_store import LedgerStore
-from sealtrain.consortium.receipts import receipt_digest
+from sealtrain.consortium.receipts import Anchor, receipt_digest
 from sealtrain.consortium.witness import memory
-from sealtrain.errors import BrokerUnreachable, LedgerInconsistent, SealtrainError
+from sealtrain.errors import (
+    BrokerUnreachable,
+    CheckpointRefused,
+    LedgerInconsistent,
+    SealtrainError,
+)
 from sealtrain.release.client import BrokerClient
-from sealtrain.release.grant import Grant
+from sealtrain.release.grant import Grant, renew
+from sealtrain.release.messages import RenewalAnswer, RenewalRequest
 from sealtrain.release.watch import observe
 
 
@@ -293,11 +301,11 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
     tmp_path: Path,
 ) -> None:
     chosen = random.Random(20261121)  # noqa: S311  # moments, not keys
-    told, stop, deadline = Acknowledged(), threading.Event(), time.monotonic() + 12
+    told, stop = Acknowledged(), threading.Event()
     with process_site(tmp_path) as site:
         process, url = site.start()
         threads = load(site, url, told, stop)
-        kills = 0
+        kills, deadline = 0, time.monotonic() + 12
         try:
             while kills < 4 and time.monotonic() < deadline:
                 time.sleep(chosen.uniform(0.1, 0.7))
@@ -320,6 +328,72 @@ def test_killed_at_any_moment_it_lost_nothing_and_released_nothing_unrecorded(
         assert told.decisions
         assert told.tried > len(told.grants) + len(told.decisions)  # some were cut off
         assert_all_is_recorded(site, told)
+
+
+class Struck(BrokerClient):
+    """A client whose broker is killed so long after a renewal was sent."""
+
+    def __init__(self, url: str, process: subprocess.Popen[str], seconds: float) -> None:
+        super().__init__(url, timeout=20.0)
+        self._kill = threading.Timer(seconds, process.kill)
+
+    def renew(self, request: RenewalRequest) -> RenewalAnswer:
+        self._kill.start()
+        try:
+            return super().renew(request)
+        finally:
+            self._kill.join()
+
+
+@pytest.mark.slow
+@pytest.mark.claim("C43")
+def test_killed_during_a_renewal_it_takes_the_same_again_and_nothing_older(tmp_path: Path) -> None:
+    """Whether it had decided, the guest cannot tell; it asks again and nothing goes back."""
+    moments, cut = (0.0, 0.01, 0.04), 0
+    with process_site(tmp_path) as site:
+        world, attested = site.world, site.attested
+        collect = world.collect(world.guest())
+        process, url = site.start()
+        try:
+            with BrokerClient(url) as client:
+                grant = world.obtain(wire=client, attested=attested)
+            told = [grant]
+            for counter, moment in enumerate(moments, start=1):
+                checkpoint = (counter, sha256_hex(b"%d" % counter))
+                with Struck(url, process, moment) as client:
+                    try:
+                        told.append(renew(client, attested, collect, grant, checkpoint=checkpoint))
+                    except BrokerUnreachable:
+                        cut += 1
+                assert end(process) == -signal.SIGKILL
+                process, again = site.start()  # audits its ledger, or does not start
+                assert again == url
+                with BrokerClient(url) as client:
+                    grant = renew(client, attested, collect, grant, checkpoint=checkpoint)
+                    assert grant.latest_checkpoint == Anchor(counter=counter, digest=checkpoint[1])
+                    told.append(grant)
+                    old = (counter - 1, checkpoint[1])
+                    with pytest.raises(CheckpointRefused):
+                        renew(client, attested, collect, grant, checkpoint=old)
+        finally:
+            end(process)
+        assert cut
+        assert {one.lease_id for one in told} == {grant.lease_id}
+        meta = {"origin": attested.origin, "key_id": world.keyring.signer.key_id}
+        store = LedgerStore(site.state / "ledger.sqlite", meta)
+        try:
+            entries: list[Any] = [parse_json(data) for data in store.read(0, store.recompute())]
+        finally:
+            store.close()
+        recorded = {one["body"].get("receipt_digest") for one in entries}
+        assert {receipt_digest(one.receipts[-1].envelope) for one in told} <= recorded
+        renewals = [one["body"]["lease_id"] for one in entries if one["kind"] == "renewal"]
+        assert set(renewals) == {grant.lease_id}
+        # Each moment's was taken at most once before the kill, and once after it.
+        assert len(moments) <= len(renewals) <= 2 * len(moments)
+        with closing(sqlite3.connect(site.state / "broker.sqlite")) as db:
+            anchored = db.execute("SELECT run_id, checkpoint_counter FROM runs").fetchall()
+        assert anchored == [(grant.run_id, len(moments))]
 
 
 @pytest.mark.slow

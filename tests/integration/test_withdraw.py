@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli import app
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.errors import DatasetWithdrawn
+from sealtrain.errors import DatasetMismatch, DatasetWithdrawn
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
 
@@ -104,8 +104,9 @@ def test_another_owner_withdraws_nothing_of_it(site: BrokerSite) -> None:
             mine.register_dataset((sealed_folder(site, A) / "dataset.json").read_bytes())
         key = str(site.folder / f"{B}.identity.json")
         words = ["withdraw", DATASET, "--identity", key, "--yes"]
-        told = command(site, *words, "--broker", str(site.broker_file(broker)), code=3)
-        assert told["brokers"][0]["error"]["code"] == "dataset-mismatch"
+        with pytest.raises(DatasetMismatch) as caught:
+            command(site, *words, "--broker", str(site.broker_file(broker)))
+        assert caught.value.exit_code == 3
 
 
 def test_what_is_no_dataset_is_a_mistake_of_the_caller(site: BrokerSite) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from sealtrain.base.canonical import JsonValue, parse_canonical
+from sealtrain.base.canonical import JsonValue, parse_canonical, parse_json
 from sealtrain.errors import DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = [
     "StrictModel",
     "Timestamp",
     "load_canonical",
+    "load_json",
     "load_model",
 ]
 
@@ -68,9 +69,34 @@ def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], w
     Raises:
         SealtrainError: An instance of ``error`` naming the first offending field, never its value.
     """
+    return _validated(cls, _json(data, error, what), error, what)
+
+
+def load_json(
+    cls: type[Model], data: bytes, error: type[SealtrainError], what: str, *, max_bytes: int
+) -> Model:
+    """Parse JSON strictly (``parse_json``) and validate it against ``cls``.
+
+    Args:
+        cls: The document's model.
+        data: The document's bytes.
+        error: Class to raise when the fields are not those of ``cls``.
+        what: Name of the document for messages.
+        max_bytes: Longest accepted document.
+
+    Raises:
+        LimitExceeded: Longer or deeper than allowed.
+        DataInvalid: Not JSON.
+        SealtrainError: As ``load_model``.
+    """
+    parse_json(data, max_bytes=max_bytes)  # stricter than the model's own parser
+    return _validated(cls, data, error, what)
+
+
+def _validated(cls: type[Model], data: bytes, error: type[SealtrainError], what: str) -> Model:
     try:
         # JSON mode lets arrays become tuples while strict mode still refuses "1" for 1.
-        return cls.model_validate_json(_json(data, error, what))
+        return cls.model_validate_json(data)
     except ValidationError as invalid:
         first, near = _most_telling(invalid, _field_names(cls))
         where = ".".join(str(part) for part in first["loc"]) or "(top level)"
@@ -112,12 +138,12 @@ def load_canonical(
         SealtrainError: An ``error``: too long, too deep, not canonical, or as ``load_model``.
     """
     try:
-        value = parse_canonical(data, max_bytes=max_bytes)
+        parse_canonical(data, max_bytes=max_bytes)
     except DataInvalid as problem:
         raise error(
             f"{what} cannot be parsed: {problem.message}", check=check, hint=hint
         ) from problem
-    return load_model(cls, value, error, what)
+    return _validated(cls, data, error, what)
 
 
 def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDetails, str | None]:

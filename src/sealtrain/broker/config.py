@@ -21,8 +21,8 @@ class BrokerLimits:
 
     Attributes:
         challenge_seconds: Lifetime of a challenge, seconds.
-        deciding: Releases and renewals that are worked on at a time; the others wait. More threads
-            of one Python do not more, they only keep each other waiting.
+        deciding: Guests whose evidence is verified at a time; the others wait. More threads of one
+            Python do not more, they only keep each other waiting.
         outstanding_challenges: Challenges that may wait unused at a time.
         posts_per_minute: Requests that may write to the ledger, per minute and broker.
         future_seconds: How far ahead of the broker's clock an owner's signature may be dated.

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, Engine
 from sealtrain.consortium.postgres import Postgres, is_unreachable, unreachable
 from sealtrain.errors import SealtrainError, Unreachable
 
-__all__ = ["begun", "engine_of"]
+__all__ = ["begin", "begun", "commit", "engine_of", "failures"]
 
 _BUSY_MILLISECONDS: Final = 20_000
 _LOCK: Final = 0x5354_4252  # "STBR"
@@ -60,18 +60,42 @@ def begun(engine: Engine) -> Iterator[Connection]:
         Unreachable: The database cannot be read or written. Nothing happened; unless the
             connection to a server broke during the commit, which may have happened.
     """
+    # Closing it undoes what is not committed.
+    with failures(engine), begin(engine) as connection:
+        yield connection
+        commit(connection)
+
+
+@contextmanager
+def failures(engine: Engine) -> Iterator[None]:
+    """Raise ours for what a database reports in the block.
+
+    Raises:
+        Unreachable: It cannot be read or written.
+    """
     try:
-        with _first(engine) as connection:  # closing it undoes what is not committed
-            yield connection
-            connection.commit()
-    except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+        yield
+    except (sa.exc.DBAPIError, sa.exc.TimeoutError, engine.dialect.loaded_dbapi.Error) as error:
         failure = _failure(engine, error)
         if failure is None:
             raise
         raise failure from error
 
 
-def _first(engine: Engine) -> Connection:
+def commit(connection: Connection) -> None:
+    """Commit what began with ``begin``.
+
+    Raises:
+        DBAPIError: The database did not.
+        Unreachable: It had undone the transaction before.
+    """
+    # SQLite may end a transaction by itself, when the disk is full; the driver then says nothing.
+    if getattr(connection.connection.driver_connection, "in_transaction", True) is False:
+        raise Unreachable("the broker's database undid a transaction", check="database file")
+    connection.commit()
+
+
+def begin(engine: Engine) -> Connection:
     """A connection that has the lock. One that broke since its last use is made anew, once."""
     for last in (False, True):
         connection = engine.connect()
@@ -113,7 +137,8 @@ def _failure(engine: Engine, error: Exception) -> SealtrainError | None:
     if name is not None:
         late = isinstance(error, sa.exc.TimeoutError)
         return unreachable(name, cause) if late or is_unreachable(cause) else None
-    if not isinstance(error, sa.exc.OperationalError | sa.exc.TimeoutError):
+    late = isinstance(error, sa.exc.TimeoutError)
+    if not (late or isinstance(cause, engine.dialect.loaded_dbapi.OperationalError)):
         return None
     return Unreachable(
         "the broker's database cannot be read or written",

@@ -1,4 +1,4 @@
-"""What the ledger says of guests' requests: public facts, never a key (spec/key-release.md §7)."""
+"""What ledger and receipts say of guests' requests: public facts, never a key (§4.5, §7)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.guests import Appraised
 from sealtrain.consortium.approvals import Target
-from sealtrain.consortium.receipts import receipt_digest
+from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest
 from sealtrain.errors import SealtrainError
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.facts import Permit
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.transcript import transcript_digest
 
-__all__ = ["granted_entry", "refusal_entry", "target_of"]
+__all__ = ["granted_entry", "receipt_of", "refusal_entry", "target_of"]
 
 
 def target_of(request: ReleaseRequest | RenewalRequest) -> Target:
@@ -22,6 +22,44 @@ def target_of(request: ReleaseRequest | RenewalRequest) -> Target:
         app_id=request.app_id,
         compose_hash=request.compose_hash,
         recipe_hash=request.recipe_hash,
+    )
+
+
+def receipt_of(
+    request: ReleaseRequest | RenewalRequest,
+    permit: Permit,
+    guest: Appraised,
+    lease_id: str,
+    now: int,
+) -> ReleaseReceipt:
+    """Receipt of a decision, to be signed.
+
+    Args:
+        request: What was asked.
+        permit: What was decided.
+        guest: Who asked.
+        lease_id: The lease, 64 hex digits.
+        now: The broker's time, seconds since the epoch.
+    """
+    releasing = isinstance(request, ReleaseRequest)
+    return ReleaseReceipt(
+        version=1,
+        kind="release" if releasing else "renewal",
+        run_id=request.run_id,
+        resume=isinstance(request, ReleaseRequest) and request.resume,
+        consortium_id=request.consortium_id,
+        app_id=request.app_id,
+        compose_hash=request.compose_hash,
+        recipe_hash=request.recipe_hash,
+        datasets=permit.datasets,
+        approved_by=permit.approved_by,
+        evidence_digest=guest.evidence_digest,
+        transcript_digest=transcript_digest(request.transcript()),
+        verdict=guest.verdict.to_dict(),
+        simulated=guest.verdict.simulated,
+        released_at=to_rfc3339(now),
+        lease=Lease(lease_id=lease_id, not_after=to_rfc3339(permit.not_after)),
+        checkpoint=permit.checkpoint,
     )
 
 

@@ -14,6 +14,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import Verified, verify
 from sealtrain.consortium.policies import SignedPolicy
 from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
+from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.recipe.compose import extract_lock
 from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.recipe.needs import needs_of
@@ -102,6 +103,7 @@ def appraise_guest(
             platforms=frozenset(lock.recipe.hardware.platforms),
             needs=needs_of(lock.recipe),
             privacy=spendings(lock.recipe),
+            apart=is_shared_out(lock.recipe),
         ),
         evidence_digest=request.evidence.digest,
         under=lambda rules: held(rules)[1],
@@ -132,13 +134,8 @@ def hold_owners_policies(
         try:
             guest.under(one.document.appraisal)
         except EvidenceRefused as error:
-            raise type(error)(
-                f"by the policy of {one.owner.name}: {error.message}",
-                check=error.check,
-                owner=one.owner.name,
-                got=error.got,
-                expected=error.expected,
-                hint=error.hint,
+            raise error.restated(
+                f"by the policy of {one.owner.name}: {error.message}", owner=one.owner.name
             ) from error
     leases = [
         one.document.lease_seconds for one in concerned if one.document.lease_seconds is not None

@@ -7,6 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.broker.statements import run
 from sealtrain.broker.tables import owner_policies
 
 __all__ = ["Policies"]
@@ -30,8 +31,8 @@ class Policies:
 
     def in_force(self) -> dict[str, tuple[str, bytes]]:
         """Each owner's newest: name → digest and envelope."""
-        rows = self._connection.execute(_IN_FORCE)
-        return {row.owner: (row.digest, bytes(row.envelope)) for row in rows}
+        rows = run(self._connection, _IN_FORCE, {})
+        return {owner: (digest, bytes(envelope)) for owner, digest, envelope in rows}
 
     def submitted(self, digest: str) -> int | None:
         """Ledger index of a policy handed in before, by the digest of its envelope."""

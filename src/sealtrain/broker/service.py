@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from threading import BoundedSemaphore
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
@@ -25,7 +25,7 @@ from sealtrain.broker.bootauth import BootAuthority
 from sealtrain.broker.budgets import spent_so_far
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
-from sealtrain.broker.entries import granted_entry, refusal_entry, target_of
+from sealtrain.broker.entries import granted_entry, receipt_of, refusal_entry, target_of
 from sealtrain.broker.guests import Appraised, appraise_guest, hold_owners_policies
 from sealtrain.broker.operators import Operators
 from sealtrain.broker.owners import Owners
@@ -38,12 +38,12 @@ from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
-from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
+from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
 from sealtrain.consortium.rotation import rotation_entry
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
-from sealtrain.release.facts import ChallengeState, Limits, Permit
+from sealtrain.release.facts import ChallengeState, Limits
 from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
@@ -56,7 +56,7 @@ from sealtrain.release.messages import (
     RenewalAnswer,
     RenewalRequest,
 )
-from sealtrain.release.transcript import KEYS_PURPOSE, transcript_digest
+from sealtrain.release.transcript import KEYS_PURPOSE
 
 __all__ = ["Broker"]
 
@@ -196,7 +196,7 @@ class Broker:
         now = self.now()
         expires_at = now + self._parts.limits.challenge_seconds
         challenge = self._parts.random(32).hex()
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.transaction(alone=False) as transaction:
             transaction.issue(
                 challenge,
                 request.purpose,
@@ -234,7 +234,7 @@ class Broker:
         now = self.now()
         self.throttle.take(now)
         try:
-            with self._parts.store.transaction() as transaction:
+            with self._parts.store.transaction(alone=False) as transaction:
                 challenge = transaction.burn(request.challenge, now=now)
             admit(request, challenge, now=now, limits=self._limits)
             collateral = self._parts.collateral(request.evidence)
@@ -249,22 +249,23 @@ class Broker:
                 )
             if self._parts.chain is not None:
                 self._parts.chain.allowed(request.app_id, request.compose_hash)
-            with self._at_work:
-                return grant(request, challenge, appraised, now)
+            return grant(request, challenge, appraised, now)
         except Unreachable:
             raise  # the broker failed, nobody was refused
         except SealtrainError as error:
-            self.ledger.append("refusal", refusal_entry(request, action, error))
+            with self._parts.store.transaction(alone=False):
+                self.ledger.append("refusal", refusal_entry(request, action, error))
             raise
 
     def _release(
         self, request: ReleaseRequest, challenge: ChallengeState | None, guest: Appraised, now: int
     ) -> ReleaseAnswer:
-        with self._parts.store.transaction() as transaction:
+        private = guest.measured.privacy
+        # What runs spent is read from the ledger: nothing of it may be on its way there.
+        with self._parts.store.transaction(alone=bool(private)) as transaction:
             transaction.successions.require_none()
             run = transaction.run(request.run_id)
             registered = self._registered(transaction, request)
-            private = guest.measured.privacy
             spent = spent_so_far(self.ledger, transaction.reservations()) if private else {}
             permit = decide(
                 request,
@@ -284,7 +285,7 @@ class Broker:
             )
             sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
             lease_id = self._parts.random(32).hex()
-            receipt = self._receipt(request, "release", permit, guest, lease_id, now)
+            receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
             if run is None:
                 transaction.begin_run(
                     request.run_id,
@@ -323,7 +324,7 @@ class Broker:
     def _renew(
         self, request: RenewalRequest, challenge: ChallengeState | None, guest: Appraised, now: int
     ) -> RenewalAnswer:
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.transaction(alone=False) as transaction:
             transaction.successions.require_none()
             permit = decide_renewal(
                 request,
@@ -338,7 +339,7 @@ class Broker:
                 now=now,
                 limits=self._limits_for(transaction, guest),
             )
-            receipt = self._receipt(request, "renewal", permit, guest, request.lease_id, now)
+            receipt = self._signed(receipt_of(request, permit, guest, request.lease_id, now))
             if permit.checkpoint is not None:
                 transaction.anchor(request.run_id, permit.checkpoint)
             transaction.extend_lease(request.lease_id, not_after=permit.not_after)
@@ -369,32 +370,5 @@ class Broker:
         )
         return {dataset_id: self._manifest(envelope) for dataset_id, envelope in found.items()}
 
-    def _receipt(
-        self,
-        request: ReleaseRequest | RenewalRequest,
-        kind: Literal["release", "renewal"],
-        permit: Permit,
-        guest: Appraised,
-        lease_id: str,
-        now: int,
-    ) -> Envelope:
-        receipt = ReleaseReceipt(
-            version=1,
-            kind=kind,
-            run_id=request.run_id,
-            resume=isinstance(request, ReleaseRequest) and request.resume,
-            consortium_id=request.consortium_id,
-            app_id=request.app_id,
-            compose_hash=request.compose_hash,
-            recipe_hash=request.recipe_hash,
-            datasets=permit.datasets,
-            approved_by=permit.approved_by,
-            evidence_digest=guest.evidence_digest,
-            transcript_digest=transcript_digest(request.transcript()),
-            verdict=guest.verdict.to_dict(),
-            simulated=guest.verdict.simulated,
-            released_at=to_rfc3339(now),
-            lease=Lease(lease_id=lease_id, not_after=to_rfc3339(permit.not_after)),
-            checkpoint=permit.checkpoint,
-        )
+    def _signed(self, receipt: ReleaseReceipt) -> Envelope:
         return sign_receipt(receipt, self._parts.keyring.signer)

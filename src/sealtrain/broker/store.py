@@ -11,11 +11,10 @@ challenge exactly one sees it unused.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -37,20 +36,19 @@ from sealtrain.broker.tables import (
     reservations,
     runs,
 )
+from sealtrain.broker.together import Together
 from sealtrain.broker.tokens import Tokens
 from sealtrain.broker.withdrawn import Withdrawals
 from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.ledger_tree import Join
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import LimitExceeded, Unreachable
+from sealtrain.errors import LimitExceeded
 from sealtrain.release.facts import ChallengeState, LeaseState, RunState
 from sealtrain.release.messages import ChallengePurpose
 
 __all__ = ["Store", "StoredDocument", "Transaction"]
 
 _FORGET_CHALLENGE_AFTER = 24 * 3600
-_TURN_SECONDS = 20.0
 
 StoredDocument = tuple[int, str, bytes]
 """Index of its ledger entry, digest, envelope bytes."""
@@ -70,8 +68,7 @@ class Store:
             Unreachable: It cannot be opened.
         """
         self._engine = engine_of(where)
-        self._writer = threading.Lock()
-        self._ledger: Ledger | None = None
+        self._together = Together(self._engine)
         try:
             with begun(self._engine) as connection:
                 check(connection)
@@ -81,15 +78,18 @@ class Store:
             raise
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, alone: bool = True) -> Iterator[Transaction]:
         """Everything inside happens, or nothing if the block raises.
+
+        Args:
+            alone: Commit apart from others. What reads the ledger inside asks for it; what does
+                not may share the sync of the disk.
 
         Raises:
             Unreachable: The database cannot be read or written; nothing happened, unless the
                 connection to a server broke during the commit.
         """
-        with self._turn(), self._joining() as join, begun(self._engine) as connection:
-            join(connection.connection.driver_connection)
+        with self._together.block(alone=alone) as connection:
             yield Transaction(connection)
 
     def join(self, ledger: Ledger) -> None:
@@ -98,26 +98,7 @@ class Store:
         Args:
             ledger: Of the same database; or a file, which commits by itself.
         """
-        self._ledger = ledger
-
-    def _joining(self) -> AbstractContextManager[Join]:
-        if self._ledger is None:
-            return nullcontext(lambda _connection: None)
-        return self._ledger.joining()
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Threads queue up here: SQLite would have them sleep and try again, by ever longer."""
-        if not self._writer.acquire(timeout=_TURN_SECONDS):
-            raise Unreachable(
-                "the broker's database is held by another request for too long",
-                check="database",
-                expected=f"a turn within {_TURN_SECONDS:g} s",
-            )
-        try:
-            yield
-        finally:
-            self._writer.release()
+        self._together.ledger = ledger
 
     def close(self) -> None:
         """Close every connection."""
@@ -142,6 +123,9 @@ class Transaction:
         self.successions = Successions(connection)
         """What took the consortium's place."""
 
+    def _run(self, statement: sa.Executable, values: Mapping[str, Any]) -> Any:
+        return statements.run(self._connection, statement, values)
+
     # Challenges
 
     def issue(
@@ -158,27 +142,24 @@ class Transaction:
         Raises:
             LimitExceeded: ``max_outstanding`` challenges wait to be used already.
         """
-        execute = self._connection.execute
-        execute(statements.FORGET_CHALLENGES, {"at": now - _FORGET_CHALLENGE_AFTER})
-        waiting = execute(statements.WAITING, {"at": now}).scalar_one()
-        if waiting >= max_outstanding:
+        self._run(statements.FORGET_CHALLENGES, {"at": now - _FORGET_CHALLENGE_AFTER})
+        fresh = {"key": challenge, "purpose": purpose, "at": now, "until": expires_at}
+        if self._run(statements.ISSUE, {**fresh, "most": max_outstanding}).rowcount != 1:
             raise LimitExceeded(
                 "too many challenges wait to be used",
                 check="outstanding challenges",
-                got=waiting,
+                got=self._run(statements.WAITING, {"at": now}).fetchone()[0],
                 expected=f"fewer than {max_outstanding}",
                 hint="try again when some have expired",
             )
-        fresh = {"challenge": challenge, "purpose": purpose}
-        execute(statements.ISSUE, {**fresh, "issued_at": now, "expires_at": expires_at})
 
     def burn(self, challenge: str, *, now: int) -> ChallengeState | None:
         """Use up a challenge and return what it was before; ``None`` if never issued."""
-        row = self._connection.execute(statements.CHALLENGE, {"key": challenge}).one_or_none()
+        won = self._run(statements.BURN, {"key": challenge, "at": now}).fetchone()
+        row = won or self._run(statements.CHALLENGE, {"key": challenge}).fetchone()
         if row is None:
             return None
-        won = self._connection.execute(statements.BURN, {"key": challenge, "at": now}).rowcount
-        return ChallengeState(purpose=row.purpose, expires_at=row.expires_at, used=won != 1)
+        return ChallengeState(purpose=row[0], expires_at=row[1], used=won is None)
 
     def counts(self, now: int) -> tuple[int, int, int]:
         """How many challenges wait, leases live and decisions there are."""
@@ -222,8 +203,8 @@ class Transaction:
         Raises:
             LimitExceeded: There are more than ``limit``.
         """
-        rows = self._connection.execute(statements.DECISIONS, {"limit": limit + 1}).scalars()
-        found = tuple(bytes(row) for row in rows)
+        rows = self._run(statements.DECISIONS, {"limit": limit + 1})
+        found = tuple(bytes(envelope) for (envelope,) in rows)
         if len(found) > limit:
             raise LimitExceeded(
                 "the broker holds too many decisions",
@@ -243,9 +224,11 @@ class Transaction:
         self, dataset_ids: Sequence[str]
     ) -> dict[str, dict[tuple[str, str], StoredDocument]]:
         found: dict[str, dict[tuple[str, str], StoredDocument]] = {}
-        for row in self._connection.execute(statements.DATASETS, {"ids": list(dataset_ids)}):
-            stored = (row.ledger_index, row.digest, bytes(row.envelope))
-            found.setdefault(row.dataset_id, {})[row.app_id, row.compose_hash] = stored
+        named = statements.places(dataset_ids)
+        for row in self._run(statements.datasets_named(len(named)), named):
+            dataset_id, app_id, compose_hash, index, digest, envelope = row
+            stored = (index, digest, bytes(envelope))
+            found.setdefault(dataset_id, {})[app_id, compose_hash] = stored
         return found
 
     def put_dataset(
@@ -294,19 +277,15 @@ class Transaction:
 
     def run(self, run_id: str) -> RunState | None:
         """A run that got keys before."""
-        row = self._connection.execute(statements.RUN, {"key": run_id}).one_or_none()
+        row = self._run(statements.RUN, {"key": run_id}).fetchone()
         if row is None:
             return None
-        anchor = (
-            None
-            if row.checkpoint_counter is None
-            else Anchor(counter=row.checkpoint_counter, digest=row.checkpoint_digest)
-        )
+        app_id, compose_hash, recipe_hash, counter, digest = row
         return RunState(
-            app_id=row.app_id,
-            compose_hash=row.compose_hash,
-            recipe_hash=row.recipe_hash,
-            checkpoint=anchor,
+            app_id=app_id,
+            compose_hash=compose_hash,
+            recipe_hash=recipe_hash,
+            checkpoint=None if counter is None else Anchor(counter=counter, digest=digest),
         )
 
     def begin_run(
@@ -314,9 +293,7 @@ class Transaction:
     ) -> None:
         """Record a new run."""
         run = {"run_id": run_id, "recipe_hash": recipe_hash, "started_at": now}
-        self._connection.execute(
-            statements.BEGIN_RUN, {**run, "app_id": app_id, "compose_hash": compose_hash}
-        )
+        self._run(statements.BEGIN_RUN, {**run, "app_id": app_id, "compose_hash": compose_hash})
 
     def anchor(self, run_id: str, checkpoint: Anchor) -> None:
         """Record a run's newest checkpoint; ``release.decide`` made sure it is newer."""
@@ -328,23 +305,24 @@ class Transaction:
 
     def lease(self, lease_id: str) -> LeaseState | None:
         """A lease granted before."""
-        row = self._connection.execute(statements.LEASE, {"key": lease_id}).one_or_none()
+        row = self._run(statements.LEASE, {"key": lease_id}).fetchone()
         if row is None:
             return None
+        run_id, not_after, superseded_at, instance_id = row
         return LeaseState(
-            run_id=row.run_id,
-            not_after=row.not_after,
-            superseded=row.superseded_at is not None,
-            instance_id=row.instance_id,
+            run_id=run_id,
+            not_after=not_after,
+            superseded=superseded_at is not None,
+            instance_id=instance_id,
         )
 
     def grant_lease(
         self, lease_id: str, run_id: str, *, not_after: int, instance_id: str, now: int
     ) -> None:
         """Give a run a new lease; its earlier ones end."""
-        self._connection.execute(statements.END_LEASES, {"key": run_id, "at": now})
+        self._run(statements.END_LEASES, {"key": run_id, "at": now})
         lease = {"lease_id": lease_id, "not_after": not_after, "instance_id": instance_id}
-        self._connection.execute(statements.GRANT_LEASE, {**lease, "run_id": run_id})
+        self._run(statements.GRANT_LEASE, {**lease, "run_id": run_id})
 
     def extend_lease(self, lease_id: str, *, not_after: int) -> None:
         """Let a lease end later."""

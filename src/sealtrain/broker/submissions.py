@@ -38,6 +38,7 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
 )
+from sealtrain.manifest.checks.parties import stays_of
 from sealtrain.manifest.form import read as read_manifest
 from sealtrain.manifest.trust import Trust, TrustedBrokers
 from sealtrain.manifest.verify import verify_manifest
@@ -160,12 +161,13 @@ class Registry:
         digest = sha256_hex(data)
         try:
             read = read_manifest(data)
-            run_id = read.predicate.run.run_id
+            asked = [one.run_id for one in stays_of(read.predicate)]
             with self._parts.store.transaction() as transaction:
-                run = transaction.run(run_id)
-            verify_manifest(data, self._trust(run_id, run), artefacts=None, now=self._parts.clock())
+                known = {one: run for one in asked if (run := transaction.run(one)) is not None}
+            trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))
+            verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
             outputs = outputs_entry([(one.name, one.sha256) for one in read.subjects])
-            return self._record_manifest(digest, run_id, outputs)
+            return self._record_manifest(digest, list(known), outputs)
         except SealtrainError as error:
             self._refuse("manifest", digest, error)
             raise
@@ -352,8 +354,10 @@ class Registry:
         )
 
     def _record_manifest(
-        self, digest: str, run_id: str, outputs: list[JsonValue] | None
+        self, digest: str, run_ids: list[str], outputs: list[JsonValue] | None
     ) -> Accepted:
+        run_id = run_ids[0]
+        parties = {"parties": run_ids} if len(run_ids) > 1 else {}
         with self._parts.store.transaction() as transaction:
             index = transaction.manifest(digest)
             if index is None:
@@ -367,7 +371,7 @@ class Registry:
                     )
                 index = self._parts.ledger.append(
                     "manifest",
-                    {"run_id": run_id, "manifest_digest": digest, "outputs": outputs},
+                    {"run_id": run_id, "manifest_digest": digest, "outputs": outputs} | parties,
                 )
                 transaction.add_manifest(digest, run_id, ledger_index=index)
         return self._accepted(index, digest)

@@ -12,6 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.broker.statements import run
 from sealtrain.broker.tables import successions
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
@@ -22,7 +23,9 @@ __all__ = ["Successions", "begin_ledger"]
 
 ENTRY_KIND: Final = "succession"
 # Built once: asked with every release and renewal (see ``broker.statements``).
-_RECORDED: Final = sa.select(successions).limit(1)
+_RECORDED: Final = sa.select(
+    successions.c.successor_id, successions.c.digest, successions.c.ledger_index
+).limit(1)
 
 
 class Successions:
@@ -33,8 +36,8 @@ class Successions:
 
     def recorded(self) -> tuple[str, str, int] | None:
         """What took this consortium's place: its id, the digest of the envelope, its entry."""
-        row = self._connection.execute(_RECORDED).one_or_none()
-        return None if row is None else (row.successor_id, row.digest, int(row.ledger_index))
+        row = run(self._connection, _RECORDED, {}).fetchone()
+        return None if row is None else (row[0], row[1], int(row[2]))
 
     def add(self, successor_id: str, digest: str, *, ledger_index: int) -> None:
         """Record that the consortium was succeeded; only one succession ever is."""

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.broker.statements import among, places, run, run_all
 from sealtrain.broker.tables import run_datasets, withdrawals
 
 __all__ = ["Withdrawals"]
 
-_ids: Final[sa.BindParameter[list[str]]] = sa.bindparam("ids", expanding=True)
 # Built once: one query for each release and renewal (see ``broker.statements``).
-_INVOLVED: Final = sa.select(withdrawals.c.dataset_id, withdrawals.c.owner).where(
-    sa.or_(
-        withdrawals.c.dataset_id.in_(_ids),
-        withdrawals.c.dataset_id.in_(
-            sa.select(run_datasets.c.dataset_id).where(
-                run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
-            )
-        ),
-    )
-)
 _GIVE: Final = run_datasets.insert()
 _GIVEN: Final = sa.select(run_datasets.c.dataset_id).where(
     run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
 )
+
+
+@lru_cache(maxsize=16)
+def _involved(count: int) -> sa.Select[Any]:
+    return sa.select(withdrawals.c.dataset_id, withdrawals.c.owner).where(
+        sa.or_(among(withdrawals.c.dataset_id, count), withdrawals.c.dataset_id.in_(_GIVEN))
+    )
 
 
 class Withdrawals:
@@ -38,17 +36,19 @@ class Withdrawals:
 
     def involved(self, run_id: str, dataset_ids: Sequence[str] = ()) -> dict[str, str]:
         """Withdrawn datasets among those named and those the run was given: id → owner."""
-        rows = self._connection.execute(_INVOLVED, {"run": run_id, "ids": list(dataset_ids)})
-        return {row.dataset_id: row.owner for row in rows}
+        named = places(dataset_ids)
+        rows = run(self._connection, _involved(len(named)), {**named, "run": run_id})
+        return dict(rows.fetchall())
 
     def given(self, run_id: str, dataset_ids: Sequence[str], *, resumed: bool) -> None:
         """Record which datasets a run is given now; a run that is not resumed was given none."""
         known: set[str] = set()
         if resumed:
-            known |= set(self._connection.execute(_GIVEN, {"run": run_id}).scalars())
+            known |= {one for (one,) in run(self._connection, _GIVEN, {"run": run_id})}
         new = [one for one in dataset_ids if one not in known]
         if new:
-            self._connection.execute(_GIVE, [{"run_id": run_id, "dataset_id": one} for one in new])
+            rows = [{"run_id": run_id, "dataset_id": one} for one in new]
+            run_all(self._connection, _GIVE, rows)
 
     def submitted(self, digest: str) -> int | None:
         """Ledger index of a withdrawal handed in before, by the digest of its envelope."""

@@ -10,6 +10,7 @@ import typer
 
 from sealtrain.cli import log
 from sealtrain.cli.approvals import confirm
+from sealtrain.cli.brokers import BrokerFiles, at_each
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ __all__ = ["register"]
 
 Datasets = Annotated[
     list[str], typer.Argument(help="Sealed folders, or ids of datasets.", metavar="DATASET...")
-]
-BrokerFiles = Annotated[
-    list[Path], typer.Option(help="Broker file (made by: sealtrain broker pin); repeat.")
 ]
 
 
@@ -45,13 +43,13 @@ def withdraw(
 
     No key of them is released again, no lease of a run that has them renewed, and they are never
     registered again. What left before stays where it is: the list names runs, manifests and model
-    files. Every broker is told; exits 4 when one did not answer.
+    files. Every broker is told; exits 4 when one did not answer, 3 when one refused.
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.owned import sign_owned
     from sealtrain.consortium.withdrawals import Withdrawal
-    from sealtrain.errors import SealtrainError, Unreachable
+    from sealtrain.errors import SealtrainError
     from sealtrain.keys.identity import Identity
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
@@ -71,32 +69,33 @@ def withdraw(
         ),
         owner.signer,
     )
-    told: list[dict[str, Any]] = []
     lines: list[str] = []
-    failed: list[SealtrainError] = []
-    for path in broker:
+
+    def at(path: Path) -> dict[str, Any]:
         url = load_pin(path).url
-        answer: dict[str, Any] = {"broker": url, "index": None}
-        told.append(answer)
+        with BrokerClient(url, signer=owner.signer) as client:
+            index = client.withdraw(envelope)
+        lines.append(f"{url}: withdrawn, entry {index}")
         try:
-            with BrokerClient(url, signer=owner.signer) as client:
-                answer["index"] = client.withdraw(envelope)
-            lines.append(f"{url}: withdrawn, entry {answer['index']}")
             report, found = _uses_at(path, members, None, [], named, shown=not as_json)
-        except SealtrainError as error:
-            failed.append(error)
-            answer["error"] = error.to_dict()
-            word = "did not take it" if answer["index"] is None else "does not tell what used it"
-            say(f"{url} {word} [{error.code}]: {error.message}")
-            continue
-        answer["ledger_holds"] = report.holds
-        answer["datasets"] = [one.to_dict() for one in found]
-        lines += _lines(found)
+        except SealtrainError as error:  # it was withdrawn all the same
+            say(f"{url} does not tell what used it [{error.code}]: {error.message}")
+            return {"index": index, "error": error.to_dict()}
+        lines.extend(_lines(found))
+        return {
+            "index": index,
+            "ledger_holds": report.holds,
+            "datasets": [one.to_dict() for one in found],
+        }
+
+    answers = at_each(broker, at)
     say("keys and models that left before stay where they are; delete your copies of the data")
+    lost = {url: {"index": None, "error": why.to_dict()} for url, why in answers.failed.items()}
+    told = [{"broker": url, **one} for url, one in (lost | answers.done).items()]
     emit(as_json, {"digest": envelope.digest, "brokers": told}, lines)
-    if failed:
-        unreachable = all(isinstance(error, Unreachable) for error in failed)
-        raise typer.Exit(4 if unreachable or len(failed) < len(broker) else failed[0].exit_code)
+    answers.finish()
+    if any("error" in one for one in told):
+        raise typer.Exit(4)
 
 
 def uses(

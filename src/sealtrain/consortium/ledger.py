@@ -9,16 +9,17 @@ would hide, a checkpoint kept elsewhere reveals.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical, parse_json
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.consortium.ledger_store import LedgerStore
-from sealtrain.consortium.ledger_tree import Join, StoredTree, another_meta
+from sealtrain.consortium.ledger_tree import Pending, StoredTree, another_meta
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.consortium.rotation import KIND as ROTATION
@@ -60,6 +61,8 @@ class Ledger:
         former: Sequence[Ed25519Signer] = (),
     ) -> None:
         self._store = store
+        self._here = threading.local()
+        self._head = (-1, "")  # the checkpoint signed last: entries that came together share it
         self._signer = signer
         self._former = tuple(former)
         self._clock = clock
@@ -150,17 +153,26 @@ class Ledger:
             raise LimitExceeded(
                 "too many entries at once", got=len(entries), expected=f"at most {MAX_BATCH}"
             )
-        first = self._store.append(entries)
+        pending: Pending | None = getattr(self._here, "pending", None)
+        first = (pending or self._store).append(entries)
         return range(first, first + len(entries))
 
-    def joining(self) -> AbstractContextManager[Join]:
-        """Let what this thread appends meanwhile commit with a transaction of the same database.
+    def pending(self, connection: Any) -> Pending:
+        """Entries that will be written together, with a transaction of the broker's tables.
 
-        Call what this gives with the driver's connection, once that is in its transaction; the
-        transaction ends before this does. Until then nothing of it can be read or proven, and it is
-        not on disk. A ledger in a file has no such transactions: it appends as ever.
+        Args:
+            connection: The driver's, in that transaction.
         """
-        return self._store.joining()
+        return self._store.pending(connection)
+
+    @contextmanager
+    def adding_to(self, pending: Pending) -> Iterator[None]:
+        """What this thread appends meanwhile waits there: not on disk, not to be read or proven."""
+        self._here.pending = pending
+        try:
+            yield
+        finally:
+            self._here.pending = None
 
     @property
     def size(self) -> int:
@@ -292,12 +304,16 @@ class Ledger:
         return Checkpoint(origin=self.origin, size=size, root=self.root(size))
 
     def _sign(self, size: int) -> str:
+        known, signed = self._head
+        if known == size:
+            return signed
         root = self._store.subtree(0, size).hex()
         head = Checkpoint(origin=self.origin, size=size, root=root)
         signed = sign_checkpoint(head, self._signer)
         for one in self._former:  # for whoever knows the key before only
             (line,) = SignedNote.from_text(sign_checkpoint(head, one)).signatures
             signed = SignedNote.from_text(signed).with_signature(line).to_text()
+        self._head = (size, signed)
         return signed
 
     def _within(self, size: int | None) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, LiteralString
 
@@ -26,7 +25,6 @@ import psycopg
 
 from sealtrain.consortium.ledger_schema import MAKE, STRUCTURE, structure
 from sealtrain.consortium.ledger_tree import (
-    Join,
     Nodes,
     another_meta,
     grown,
@@ -81,9 +79,9 @@ class PostgresLedger:
             ConfigError: The server would not keep what it commits.
         """
         self._database = database
+        self.name = database.name
         self._kept: Nodes = {}
         self._keeping = threading.Lock()
-        self._here = threading.local()
         self._seen = (0, b"")  # the largest head computed here
         # Readers do not wait for a writer that waits for its turn.
         self._reader = _Line(database, self._still_there)
@@ -112,43 +110,32 @@ class PostgresLedger:
                 they may be written all the same.
             LedgerInconsistent: Entries are gone that were there before.
         """
-        joined: _Joined | None = getattr(self._here, "joined", None)
-        if joined is not None:
-            with _failures(self._database.name):
-                joined.connection.execute(_LOCK)
-                first, made = self._add(joined.connection, entries, joined.made)
-            joined.made.update(made)
-            return first
         with self._writer.transaction() as connection:
-            first, made = self._add(connection, entries, {})
+            first = self._next(connection)
+            made = self._insert(connection, first, entries)
         self._keep(made)
         return first
 
-    @contextmanager
-    def joining(self) -> Iterator[Join]:
-        """What this thread appends meanwhile is part of a transaction of the same database."""
-        made: Nodes = {}
+    def pending(self, connection: Any) -> _Pending:
+        """Entries that are part of a transaction of the same database, written at its end.
 
-        def join(connection: psycopg.Connection) -> None:
-            self._here.joined = _Joined(connection, made)
+        Args:
+            connection: In that transaction.
+        """
+        return _Pending(self, connection)
 
-        try:
-            yield join
-        finally:
-            self._here.joined = None
-        self._keep(made)  # the transaction committed
-
-    def _add(
-        self, connection: psycopg.Connection, entries: Sequence[bytes], before: Nodes
-    ) -> tuple[int, Nodes]:
+    def _next(self, connection: psycopg.Connection) -> int:
+        """Index of the next entry, for who holds the ledger's lock."""
         first = int(connection.execute(_SIZE).fetchall()[0][0])
         if first < self._seen[0]:
             raise _set_back(self._seen[0], first)
+        return first
 
-        def node(level: int, place: int) -> bytes:
-            return before.get((level, place)) or self._node(level, place)
-
-        made = grown(first, entries, node)
+    def _insert(
+        self, connection: psycopg.Connection, first: int, entries: Sequence[bytes]
+    ) -> Nodes:
+        """Write entries from an index on; returns the new roots."""
+        made = grown(first, entries, self._node)
         connection.execute(
             _APPEND,
             {
@@ -159,7 +146,7 @@ class PostgresLedger:
                 "hash": list(made.values()),
             },
         )
-        return first, made
+        return made
 
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""
@@ -221,12 +208,56 @@ class PostgresLedger:
             raise _set_back(size, "another history")
 
 
-@dataclass(slots=True)
-class _Joined:
-    """A transaction of somebody else, and the roots it holds already."""
+class _Pending:
+    """Entries of several threads, in memory until ``write``."""
 
-    connection: psycopg.Connection
-    made: Nodes
+    def __init__(self, ledger: PostgresLedger, connection: psycopg.Connection) -> None:
+        self._ledger = ledger
+        self._connection = connection
+        self._entries: list[bytes] = []
+        self._first: int | None = None
+        self._made: Nodes = {}
+
+    @property
+    def count(self) -> int:
+        return len(self._entries)
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Add entries; the first ones take the lock, so that their index is theirs.
+
+        Raises:
+            Unreachable: The database does not answer.
+            LedgerInconsistent: Entries are gone that were there before.
+        """
+        if self._first is None:
+            with _failures(self._ledger.name):
+                self._connection.execute(_LOCK)
+                self._first = self._ledger._next(self._connection)
+        index = self._first + len(self._entries)
+        self._entries.extend(entries)
+        return index
+
+    def undo(self, count: int) -> None:
+        del self._entries[count:]
+        if not self._entries:
+            self._first = None  # a transaction that goes back behind the lock has let go of it
+
+    def write(self) -> None:
+        """Write them in the transaction.
+
+        Raises:
+            Unreachable: The database does not answer.
+        """
+        if self._first is None:
+            return
+        with _failures(self._ledger.name):
+            self._made = self._ledger._insert(self._connection, self._first, self._entries)
+
+    def written(self) -> None:
+        self._ledger._keep(self._made)
+
+    def dropped(self) -> None:
+        """The transaction's end lets go of the lock."""
 
 
 class _Line:

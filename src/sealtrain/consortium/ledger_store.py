@@ -4,7 +4,8 @@
 - Triggers refuse to update, delete, replace or skip anything. They stop mistakes, not somebody who
   edits the file; for that there are ``recompute`` and checkpoints kept elsewhere.
 - ``BEGIN IMMEDIATE`` before the size is read: writers in several processes queue up.
-- One connection behind one lock: any thread may call.
+- One connection to read and one to append, each behind a lock: any thread may call, and nothing is
+  read that is not on disk.
 
 Errors of SQLite become ours: a damaged file is ``LedgerInconsistent``, a file that is locked for
 too long, full or not writable is ``Unreachable``.
@@ -17,13 +18,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sealtrain.base.files import sync
 from sealtrain.consortium.ledger_tree import (
-    Join,
     another_meta,
     grown,
     recomputed,
@@ -82,24 +83,26 @@ class LedgerStore:
         """
         self._path = path
         self._lock = threading.RLock()
+        self._turn = threading.Lock()  # not of a thread: pending entries are those of several
         with self._errors():
             _create_private(path)
-            self._db = sqlite3.connect(
-                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            self._db = _connected(path)
             try:
-                _switch_to_wal(self._db)
-                self._db.execute("PRAGMA synchronous=FULL")
-                self._db.execute("PRAGMA trusted_schema=OFF")
-                self._prepare(meta)
+                self._writer = _connected(path)
             except BaseException:
                 self._db.close()
+                raise
+            try:
+                self._prepare(meta)
+            except BaseException:
+                self.close()
                 raise
 
     def close(self) -> None:
         """Close the file. Nothing is lost without it."""
         with self._lock:
             self._db.close()
+            self._writer.close()
 
     def size(self) -> int:
         """Number of entries."""
@@ -114,17 +117,12 @@ class LedgerStore:
         """
         with self._writing() as db:
             first = _size(db)
-            made = grown(first, entries, partial(_node, db))
-            db.executemany("INSERT INTO entry (i, data) VALUES (?, ?)", enumerate(entries, first))
-            db.executemany(
-                "INSERT INTO node (level, i, hash) VALUES (?, ?, ?)",
-                ((*place, value) for place, value in made.items()),
-            )
+            _insert(db, first, entries)
             return first
 
-    def joining(self) -> AbstractContextManager[Join]:
-        """A file commits by itself: ``append`` is on disk when it returns, here too."""
-        return nullcontext(lambda _connection: None)
+    def pending(self, connection: Any) -> _Pending:
+        """Entries to write together, by a connection of the file's own: one sync for all."""
+        return _Pending(self)
 
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""
@@ -186,15 +184,32 @@ class LedgerStore:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._errors():
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._errors():
+            db = self._begin()
             try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+                yield db
+                db.execute("COMMIT")
+            finally:
+                self._end()
+
+    def _begin(self) -> sqlite3.Connection:
+        """Take the one turn to append, of all threads and processes; ``_end`` gives it back."""
+        if not self._turn.acquire(timeout=_BUSY_SECONDS):
+            raise TimeoutError
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self._turn.release()
+            raise
+        return self._writer
+
+    def _end(self) -> None:
+        """Undo what was not committed."""
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        finally:
+            self._turn.release()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -210,6 +225,80 @@ class LedgerStore:
                 got=name,
                 hint="check the disk, the permissions and that no other program locks the file",
             ) from error
+
+
+class _Pending:
+    """Entries of several threads, in memory until ``write``."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+        self._entries: list[bytes] = []
+        self._db: sqlite3.Connection | None = None
+        self._first = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._entries)
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Add entries; the first ones take the turn, so that their index is theirs.
+
+        Raises:
+            Unreachable: Another writer has the file for too long.
+        """
+        if self._db is None:
+            with self._store._errors():
+                self._db = self._store._begin()
+                self._first = _size(self._db)
+        index = self._first + len(self._entries)
+        self._entries.extend(entries)
+        return index
+
+    def undo(self, count: int) -> None:
+        del self._entries[count:]
+        if not self._entries:
+            self.dropped()
+
+    def write(self) -> None:
+        """Write and commit.
+
+        Raises:
+            Unreachable: They could not be made durable; none was written.
+        """
+        if self._db is None:
+            return
+        with self._store._errors():
+            _insert(self._db, self._first, self._entries)
+            self._db.execute("COMMIT")
+
+    def written(self) -> None:
+        self.dropped()
+
+    def dropped(self) -> None:
+        if self._db is not None:
+            self._db = None
+            self._store._end()
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        _switch_to_wal(db)
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA trusted_schema=OFF")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _insert(db: sqlite3.Connection, first: int, entries: Sequence[bytes]) -> None:
+    made = grown(first, entries, partial(_node, db))
+    db.executemany("INSERT INTO entry (i, data) VALUES (?, ?)", enumerate(entries, first))
+    db.executemany(
+        "INSERT INTO node (level, i, hash) VALUES (?, ?, ?)",
+        ((*place, value) for place, value in made.items()),
+    )
 
 
 def _create_private(path: Path) -> None:

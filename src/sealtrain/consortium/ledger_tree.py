@@ -7,16 +7,15 @@ Node ``(level, i)`` is the root over the entries ``i << level … ((i + 1) << le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.records import merkle
 
 __all__ = [
-    "Join",
     "Node",
     "Nodes",
+    "Pending",
     "StoredTree",
     "another_meta",
     "grown",
@@ -28,11 +27,34 @@ __all__ = [
 Node = Callable[[int, int], bytes]
 """``node(level, i)`` is a stored root."""
 
-Join = Callable[[Any], None]
-"""Called with a driver's connection: from now on appending is part of its transaction."""
-
 Nodes = dict[tuple[int, int], bytes]
 """Roots by level and place."""
+
+
+class Pending(Protocol):
+    """Entries of transactions that commit together; nobody can read or prove them before.
+
+    From the first entry until ``written`` or ``dropped`` no other writer appends.
+    """
+
+    @property
+    def count(self) -> int:
+        """Entries that wait."""
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Add entries and return the index that the first will have."""
+
+    def undo(self, count: int) -> None:
+        """Forget all but the first ``count``."""
+
+    def write(self) -> None:
+        """Write what waits. Entries in a file are on disk then, others with their transaction."""
+
+    def written(self) -> None:
+        """The transaction committed."""
+
+    def dropped(self) -> None:
+        """The transaction was undone, or could not be written. What ``write`` put on disk stays."""
 
 
 class StoredTree(Protocol):
@@ -47,10 +69,11 @@ class StoredTree(Protocol):
     def append(self, entries: Sequence[bytes]) -> int:
         """Write entries, all or none, and return the index of the first."""
 
-    def joining(self) -> AbstractContextManager[Join]:
-        """Let what this thread appends meanwhile commit with another transaction, where it can.
+    def pending(self, connection: Any) -> Pending:
+        """Entries to write together.
 
-        It can in PostgreSQL, of the same database; a file commits by itself, at once.
+        Args:
+            connection: The driver's, in a transaction of the same database; a file has its own.
         """
 
     def read(self, start: int, limit: int) -> list[bytes]:
