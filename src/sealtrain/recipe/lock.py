@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain.base.files import atomic_write
@@ -53,6 +54,7 @@ __all__ = [
     "measure_model",
     "measure_tokenizer",
     "parse_lock",
+    "read_policy",
 ]
 
 LOCK_NAME = "recipe.lock.json"
@@ -136,6 +138,7 @@ def lock_recipe(
     Raises:
         RecipeInvalid: The recipe breaks its schema.
         ModelInvalid: A model or tokenizer folder is absent or breaks the rules of modelfolder.py.
+        TrustInvalid: The appraisal policy that the recipe names is absent or malformed.
         ExtraMissing: A package that training needs is absent.
     """
     recipe = load_recipe(recipe_path)
@@ -151,10 +154,26 @@ def lock_recipe(
         "model": measure_model(recipe.model, base_dir),
         "tokenizer": measure_tokenizer(recipe.model, base_dir),
         "models": measure_further_models(recipe, base_dir),
+        "policy": read_policy(recipe, base_dir),
     }
     # Through bytes and back: what is written is what every reader will accept.
     lock = parse_lock(Lock.model_validate(unresolved).to_bytes())
     return LockedRecipe(lock=lock, lock_bytes=lock.to_bytes(), compose_bytes=build_compose(lock))
+
+
+def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
+    """The appraisal policy that parties demand of each other, whole; ``None`` without one.
+
+    Raises:
+        ModelInvalid: No such file, or it lies behind a symbolic link.
+        TrustInvalid: It is no appraisal policy.
+    """
+    named = getattr(recipe.collaboration, "policy", None)
+    if named is None:
+        return None
+    from sealtrain.attest.policy import load_policy
+
+    return load_policy(resolve_inside(base_dir, named)).to_dict()
 
 
 def measure_scripts(recipe: Recipe, base_dir: Path) -> dict[str, str]:

@@ -5,7 +5,8 @@
 1. canonical bytes (RFC 8785), at most ``MAX_LOCK_BYTES``;
 2. every field of the schema, and the recipe by its own schema;
 3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
-4. script, model and tokenizer entries fit the recipe, those of further models too.
+4. script, model and tokenizer entries fit the recipe, those of further models too;
+5. it holds the appraisal policy that the recipe names, normalised, and none where it names none.
 
 It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 """
@@ -13,19 +14,23 @@ It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Discriminator
+from pydantic import Discriminator, Field
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
-from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid
+from sealtrain.errors import DataInvalid, LockInvalid, RecipeInvalid, TrustInvalid
+from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import RecipePath
 from sealtrain.recipe.installation import CodePin, EnvironmentPin
 from sealtrain.recipe.modelspec import Model, ModelFromConfig
 from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
+
+if TYPE_CHECKING:
+    from sealtrain.attest.policy import AppraisalPolicy
 
 __all__ = [
     "MAX_LOCK_BYTES",
@@ -81,6 +86,14 @@ class Lock(StrictModel):
     model: Annotated[ModelPin | SealedModelPin, Discriminator("kind")]
     tokenizer: TokenizerPin
     models: dict[OwnerName, FurtherModelPin]
+    policy: dict[str, Any] | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def appraisal(self) -> AppraisalPolicy | None:
+        """What parties demand of each other's guests, where the recipe names such a policy."""
+        from sealtrain.attest.policy import policy_from_dict  # reads every TEE's rules: not always
+
+        return None if self.policy is None else policy_from_dict(self.policy)
 
     def to_bytes(self) -> bytes:
         """The canonical bytes, which the recipe hash is taken over."""
@@ -131,6 +144,7 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
     named = [] if recipe.script is None else [recipe.script]
     if list(lock.scripts) != named:
         raise LockInvalid("lock pins another script than its recipe names", check="script")
+    _policy_fits(lock, recipe)
     _model_fits(recipe.model, lock.model, lock.tokenizer)
     if lock.models.keys() != recipe.further_models.keys():
         raise LockInvalid(
@@ -141,6 +155,23 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
         )
     for name, model in recipe.further_models.items():
         _model_fits(model, lock.models[name].model, lock.models[name].tokenizer)
+
+
+def _policy_fits(lock: Lock, recipe: Recipe) -> None:
+    named = getattr(recipe.collaboration, "policy", None)
+    if (named is None) != (lock.policy is None):
+        raise LockInvalid(
+            "lock holds an appraisal policy exactly where its recipe names one",
+            check="policy",
+            got="none" if lock.policy is None else "one",
+            expected=named or "none",
+        )
+    try:
+        normal = None if lock.appraisal is None else lock.appraisal.to_dict()
+    except TrustInvalid as error:
+        raise LockInvalid(f"lock: {error.message}", check="policy", hint=error.hint) from error
+    if normal != lock.policy:
+        raise LockInvalid("the lock's appraisal policy is not normalised", check="policy")
 
 
 def _model_fits(model: Model, pin: ModelPin | SealedModelPin, tokenizer: TokenizerPin) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Privacy",
     "PrivateCounts",
     "PrivateSgd",
+    "SequencePrivacy",
     "Spending",
     "broken_promise",
     "spendings",
@@ -83,6 +84,36 @@ class PrivateSgd(StrictModel):
         if any(low >= high for low, high in (self.feature_ranges or {}).values()):
             raise ValueError("feature_ranges hold [lowest, highest], lowest first")
         return self
+
+
+class SequencePrivacy(StrictModel):
+    """What hides single sequences of token shards that a training reads once each."""
+
+    noise_multiplier: float = Field(
+        ge=0.1,
+        le=10_000,
+        allow_inf_nan=False,
+        description="Deviation of the noise over max_sequence_norm.",
+    )
+    max_sequence_norm: float = Field(
+        gt=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="Each sequence's gradient is cut to this L2 norm.",
+    )
+    delta: Delta = Field(description="Well below one over the number of a holder's sequences.")
+    accountant: Literal["prv", "rdp"] = Field(default="prv", description="Both bound epsilon.")
+
+    def mechanism(self) -> PrivateSgd:
+        """The same in the words of a training that draws its records."""
+        return PrivateSgd(
+            dp="sgd",
+            target_epsilon=1000.0,  # read by planners alone; nothing is planned here
+            delta=self.delta,
+            noise_multiplier=self.noise_multiplier,
+            max_grad_norm=self.max_sequence_norm,
+            accountant=self.accountant,
+        )
 
 
 class PrivateCounts(StrictModel):

@@ -10,6 +10,7 @@ from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
 from sealtrain.recipe.audit import misplaced
 from sealtrain.recipe.backends import DEFAULT, Backend, is_default, unfit
+from sealtrain.recipe.collaboration import Collaboration, is_none, misfit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.modelspec import Model, ModelFromFolder
@@ -39,6 +40,11 @@ class Recipe(StrictModel):
         exclude_if=is_default,
         description="What trains, and in how many processes; left out of locks when it is the "
         "default.",
+    )
+    collaboration: Collaboration | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="How several parties train together; left out of locks when there is none.",
     )
     script: RecipePath | None = Field(
         default=None, description="Your own training script, run in the guest instead of ours."
@@ -109,6 +115,13 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _backend_fits(self) -> Self:
         problem = unfit(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _parties_can_train_it(self) -> Self:
+        problem = misfit(self)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.models import Hex40, OwnerName, StrictModel
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import KeyProviderMismatch
+from sealtrain.errors import KeyProviderMismatch, UsageError
 from sealtrain.recipe.fields import ColumnName, ImageName
 
-__all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy"]
+__all__ = ["Dataset", "Hardware", "ModelRelease", "ReleasePolicy", "expect_data"]
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 _HEX = re.compile(r"([0-9a-f]{2}){1,1024}")
@@ -55,6 +56,23 @@ class Dataset(StrictModel):
         if len(set(self.columns.values())) != len(self.columns):
             raise ValueError("columns give two columns one name")
         return self
+
+
+def expect_data(datasets: Sequence[Dataset], given: Iterable[str]) -> list[str]:
+    """Names of a recipe's datasets, ``owner.name``, where just these are given.
+
+    Raises:
+        UsageError: Others are, or not all of them.
+    """
+    wanted = [f"{one.owner}.{one.name}" for one in datasets]
+    if set(given) != set(wanted):
+        raise UsageError(
+            "the data given are not the datasets of the recipe",
+            got=", ".join(sorted(given)) or "none",
+            expected=", ".join(sorted(wanted)),
+            hint="give --data OWNER.NAME=PATH once for each",
+        )
+    return wanted
 
 
 class ModelRelease(StrictModel):

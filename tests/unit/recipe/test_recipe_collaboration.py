@@ -1,0 +1,238 @@
+"""How parties train together: settings of each kind, what is refused, the policy in the lock."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from policies import intel
+
+from sealtrain.attest.policy import policy_from_dict
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.errors import LockInvalid, ModelInvalid, RecipeInvalid, TrustInvalid
+from sealtrain.recipe.collaboration import Travelling, holders_of, is_shared_out
+from sealtrain.recipe.diff import diff
+from sealtrain.recipe.lock import LockedRecipe, parse_lock
+from sealtrain.recipe.schema import parse_recipe
+
+Locks = Callable[..., LockedRecipe]
+Document = dict[str, Any]
+
+FEDERATED: Document = {
+    "kind": "federated",
+    "policy": "policy.yaml",
+    "rounds": 3,
+    "local_steps": 10,
+    "min_parties": 2,
+    "aggregation": "exact",
+}
+TRAVELLING: Document = {"kind": "travelling", "policy": "policy.yaml", "buffer_bytes": 4096}
+PADS: Document = {"kind": "pads", "pads": "own"}
+CUT: Document = {"kind": "cut", "policy": "policy.yaml", "layers": 1}
+
+
+@pytest.fixture
+def cpt(sft: Document) -> Document:
+    return sft | {
+        "phase": "cpt",
+        "model": {
+            "config": {
+                "model_type": "gpt2",
+                "n_layer": 1,
+                "n_head": 2,
+                "n_embd": 16,
+                "vocab_size": 64,
+            },
+            "init_seed": 1,
+        },
+        "datasets": [one | {"weight": 1} for one in sft["datasets"] if one["role"] == "train"],
+        "columns": {"tokens": "ids"},
+        "trainer": {"max_steps": 9, "block_size": 16, "lr_scheduler_type": "constant"},
+        "peft": None,
+    }
+
+
+@pytest.fixture
+def of_kind(sft: Document, cpt: Document) -> dict[str, Document]:
+    """A recipe of each kind that is accepted."""
+    return {
+        "federated": sft | {"collaboration": FEDERATED},
+        "pads": sft | {"collaboration": PADS},
+        "cut": sft | {"collaboration": CUT},
+        "travelling": cpt | {"collaboration": TRAVELLING},
+    }
+
+
+@pytest.fixture
+def policy_file(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(yaml.safe_dump(intel()), "utf-8")
+    return path
+
+
+def test_a_recipe_without_collaboration_locks_to_the_bytes_it_always_had(
+    sft: Document, lock_of: Locks
+) -> None:
+    without = lock_of(sft)
+    assert b"collaboration" not in without.lock_bytes
+    assert "policy" not in parse_json(without.lock_bytes)
+    assert lock_of(sft | {"collaboration": None}).lock_bytes == without.lock_bytes
+    assert without.lock.appraisal is None
+
+
+@pytest.mark.parametrize("kind", ["federated", "pads", "cut", "travelling"])
+def test_each_kind_locks_with_its_defaults_written_out(
+    kind: str, of_kind: dict[str, Document], lock_of: Locks, policy_file: Path
+) -> None:
+    locked = lock_of(of_kind[kind])
+    document = parse_json(locked.lock_bytes)
+    assert parse_lock(locked.lock_bytes) == locked.lock
+    assert is_shared_out(locked.lock.recipe) == (kind != "pads")
+    expected = {
+        "federated": {"round_seconds": 600, "trim": None, "max_update_norm": None},
+        "pads": {"checks": 2, "skip": [], "policy": None},
+        "cut": {"spf_share": 0.0, "wire": "bfloat16"},
+        "travelling": {"max_tokens": None, "seal_every": 8},
+    }[kind]
+    assert document["recipe"]["collaboration"].items() >= expected.items()
+
+
+def test_the_lock_holds_the_policy_whole(
+    of_kind: dict[str, Document], lock_of: Locks, policy_file: Path
+) -> None:
+    locked = lock_of(of_kind["federated"])
+    assert locked.lock.appraisal == policy_from_dict(intel())
+    assert parse_json(locked.lock_bytes)["policy"] == policy_from_dict(intel()).to_dict()
+    policy_file.write_text(yaml.safe_dump(intel(advisories="any")), "utf-8")
+    other = lock_of(of_kind["federated"])
+    assert other.recipe_hash != locked.recipe_hash
+    (change,) = diff(locked.lock, other.lock)
+    assert (change.path, change.area, change.severity) == (
+        "policy.cpu.advisories",
+        "collaboration",
+        "critical",
+    )
+
+
+def test_a_policy_that_is_absent_or_none_is_refused_at_locking(
+    of_kind: dict[str, Document], lock_of: Locks, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelInvalid, match=r"policy\.yaml"):
+        lock_of(of_kind["cut"])
+    (tmp_path / "policy.yaml").write_text("version: 2\n", "utf-8")
+    with pytest.raises(TrustInvalid):
+        lock_of(of_kind["cut"])
+
+
+def test_a_lock_whose_policy_does_not_fit_its_recipe_is_refused(
+    sft: Document, of_kind: dict[str, Document], lock_of: Locks, policy_file: Path
+) -> None:
+    good = parse_json(lock_of(of_kind["cut"]).lock_bytes)
+
+    def refused(document: Document) -> str:
+        with pytest.raises(LockInvalid) as caught:
+            parse_lock(canonical_json(document))
+        return caught.value.message
+
+    assert "exactly where" in refused({k: v for k, v in good.items() if k != "policy"})
+    assert "exactly where" in refused(parse_json(lock_of(sft).lock_bytes) | {"policy": intel()})
+    weaker = copy.deepcopy(good)
+    del weaker["policy"]["cpu"]["debug"]
+    assert "appraisal policy" in refused(weaker)
+    assert "normalised" in refused(good | {"policy": None})
+
+
+def test_tokens_are_limited_by_owner_or_for_all(cpt: Document) -> None:
+    def limit(value: object) -> Travelling:
+        found = parse_recipe(cpt | {"collaboration": TRAVELLING | {"max_tokens": value}})
+        assert isinstance(found.collaboration, Travelling)
+        return found.collaboration
+
+    assert limit(None).limit_of("hospital-a") is None
+    assert limit(500).limit_of("hospital-b") == 500
+    some = limit({"hospital-a": 7})
+    assert (some.limit_of("hospital-a"), some.limit_of("hospital-b")) == (7, None)
+
+
+def test_holders_are_the_owners_of_training_data(sft: Document) -> None:
+    sft["datasets"].append({"owner": "tester", "name": "x", "role": "test"})
+    assert holders_of(parse_recipe(sft)) == ("hospital-a", "hospital-b")
+
+
+DP = {"dp": "sgd", "target_epsilon": 8, "delta": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "named"),
+    [
+        ("federated", {"phase": "dpo"}, "for phase classify and sft"),
+        ("federated", {"peft": None}, "lora or prefix_tuning"),
+        ("federated", {"peft": {"method": "ia3", "target_modules": ["q"]}}, "lora or"),
+        ("federated", {"trainer": {"max_steps": 29}}, "rounds times"),
+        ("federated", {"privacy": DP}, "dp: sgd"),
+        ("federated", {"script": "mine.py"}, "script"),
+        ("federated", {"backend": {"name": "trl", "ranks": 2}}, "backend"),
+        ("federated", {"validation": {}}, "validation"),
+        ("pads", {"backend": {"name": "fsdp"}}, "backend"),
+        ("pads", {"peft": None}, "peft.method lora"),
+        (
+            "pads",
+            {"peft": {"method": "lora", "target_modules": ["q_proj"], "use_dora": True}},
+            "use_dora",
+        ),
+        ("cut", {"peft": None}, "peft.method lora"),
+        ("travelling", {"peft": {"method": "lora", "target_modules": ["c_attn"]}}, "peft: null"),
+        ("travelling", {"columns": {"text": "t"}}, "tokens"),
+    ],
+)
+def test_what_a_kind_cannot_do_is_refused(
+    kind: str, changed: Document, named: str, of_kind: dict[str, Document]
+) -> None:
+    recipe = of_kind[kind] | changed
+    if changed.get("phase") == "dpo":
+        recipe |= {"columns": {"prompt": "p", "chosen": "c", "rejected": "r"}}
+    if "columns" in changed:
+        recipe["model"] = recipe["model"] | {"tokenizer": {"kind": "bytes"}}
+    with pytest.raises(RecipeInvalid, match=named):
+        parse_recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "named"),
+    [
+        ("federated", {"min_parties": 3}, "min_parties is above"),
+        ("federated", {"min_parties": 1}, "min_parties"),
+        ("federated", {"trim": 1}, "trim and aggregation"),
+        ("federated", {"aggregation": "trimmed-mean"}, "trim and aggregation"),
+        ("federated", {"aggregation": "trimmed-mean", "trim": 1}, "trim leaves nothing"),
+        ("federated", {"aggregation": "mean"}, "aggregation"),
+        ("federated", {"policy": "/etc/policy.yaml"}, "relative"),
+        ("federated", {"rouns": 1}, "unknown field"),
+        ("federated", {"kind": "gossip"}, "collaboration"),
+        ("travelling", {"max_tokens": {"stranger": 1}}, "stranger"),
+        ("travelling", {"max_tokens": 0}, "max_tokens"),
+        ("pads", {"pads": "dealer"}, "policy and pads: dealer"),
+        ("pads", {"policy": "policy.yaml"}, "policy and pads: dealer"),
+        ("pads", {"checks": 3}, "checks"),
+        ("cut", {"spf_share": 1.5}, "spf_share"),
+    ],
+)
+def test_settings_out_of_range_or_without_each_other_are_refused(
+    kind: str, changed: Document, named: str, of_kind: dict[str, Document]
+) -> None:
+    recipe = of_kind[kind]
+    recipe["collaboration"] = recipe["collaboration"] | changed
+    with pytest.raises(RecipeInvalid, match=named):
+        parse_recipe(recipe)
+
+
+def test_ffa_and_exact_merge_lora_alone(sft: Document) -> None:
+    prefix = {"method": "prefix_tuning", "num_virtual_tokens": 4}
+    with pytest.raises(RecipeInvalid, match="exact merges"):
+        parse_recipe(sft | {"collaboration": FEDERATED, "peft": prefix})
+    mean = FEDERATED | {"aggregation": "fedavg"}
+    assert parse_recipe(sft | {"collaboration": mean, "peft": prefix}).collaboration is not None
