@@ -88,6 +88,7 @@
     │   ├── PadsRefused            pads-refused
     │   ├── PrivacyBroken          privacy-broken
     │   ├── ProductAltered         product-altered
+    │   ├── UpdateRefused          update-refused
     │   └── ManifestRefused        a manifest does not hold what it claims
     │       ├── ManifestMalformed  manifest-malformed
     │       ├── SubjectMismatch    subject-mismatch
@@ -104,7 +105,8 @@
     │   ├── PeerUnreachable        peer-unreachable
     │   ├── RankLost               rank-lost
     │   ├── StorageFailed          storage-failed
-    │   └── StorageUnreachable     storage-unreachable
+    │   ├── StorageUnreachable     storage-unreachable
+    │   └── TooFewParties          too-few-parties
     ├── DataInvalid                exit 5   the data is not what it must be
     │   ├── NotSealed              not-sealed
     │   ├── FormatUnknown          format-unknown
@@ -225,12 +227,14 @@ __all__ = [
     "SubjectMismatch",
     "TcbStatusRefused",
     "TokenRefused",
+    "TooFewParties",
     "TrainingFailed",
     "TranscriptInvalid",
     "TripBroken",
     "TrustInvalid",
     "TrustMismatch",
     "Unreachable",
+    "UpdateRefused",
     "UsageError",
     "ValidationFailed",
     "WrongContext",
@@ -277,6 +281,25 @@ class SealtrainError(Exception):
         if self.got is None and self.expected is None:
             return self.message
         return f"{self.message} (got {self.got}, expected {self.expected})"
+
+    def restated(
+        self, message: str, *, owner: str | None = None, hint: str | None = None
+    ) -> SealtrainError:
+        """The same error in other words: of what a failed check means to somebody else.
+
+        Args:
+            message: What happened.
+            owner: Owner concerned; as before when ``None``.
+            hint: What to do now; as before when ``None``.
+        """
+        return type(self)(
+            message,
+            check=self.check,
+            owner=owner or self.owner,
+            got=self.got,
+            expected=self.expected,
+            hint=hint or self.hint,
+        )
 
     def to_dict(self) -> dict[str, str]:
         """Fields that are set, for ``--json`` and for a broker's refusal."""
@@ -804,6 +827,12 @@ class EnvironmentChanged(Refused):
     code = "environment-changed"
 
 
+class UpdateRefused(Refused):
+    """A party of a federation, or an update of one, does not count."""
+
+    code = "update-refused"
+
+
 class ManifestRefused(Refused):
     """A manifest does not hold what it claims."""
 
@@ -905,6 +934,12 @@ class StorageUnreachable(Unreachable):
     """A store elsewhere does not deliver or take a file, however often it is asked."""
 
     code = "storage-unreachable"
+
+
+class TooFewParties(Unreachable):
+    """Fewer parties than a round of a federation needs answered in its time."""
+
+    code = "too-few-parties"
 
 
 class DataInvalid(SealtrainError):

@@ -75,6 +75,7 @@ class _Recorded(StrictModel):
     run_id: Hex32
     manifest_digest: Hex64
     outputs: tuple[_Output, ...] | None = Field(max_length=MAX_OUTPUTS)
+    parties: tuple[Hex32, ...] = Field(default=(), max_length=256)
 
 
 class _Booted(StrictModel):
@@ -274,8 +275,9 @@ class EntryRules:
 
     def _manifest(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         recorded = load_model(_Recorded, body, LedgerInconsistent, "manifest")
-        if recorded.run_id not in self._runs:
-            yield f"no keys were released to run {recorded.run_id}"
+        for run_id in dict.fromkeys((recorded.run_id, *recorded.parties)):
+            if run_id not in self._runs:
+                yield f"no keys were released to run {run_id}"
         yield from self._repeated("manifest", recorded.manifest_digest)
 
     def _booted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:

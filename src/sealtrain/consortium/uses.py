@@ -120,14 +120,16 @@ class Uses:
             run = self._runs[body["run_id"]]
             run.renewals += 1
             run.leased_until = body["not_after"]
-        elif kind == "manifest" and body["run_id"] in self._runs:
-            self._runs[body["run_id"]].manifests.append(
-                {
-                    "index": index,
-                    "digest": body["manifest_digest"],
-                    "outputs": body["outputs"],
-                }
-            )
+        elif kind == "manifest":
+            # Of a run of several parties, each asked for its keys under a run id of its own.
+            for run_id in self._runs.keys() & {body["run_id"], *body.get("parties", ())}:
+                self._runs[run_id].manifests.append(
+                    {
+                        "index": index,
+                        "digest": body["manifest_digest"],
+                        "outputs": body["outputs"],
+                    }
+                )
 
     def _released(self, at: str, body: dict[str, Any]) -> None:
         named = self._datasets.keys() & {one["dataset_id"] for one in body["datasets"]}

@@ -24,7 +24,7 @@ from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePrivateKey
 
-__all__ = ["derive", "recipe_key", "run_key", "signing_key"]
+__all__ = ["derive", "joint_key", "recipe_key", "run_key", "signing_key"]
 
 KEY_BYTES = 32
 _HEX40 = re.compile(r"[0-9a-f]{40}")
@@ -88,6 +88,29 @@ def run_key(
     ids = sorted(data_keys)
     together = b"".join(data_keys[dataset_id].reveal() for dataset_id in ids)
     return DataKey(_expanded(together, "run-key", (app_id, compose_hash, run_id, *ids)))
+
+
+def joint_key(
+    shares: Mapping[str, bytes], *, compose_hash: str, run_id: str, purpose: str
+) -> DataKey:
+    """A key of a run of several parties that only who has every share has.
+
+    Args:
+        shares: 32 bytes by party's name, at least one; each derived from that party's run key.
+        compose_hash: 64 hex digits.
+        run_id: Of the whole run, 32 hex digits.
+        purpose: Lower-case words with hyphens.
+
+    Raises:
+        UsageError: An argument has another form.
+    """
+    _check(compose_hash=(compose_hash, _HEX64), run_id=(run_id, _HEX32))
+    _check(purpose=(purpose, _PURPOSE))
+    names = sorted(shares)
+    if not names or any(len(shares[name]) != KEY_BYTES for name in names):
+        raise UsageError("a joint key is of one share of 32 bytes or more", got=len(names))
+    together = b"".join(shares[name] for name in names)
+    return DataKey(_expanded(together, "joint-key", (purpose, compose_hash, run_id, *names)))
 
 
 def signing_key(root: Secret, purpose: str) -> Ed25519Signer:

@@ -17,6 +17,7 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 12. nothing of the run withdrawn        ``DatasetWithdrawn`` (``release.withdrawn``)
     datasets registered and named       ``DatasetUnknown``
 13. roots as registered and pinned      ``DatasetMismatch``
+    of one owner, among several parties ``DatasetMismatch``
 14. privacy budgets, for a new run      ``BudgetSpent`` (``release.budget``)
 15. stanzas open                        ``broker.keyring``, the first place that touches a key
 
@@ -48,6 +49,7 @@ from sealtrain.errors import (
     RecipeChanged,
     RunMismatch,
 )
+from sealtrain.release.apart import of_one_owner
 from sealtrain.release.budget import within_budget
 from sealtrain.release.facts import (
     ChallengeState,
@@ -145,6 +147,8 @@ def decide(
     released = tuple(
         _dataset_fits(dataset, request, measured, tally, registered) for dataset in request.datasets
     )
+    if measured.apart:
+        of_one_owner(released)
     reserves = () if run is not None else measured.privacy
     within_budget(reserves, spent)  # (14)
     return Permit(

@@ -54,6 +54,7 @@ class Measured:
         platforms: Where the recipe may run.
         needs: What the recipe needs of the owners.
         privacy: What a run of the recipe reserves of each dataset it protects.
+        apart: The recipe is for several parties: no guest gets data of two owners.
     """
 
     app_id: str
@@ -66,6 +67,7 @@ class Measured:
     platforms: frozenset[str]
     needs: Needs
     privacy: tuple[Spending, ...] = ()
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

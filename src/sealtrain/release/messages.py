@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.base.canonical import JsonValue, parse_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import (
     Base64,
     Hex32,
@@ -20,6 +20,7 @@ from sealtrain.base.models import (
     OwnerName,
     StrictModel,
     Timestamp,
+    load_json,
     load_model,
 )
 from sealtrain.base.printable import printable
@@ -385,4 +386,4 @@ def load_message(
         DataInvalid: Not JSON.
         SealtrainError: An ``error`` naming the first wrong field, never its value.
     """
-    return load_model(cls, parse_json(body, max_bytes=max_bytes), error, cls.__name__)
+    return load_json(cls, body, error, cls.__name__, max_bytes=max_bytes)

@@ -222,14 +222,20 @@ class Quorum:
             merged.insert(_place(one, merged, consortium), one)
         return merged
 
-    def submit_manifest(self, manifest: bytes, grants: Grants) -> None:
+    def submit_manifest(self, manifest: bytes, grants: Grants | None) -> None:
         """Have every broker that granted keys record the run's manifest.
+
+        Args:
+            manifest: The file's bytes.
+            grants: Of this guest; ``None`` where other guests asked for the keys, so that all
+                brokers are handed it and those that granted none refuse.
 
         Raises:
             SealtrainError: None took it.
         """
         taken, misses = self._each(
-            lambda seat: seat.client.submit_manifest(manifest), only=grants.held
+            lambda seat: seat.client.submit_manifest(manifest),
+            only=None if grants is None else grants.held,
         )
         if not taken:
             raise _worst(misses)
