@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import socket
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 from manifest_world import signer
-from travel_world import NOW, RUN_ID, Tokens, TravelWorld, travel_world
+from travel_world import KEYS, RUN_ID, TERMS, Tokens, TravelWorld, travel_world
 
-from sealtrain.base.canonical import canonical_json, parse_canonical
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
+from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain.collab.channel.records import RecordWriter
@@ -25,25 +27,19 @@ from sealtrain.collab.travelling.capability import Gate, WriteCapability, Writte
 from sealtrain.collab.travelling.holder import Holder
 from sealtrain.collab.travelling.program import Program
 from sealtrain.collab.travelling.standby import Standby
-from sealtrain.collab.travelling.transcript import (
-    TRANSCRIPT_PAYLOAD_TYPE,
-    Travelled,
-    sign_transcript,
-    verify_transcript,
-)
 from sealtrain.errors import (
     CapabilityRefused,
     ChannelBroken,
     ChannelRefused,
+    CheckpointRefused,
     LimitExceeded,
     PeerUnreachable,
     SealRefused,
     SealtrainError,
-    SignatureInvalid,
     TranscriptInvalid,
     TripBroken,
 )
-from sealtrain.records import dsse
+from sealtrain.manifest.checks.trips import Terms, Travelled, travelled
 from sealtrain.records.runlog import RunLog
 from sealtrain.sealing.datakey import DataKey
 
@@ -227,52 +223,61 @@ def test_lent_ranges_never_overlap_and_never_leave_the_buffer(port: Port) -> Non
 def run(world: TravelWorld, **changed: Any) -> tuple[Travelled, RunLog]:
     with world.orchestrator(**changed) as orchestrator:
         orchestrator.run()
-    envelope = sign_transcript(orchestrator.log, signer("orchestrator"))
-    return verify_transcript(envelope, signer("orchestrator").public), orchestrator.log
+    return travelled(orchestrator.log.entries, TERMS), orchestrator.log
 
 
 def test_a_holder_that_names_other_bytes_than_it_sent_loses_its_turn() -> None:
     with travel_world() as world:
-        world.made["clinic-b"].provide = lambda message: (  # type: ignore[method-assign]
-            Holder.provide(world.made["clinic-b"], message) | {"sha256": "00" * 32}
+        world.made["clinic-b"].provide = lambda asked: (  # type: ignore[method-assign]
+            Holder.provide(world.made["clinic-b"], asked) | {"sha256": "00" * 32}
         )
-        travelled, _log = run(world)
-        assert set(travelled.refused.values()) == {"clinic-b"}
-        assert set(travelled.tokens) == {"clinic-a", "clinic-c"}
-        assert travelled.tokens["clinic-a"] == 512
+        came, _log = run(world)
+        assert set(came.refused.values()) == {"clinic-b"}
+        assert set(came.tokens) == {"clinic-a", "clinic-c"}
+        assert came.tokens["clinic-a"] == 512
         assert not any(world.accelerator._buffer)
+
+
+def small_holder(most: int, **changed: Any) -> Holder:
+    key = KEYS["clinic-a"]
+    return Holder(
+        Tokens("x", 100), key=key, share=lambda: bytes(32), max_bytes=most, timeout=1.0,
+        patience=1.0, **changed,
+    )  # fmt: skip
+
+
+def provision(trip: int, size: int, port: int = 1) -> holders.Provision:
+    return holders.Provision(
+        run_id=RUN_ID, trip=trip, offset=0, size=size, host="127.0.0.1", port=port,
+        capability=WriteCapability.make(trip, 0, size, os.urandom).to_dict(),
+    )  # fmt: skip
 
 
 def test_malformed_chunks_are_refused_and_the_others_go_on() -> None:
     with travel_world() as world:
         world.tokens["clinic-a"].data = b"\xff" * 1024  # tokens beyond the vocabulary
         world.made["clinic-b"]._source = Tokens("clinic-b", 16)  # fewer than promised
-        travelled, log = run(world)
-        assert list(travelled.refused.values()).count("clinic-a") == 2
-        assert list(travelled.refused.values()).count("clinic-b") == 2
-        assert travelled.tokens == {"clinic-c": 512}
+        came, log = run(world)
+        assert list(came.refused.values()).count("clinic-a") == 2
+        assert list(came.refused.values()).count("clinic-b") == 2
+        assert came.tokens == {"clinic-c": 512}
         codes = {one["fields"]["code"] for one in log.entries if one["event"] == "trip.refused"}
         assert codes == {"data-invalid"}
 
 
 def test_a_holder_gives_no_more_than_it_wants_to() -> None:
     with travel_world(max_bytes=512) as world:
-        travelled, _log = run(world)
-        assert set(travelled.tokens.values()) == {256}
-        assert set(travelled.refused.values()) == set(world.holders)
-    holder = Holder(Tokens("x", 100), max_bytes=10, timeout=1.0, patience=1.0)
-    asked = {
-        "version": 1, "run_id": RUN_ID, "trip": 0, "offset": 0, "size": 11, "host": "127.0.0.1",
-        "port": 1, "capability": WriteCapability.make(0, 0, 11, os.urandom).to_dict(),
-    }  # fmt: skip
+        came, _log = run(world)
+        assert set(came.tokens.values()) == {256}
+        assert set(came.refused.values()) == set(world.holders)
     with pytest.raises(LimitExceeded):
-        holder.provide(canonical_json(asked))
+        small_holder(10).provide(provision(0, 11))
 
 
 def test_the_plan_holds_a_holder_to_its_limit() -> None:
     with travel_world() as world:
-        travelled, _log = run(world, plan=world.plan(limits={"clinic-c": 200}))
-        assert travelled.tokens == {"clinic-a": 512, "clinic-b": 512, "clinic-c": 192}
+        came, _log = run(world, plan=world.plan(limits={"clinic-c": 200}))
+        assert came.tokens == {"clinic-a": 512, "clinic-b": 512, "clinic-c": 192}
 
 
 def test_a_state_that_changed_between_two_trips_is_not_trained_on() -> None:
@@ -314,7 +319,9 @@ def test_a_new_session_wipes_what_the_last_one_left() -> None:
         first._begin(b"")
         first._fill(0)
         assert any(world.accelerator._buffer)
-        with world.orchestrator():
+        with world.orchestrator() as second:
+            with pytest.raises(TripBroken, match="no program"):  # answered once it is served
+                second._work.measure()
             assert not any(world.accelerator._buffer)
             assert world.accelerator._program is None
         with pytest.raises(TripBroken):
@@ -325,64 +332,109 @@ def test_another_orchestrator_takes_over_and_ends_with_the_same_model(tmp_path: 
     key = DataKey.generate()
     with travel_world() as world:
         whole, _log = run(world)
-    with travel_world() as world:
+    # Holders give what they have once: what was lost with the orchestrator does not count.
+    with travel_world(max_bytes=1024) as world:
         standby = Standby(tmp_path, key, RUN_ID)
 
         def dies(trip: Any, _loss: float) -> None:
             if trip.number == 6:
                 raise KeyboardInterrupt
 
-        with (
-            world.orchestrator(sealed=standby.seal, told=dies) as first,
-            pytest.raises(KeyboardInterrupt),
-        ):
+        first = world.orchestrator(told=dies)
+        first._sealed = lambda state: standby.seal(
+            first.plan, {"log": first.log.entries, "kept": [1]}, state
+        )
+        with first, pytest.raises(KeyboardInterrupt):
             first.run()
-        for holder in world.made.values():
-            holder._trips.clear()
         taken = Standby(tmp_path, key, RUN_ID).newest()
-        with world.orchestrator(plan=taken.plan, log=taken.log) as second:
+        assert taken.journal["kept"] == [1]
+        log = RunLog.restore(RUN_ID, taken.journal["log"])
+        with world.orchestrator(plan=taken.plan, log=log) as second:
             second.run(taken.state)
-        envelope = sign_transcript(second.log, signer("orchestrator"))
-        travelled = verify_transcript(envelope, signer("orchestrator").public)
-        assert travelled.tokens == whole.tokens
-        events = [one["event"] for one in second.log.entries]
-        assert events.count("travel.taken-over") == 1
+        came = travelled(second.log.entries, TERMS)
+        assert came.tokens == whole.tokens
+        assert came.takeovers == 1
+        assert came.model == whole.model
         with pytest.raises(SealRefused):
             Standby(tmp_path, DataKey.generate(), RUN_ID).newest()
         with pytest.raises(SealRefused):
             Standby(tmp_path, key, "00" * 16).newest()
 
 
-def test_a_state_of_another_moment_does_not_fit_the_transcript(tmp_path: Path) -> None:
+def test_a_state_of_another_moment_does_not_fit_the_log(tmp_path: Path) -> None:
     key = DataKey.generate()
     with travel_world() as world:
         standby = Standby(tmp_path, key, RUN_ID)
-        with world.orchestrator(sealed=standby.seal) as orchestrator:
+        orchestrator = world.orchestrator()
+        orchestrator._sealed = lambda state: standby.seal(
+            orchestrator.plan, {"log": orchestrator.log.entries}, state
+        )
+        with orchestrator:
             orchestrator.run()
         taken = standby.newest()
         fresh = Program(taken.plan.program).state()
+        log = RunLog.restore(RUN_ID, taken.journal["log"])
         with (
-            world.orchestrator(plan=taken.plan, log=taken.log) as second,
+            world.orchestrator(plan=taken.plan, log=log) as second,
             pytest.raises(TripBroken),
         ):
             second.run(fresh)
 
 
-@pytest.fixture(scope="module")
-def honest() -> dict[str, Any]:
+def test_a_holder_does_not_follow_an_orchestrator_back_to_an_old_state() -> None:
+    holder = small_holder(1 << 20, forgives=3)
+    holder._given = {(RUN_ID, trip): 10 for trip in range(0, 12, 3)} | {("00" * 16, 50): 10}
+
+    def join(trip: int) -> dict[str, JsonValue]:
+        asked = {"do": "join", "version": 1, "run_id": RUN_ID, "trip": trip}
+        return holder._done(canonical_json(asked))[0]
+
+    with pytest.raises(CheckpointRefused) as caught:
+        join(6)
+    assert caught.value.check == "trips"
+    join(7)
+    assert [trip for run_id, trip in holder._given if run_id == RUN_ID] == [0, 3, 6]
+    # What was forgiven counts no more, so it can be given again; nothing else can.
+    assert sum(holder._given.values()) == 40
+
+
+def test_reports_come_before_anything_is_trained_on() -> None:
+    seen: list[str] = []
     with travel_world() as world:
-        _travelled, log = run(world)
-    return {"version": 1, "run_id": RUN_ID, "entries": log.entries, "head": log.head}
+        for name, holder in world.made.items():
+            holder._report = lambda name=name: name.encode()  # type: ignore[misc]
+        orchestrator = world.orchestrator(
+            reported=lambda name, report: seen.append(f"{name}:{report.decode()}")
+        )
+        with orchestrator:
+            orchestrator.run()
+        trips = [one["fields"] for one in orchestrator.log.entries if one["event"] == "trip.lent"]
+        assert seen == [f"{trip['holder']}:{trip['holder']}" for trip in trips]
+
+        def refuses(_name: str, _report: bytes) -> None:
+            raise TripBroken("this report does not hold", check="report")
+
+        with world.orchestrator(reported=refuses, log=RunLog(RUN_ID)) as orchestrator:
+            for holder in world.made.values():
+                holder._given.clear()
+            orchestrator.run()
+        assert travelled(orchestrator.log.entries, TERMS).tokens == {}
 
 
-def _rewritten(document: dict[str, Any], change: Callable[[list[dict[str, Any]]], Any]) -> Any:
-    """A transcript that its orchestrator's key signs, with a chain that holds, of other events."""
-    entries = parse_canonical(canonical_json(document["entries"]))
-    change(entries)
-    log = RunLog(RUN_ID)
-    for entry in entries:
-        log.append(entry["event"], entry["fields"], NOW)
-    return sign_transcript(log, signer("orchestrator"))
+@pytest.fixture(scope="module")
+def honest() -> list[dict[str, Any]]:
+    with travel_world() as world:
+        _came, log = run(world)
+    return log.entries
+
+
+def _rewritten(
+    entries: list[dict[str, Any]], change: Callable[[list[dict[str, Any]]], Any]
+) -> list[dict[str, Any]]:
+    """Entries of another run, which no chain contradicts."""
+    changed: list[dict[str, Any]] = parse_canonical(canonical_json(entries))
+    change(changed)
+    return changed
 
 
 def _first(entries: list[dict[str, Any]], event: str, trip: int = 0) -> dict[str, Any]:
@@ -419,9 +471,26 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
     "something after the end": lambda entries: entries.append(entries[-1]),
     "two beginnings": lambda entries: entries.insert(1, entries[0]),
     "no beginning": lambda entries: entries.pop(0),
-    "a limit passed": lambda entries: [
-        one.update(max_tokens=100) for one in entries[0]["fields"]["plan"]["holders"]
-    ],
+    "more given than there was": lambda entries: entries[0]["fields"]["holders"].update(
+        {"clinic-a": 100}
+    ),
+    "another program": lambda entries: entries[0]["fields"]["program"].update(n_layer=2),
+    "another learning rate": lambda entries: entries[0]["fields"]["program"].update(
+        learning_rate=0.02
+    ),
+    "another device": lambda entries: entries[0]["fields"]["program"].update(device="cloud"),
+    "another buffer": lambda entries: entries[0]["fields"].update(buffer=1024),
+    "a holder too many": lambda entries: entries[0]["fields"]["holders"].update({"mallory": 5}),
+    "a holder too few": lambda entries: entries[0]["fields"]["holders"].pop("clinic-c"),
+    "a mark that is none": lambda entries: _first(entries, "trip.written").update(mark="x"),
+    "half a step": lambda entries: _first(entries, "trip.trained").update(tokens=33),
+    "another orchestrator with another state": lambda entries: entries.insert(
+        -1, entries[0] | {"event": "travel.taken-over", "fields": {"code": "0", "model": "0"}}
+    ),
+    "privacy that nobody asked for": lambda entries: entries[-1]["fields"].update(privacy={}),
+    "a movement that nothing bounds": lambda entries: _first(entries, "trip.trained").update(
+        moved=0.1
+    ),
     "an unknown event": lambda entries: entries[3].update(event="trip.blessed"),
     "a field of another kind": lambda entries: _first(entries, "trip.trained").update(tokens="1"),
     "trained before written": lambda entries: entries.insert(
@@ -431,26 +500,47 @@ CHANGES: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_transcript_that_does_not_hold_together_is_refused(
-    honest: dict[str, Any], name: str
+def test_a_log_that_does_not_hold_together_is_refused(
+    honest: list[dict[str, Any]], name: str
 ) -> None:
     with pytest.raises(TranscriptInvalid):
-        verify_transcript(_rewritten(honest, CHANGES[name]), signer("orchestrator").public)
+        travelled(_rewritten(honest, CHANGES[name]), TERMS)
 
 
-def test_the_honest_transcript_holds(honest: dict[str, Any]) -> None:
-    envelope = _rewritten(honest, lambda entries: None)
-    assert verify_transcript(envelope, signer("orchestrator").public).trips == 12
+def test_the_honest_log_holds_and_other_events_are_not_looked_at(
+    honest: list[dict[str, Any]],
+) -> None:
+    other = honest[0] | {"event": "outputs.sealed", "fields": {}}
+    assert travelled([other, *honest, other], TERMS).trips == 12
 
 
-def test_a_broken_chain_or_another_signer_is_refused(honest: dict[str, Any]) -> None:
-    document = parse_canonical(canonical_json(honest))
-    document["entries"][2]["fields"]["size"] = 1
-    broken = dsse.sign(canonical_json(document), TRANSCRIPT_PAYLOAD_TYPE, signer("orchestrator"))
-    with pytest.raises(TranscriptInvalid):
-        verify_transcript(broken, signer("orchestrator").public)
-    with pytest.raises(SignatureInvalid):
-        verify_transcript(_rewritten(honest, lambda entries: None), signer("mallory").public)
+def _terms(**changed: Any) -> Terms:
+    return dataclasses.replace(TERMS, **changed)
+
+
+def test_trips_keep_the_limits_of_the_recipe(honest: list[dict[str, Any]]) -> None:
+    moment = from_rfc3339(honest[0]["at"])
+    assert travelled(honest, _terms(max_steps=48)).steps == 48
+    whole = dict.fromkeys(TERMS.limits, (moment, moment))
+    travelled(honest, _terms(windows=whole))
+    for terms in (
+        _terms(max_steps=47),
+        _terms(limits=dict(TERMS.limits) | {"clinic-b": 511}),
+        _terms(windows=whole | {"clinic-b": (moment + 301, moment + 302)}),
+        _terms(windows=whole | {"clinic-b": (moment - 302, moment - 301)}),
+    ):
+        with pytest.raises(TranscriptInvalid):
+            travelled(honest, terms)
+
+
+def test_nothing_in_the_log_tells_what_a_chunk_holds(honest: list[dict[str, Any]]) -> None:
+    """Neither losses nor digests that a guess could be compared with."""
+    for name in TERMS.limits:
+        data = Tokens(name, 512).data
+        for start in range(0, len(data), 256):
+            digest = hashlib.sha256(data[start : start + 256]).hexdigest()
+            assert digest not in canonical_json(honest).decode()
+    assert not any("loss" in one["fields"] for one in honest)
 
 
 def test_no_message_shows_a_secret() -> None:

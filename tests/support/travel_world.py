@@ -16,14 +16,16 @@ import transformers
 from manifest_world import signer
 
 from sealtrain.collab.channel.handshake import Conversation
+from sealtrain.collab.channel.ports import listening
 from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain.collab.travelling.orchestrator import Orchestrator
 from sealtrain.collab.travelling.parties import Parties
-from sealtrain.collab.travelling.ports import listening
 from sealtrain.collab.travelling.program import ProgramSettings
 from sealtrain.collab.travelling.schedule import HolderPlan, Plan
+from sealtrain.manifest.checks.trips import Terms
+from sealtrain.sealing.datakey import DataKey
 
 NOW = 1_790_000_000
 RUN_ID = "7e" * 16
@@ -35,6 +37,12 @@ PROGRAM = ProgramSettings(
     learning_rate=0.01, seed=3,
 )  # fmt: skip
 HOLDERS = ("clinic-a", "clinic-b", "clinic-c")
+KEYS = {name: DataKey(hashlib.sha256(name.encode()).digest()) for name in HOLDERS}
+TERMS = Terms(
+    program={name: one for name, one in PROGRAM.to_dict().items() if name != "device"},
+    buffer_bytes=512,
+    limits=dict.fromkeys(HOLDERS),
+)
 
 
 class Tokens:
@@ -45,6 +53,10 @@ class Tokens:
         starts = np.random.default_rng(seed).integers(0, 64, count // 8 + 1)
         walk = (starts[:, None] + np.arange(8)[None, :]) % 64
         self.data = walk.reshape(-1)[:count].astype("<u2").tobytes()
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
 
     def read_into(self, offset: int, view: memoryview) -> int:
         part = self.data[offset : offset + len(view)]
@@ -71,12 +83,10 @@ class TravelWorld:
             "holders": tuple(
                 HolderPlan(
                     name=name,
-                    host=host,
-                    port=port,
                     tokens=len(self.tokens[name].data) // 2,
                     max_tokens=limits.get(name, 1 << 30),
                 )
-                for name, (host, port) in self.holders.items()
+                for name in self.holders
             ),
             "buffer_bytes": self.buffer_bytes,
             "seal_every": 2,
@@ -88,6 +98,7 @@ class TravelWorld:
             "proof": ProveKey(signer("orchestrator")),
             "accelerator": self.control,
             "writes": self.writes,
+            "holders": dict(self.holders),
             "accept_accelerator": AcceptKey(frozenset({signer("accelerator").public})),
             "accept_holder": {
                 name: AcceptKey(frozenset({signer(name).public})) for name in self.holders
@@ -115,6 +126,10 @@ def conversation(purpose: str, me: str, accepts: str) -> Conversation:
 
 def _serve(holder: Holder, name: str, sock: socket.socket) -> None:
     holder.serve(sock, conversation(HOLDER_PURPOSE, name, "orchestrator"))
+
+
+def _share(name: str) -> bytes:
+    return KEYS[name].derive("lead-share", "travel-standby").reveal()
 
 
 @contextmanager
@@ -153,7 +168,12 @@ def travel_world(
         )
         for name in HOLDERS:
             world.made[name] = holder = holder_class(
-                world.tokens[name], max_bytes=max_bytes, timeout=TIMEOUT, patience=PATIENCE
+                world.tokens[name],
+                key=KEYS[name],
+                share=partial(_share, name),
+                max_bytes=max_bytes,
+                timeout=TIMEOUT,
+                patience=PATIENCE,
             )
             world.holders[name] = stack.enter_context(
                 listening(

@@ -25,17 +25,17 @@ from sealtrain.collab.channel.records import (
     RecordReader,
     RecordWriter,
 )
-from sealtrain.collab.channel.streams import Address, Buffer, dialled, prepared
+from sealtrain.collab.channel.streams import Address, Buffer, Stream, dialled, prepared
 from sealtrain.errors import PeerUnreachable
 
-__all__ = ["AttestedChannel", "accept", "connect"]
+__all__ = ["AttestedChannel", "accept", "accept_over", "connect", "open_over"]
 
 
 class AttestedChannel:
     """One conversation. Sending is thread-safe; one thread receives."""
 
     def __init__(
-        self, sock: socket.socket, *, sends: RecordWriter, receives: RecordReader, keys: Keys
+        self, sock: Stream, *, sends: RecordWriter, receives: RecordReader, keys: Keys
     ) -> None:
         self._socket = sock
         self._sends = sends
@@ -108,31 +108,41 @@ def connect(address: Address, conversation: Conversation, *, timeout: float) -> 
         PeerUnreachable: Nobody answers there.
         Refused: The other side's proof does not hold, or it refused ours (``ChannelBroken``).
     """
-    sock = dialled(address, timeout=timeout)
-    with _closed_on_error(sock):
-        keys = initiate(sock, conversation)
-        reader = RecordReader(sock, keys.responder)
+    return open_over(dialled(address, timeout=timeout), conversation)
+
+
+def open_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
+    """Open a channel over a connection that is there. Errors as ``connect``."""
+    with _closed_on_error(stream):
+        keys = initiate(stream, conversation)
+        reader = RecordReader(stream, keys.responder)
         reader.expect(READY)  # (6)
-        return _channel(sock, keys, RecordWriter(sock, keys.initiator), reader)
+        return _channel(stream, keys, RecordWriter(stream, keys.initiator), reader)
 
 
 def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:
     """Answer a party that connected. Arguments and errors as ``connect``."""
     with _closed_on_error(sock):
-        keys = respond(prepared(sock, timeout), conversation)
-        writer = RecordWriter(sock, keys.responder)
+        return accept_over(prepared(sock, timeout), conversation)
+
+
+def accept_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
+    """Answer a party at the other end of a connection. Errors as ``connect``."""
+    with _closed_on_error(stream):
+        keys = respond(stream, conversation)
+        writer = RecordWriter(stream, keys.responder)
         writer.control(READY)
-        return _channel(sock, keys, writer, RecordReader(sock, keys.initiator))
+        return _channel(stream, keys, writer, RecordReader(stream, keys.initiator))
 
 
 def _channel(
-    sock: socket.socket, keys: Keys, sends: RecordWriter, receives: RecordReader
+    sock: Stream, keys: Keys, sends: RecordWriter, receives: RecordReader
 ) -> AttestedChannel:
     return AttestedChannel(sock, sends=sends, receives=receives, keys=keys)
 
 
 @contextlib.contextmanager
-def _closed_on_error(sock: socket.socket) -> Iterator[None]:
+def _closed_on_error(sock: Stream) -> Iterator[None]:
     try:
         yield
     except BaseException:

@@ -13,7 +13,6 @@ Checks by the numbers of the spec; the first that fails raises, and no key is ma
 from __future__ import annotations
 
 import hashlib
-import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from sealtrain.base.models import Base64, Hex64, StrictModel, load_canonical
 from sealtrain.base.secret import Secret
 from sealtrain.collab.channel.proofs import Acceptance, Peer, Proof
 from sealtrain.collab.channel.records import LABEL
-from sealtrain.collab.channel.streams import receive_exactly, send_all
+from sealtrain.collab.channel.streams import Stream, receive_exactly, send_all
 from sealtrain.errors import ChannelRefused, DataInvalid, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 
@@ -110,7 +109,7 @@ class Keys:
     context: dict[str, JsonValue]
 
 
-def initiate(sock: socket.socket, conversation: Conversation) -> Keys:
+def initiate(sock: Stream, conversation: Conversation) -> Keys:
     """The side that opens the channel. Checks 1 to 4.
 
     Raises:
@@ -141,7 +140,7 @@ def initiate(sock: socket.socket, conversation: Conversation) -> Keys:
     )
 
 
-def respond(sock: socket.socket, conversation: Conversation) -> Keys:
+def respond(sock: Stream, conversation: Conversation) -> Keys:
     """The side that was called. Checks 1, 2 and 5. Raises as ``initiate``."""
     hello = _receive(sock, _Hello)
     _same("purpose", hello.purpose, conversation.purpose)  # (2)
@@ -256,12 +255,12 @@ def _shown(value: JsonValue) -> str:
     return canonical_json(value).decode()[:200]
 
 
-def _send(sock: socket.socket, message: JsonValue) -> None:
+def _send(sock: Stream, message: JsonValue) -> None:
     data = canonical_json(message)
     send_all(sock, _LENGTH.pack(len(data)) + data)
 
 
-def _receive(sock: socket.socket, kind: type[_Message]) -> _Message:
+def _receive(sock: Stream, kind: type[_Message]) -> _Message:
     (size,) = _LENGTH.unpack(receive_exactly(sock, _LENGTH.size))
     if size > MAX_MESSAGE_BYTES:
         raise ChannelRefused(

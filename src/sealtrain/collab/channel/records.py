@@ -6,7 +6,6 @@ opened; after the first record that does not open nothing is sent or received an
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
 from typing import TYPE_CHECKING
@@ -17,7 +16,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel.streams import Buffer, receive_exactly, send_all
+from sealtrain.collab.channel.streams import (
+    Buffer,
+    Stream,
+    receive_exactly,
+    receive_into,
+    send_all,
+)
 from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
 
 if TYPE_CHECKING:
@@ -32,6 +37,7 @@ END, PART, WHOLE, RATCHET, READY = range(5)
 _TAG = 16
 _HEAD = struct.Struct(">BI")
 _MAX_RECORDS = 1 << 32
+_SMALL = 1 << 12
 
 
 class _Direction:
@@ -77,11 +83,11 @@ class _Direction:
 class RecordWriter:
     """Sends messages in one direction. Thread-safe: messages do not mix."""
 
-    def __init__(self, sock: socket.socket, key: Secret) -> None:
+    def __init__(self, sock: Stream, key: Secret) -> None:
         self._socket = sock
         self._direction = _Direction(key)
         self._lock = threading.Lock()
-        self._sealed = bytearray(_HEAD.size + MAX_PLAINTEXT + _TAG)
+        self._sealed = memoryview(bytearray(_SMALL))
 
     def send(self, message: Buffer) -> None:
         """Send one message of any length, the empty one included.
@@ -122,8 +128,9 @@ class RecordWriter:
     def _record(self, kind: int, plaintext: Buffer) -> None:
         aead, nonce = self._direction.next()
         size = len(plaintext) + _TAG
+        self._sealed = _roomy(self._sealed, _HEAD.size + size)
         _HEAD.pack_into(self._sealed, 0, kind, size)
-        record = memoryview(self._sealed)[: _HEAD.size + size]
+        record = self._sealed[: _HEAD.size + size]
         aead.encrypt_into(nonce, plaintext, bytes(record[: _HEAD.size]), record[_HEAD.size :])
         try:
             send_all(self._socket, record)
@@ -135,10 +142,11 @@ class RecordWriter:
 class RecordReader:
     """Receives messages of one direction. Of one thread."""
 
-    def __init__(self, sock: socket.socket, key: Secret) -> None:
+    def __init__(self, sock: Stream, key: Secret) -> None:
         self._socket = sock
         self._direction = _Direction(key)
-        self._plain = bytearray(MAX_PLAINTEXT)
+        self._sealed = memoryview(bytearray(_SMALL))
+        self._plain = memoryview(bytearray(_SMALL))
 
     def receive(self, *, max_bytes: int) -> bytes | None:
         """The next message; ``None`` when the other side ended the conversation.
@@ -151,13 +159,19 @@ class RecordReader:
             LimitExceeded: The message is longer.
             PeerUnreachable: Nothing arrives in time.
         """
-        message = bytearray()
+        message: bytes | bytearray = b""
         for part in self._parts():
             if len(message) + len(part) > max_bytes:
                 self._direction.forget()
                 raise LimitExceeded(
                     "a message of the channel is too long", expected=f"at most {max_bytes} bytes"
                 )
+            # Most messages are one record: copied once then.
+            if not message:
+                message = bytes(part)
+                continue
+            if isinstance(message, bytes):
+                message = bytearray(message)
             message += part
         return bytes(message) if self._direction.open else None
 
@@ -227,11 +241,14 @@ class RecordReader:
             kind, size = _HEAD.unpack(head)
             if not _TAG <= size <= MAX_PLAINTEXT + _TAG:
                 raise self._broken("a record of an impossible length", got=size)
-            sealed = receive_exactly(self._socket, size)
+            self._sealed = _roomy(self._sealed, size)
+            sealed = self._sealed[:size]
+            receive_into(self._socket, sealed)
         except (PeerUnreachable, ChannelBroken):
             self._direction.forget()
             raise
-        plain = memoryview(self._plain)[: size - _TAG]
+        self._plain = _roomy(self._plain, size - _TAG)
+        plain = self._plain[: size - _TAG]
         try:
             aead.decrypt_into(nonce, sealed, head, plain)
         except InvalidTag:
@@ -247,3 +264,8 @@ class RecordReader:
             expected=expected,
             hint="somebody on the way altered, dropped or repeated it; open a new channel",
         )
+
+
+def _roomy(buffer: memoryview, size: int) -> memoryview:
+    """The buffer, or a longer one: most channels never see a long record."""
+    return buffer if len(buffer) >= size else memoryview(bytearray(size))

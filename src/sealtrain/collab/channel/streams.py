@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import socket
+from typing import Protocol
 
 from sealtrain.errors import ChannelBroken, PeerUnreachable
 
-__all__ = ["Address", "Buffer", "dialled", "prepared", "receive_exactly", "send_all"]
+__all__ = [
+    "Address",
+    "Buffer",
+    "Stream",
+    "dialled",
+    "prepared",
+    "receive_exactly",
+    "receive_into",
+    "send_all",
+]
 
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
+
+
+class Stream(Protocol):
+    """What a channel needs of a connection; a socket has it."""
+
+    def sendall(self, data: Buffer, /) -> None:
+        """Send every byte, or raise ``OSError``."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Receive into ``buffer``; how many bytes, 0 at the end. Raises ``OSError``."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
 
 
 def dialled(address: Address, *, timeout: float) -> socket.socket:
@@ -41,7 +64,7 @@ def prepared(sock: socket.socket, timeout: float) -> socket.socket:
     return sock
 
 
-def send_all(sock: socket.socket, data: Buffer) -> None:
+def send_all(sock: Stream, data: Buffer) -> None:
     """Send every byte.
 
     Raises:
@@ -53,15 +76,21 @@ def send_all(sock: socket.socket, data: Buffer) -> None:
         raise _unreachable(error) from error
 
 
-def receive_exactly(sock: socket.socket, size: int) -> bytes:
-    """Read ``size`` bytes.
+def receive_exactly(sock: Stream, size: int) -> bytes:
+    """Read ``size`` bytes. Errors as ``receive_into``."""
+    data = bytearray(size)
+    receive_into(sock, memoryview(data))
+    return bytes(data)
+
+
+def receive_into(sock: Stream, view: memoryview) -> None:
+    """Fill ``view``.
 
     Raises:
         ChannelBroken: The stream ends before.
         PeerUnreachable: Nothing arrives in time, or the connection fails.
     """
-    data = bytearray(size)
-    view, done = memoryview(data), 0
+    size, done = len(view), 0
     while done < size:
         try:
             count = sock.recv_into(view[done:])
@@ -76,7 +105,6 @@ def receive_exactly(sock: socket.socket, size: int) -> bytes:
                 hint="the other side died, or somebody cut the connection",
             )
         done += count
-    return bytes(data)
 
 
 def _unreachable(error: OSError) -> PeerUnreachable:

@@ -12,23 +12,26 @@ import inspect
 import socket
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
+from sealtrain.collab.channel.answers import Done, answer
 from sealtrain.collab.channel.channel import AttestedChannel, accept
 from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.travelling import capability
+from sealtrain.collab.travelling import bounds, capability
 from sealtrain.collab.travelling import program as program_module
-from sealtrain.collab.travelling.answers import Done, answered
-from sealtrain.collab.travelling.capability import Gate, WriteCapability
+from sealtrain.collab.travelling.capability import Gate, WriteCapability, wipe
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES, Program, ProgramSettings
 from sealtrain.errors import CapabilityRefused, DataInvalid, TripBroken
+from sealtrain.training.facts import accelerators
 
 __all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
 
@@ -59,13 +62,21 @@ class Accelerator:
     Args:
         buffer_bytes: Size of the dataset buffer.
         patience: Seconds an orchestrator may be silent.
+        program: Settings that a program must have, but for its device; ``None`` for any.
     """
 
-    def __init__(self, buffer_bytes: int, *, patience: float) -> None:
+    def __init__(
+        self,
+        buffer_bytes: int,
+        *,
+        patience: float,
+        program: Mapping[str, JsonValue] | None = None,
+    ) -> None:
         self._buffer = memoryview(bytearray(buffer_bytes))
         self.gate = Gate(self._buffer)
         """Where holders' writes come in."""
         self._patience = patience
+        self._allowed = program
         self._session: tuple[str, str] | None = None
         self._program: Program | None = None
         self._lock = threading.Lock()
@@ -123,11 +134,8 @@ class Accelerator:
             name = command.pop("do")
             return operations[name](command, payload)
 
-        answer, data = answered(act)
-        channel.send(answer)
-        if data:
-            channel.send(data)
-        if name == "scrub":
+        answer(channel, act)
+        if name in ("scrub", "train"):
             channel.ratchet()  # a trip is over: its records open no more
 
     def _work(self) -> dict[str, Callable[..., Done]]:
@@ -144,9 +152,17 @@ class Accelerator:
 
     def _load(self, command: dict[str, Any], payload: bytes) -> Done:
         settings = ProgramSettings.from_dict(command.get("settings"))
+        given = {name: one for name, one in settings.to_dict().items() if name != "device"}
+        if self._allowed is not None and given != self._allowed:
+            raise DataInvalid(
+                "the program is not the one that the recipe means",
+                check="program",
+                hint="all guests of a run measure one recipe",
+            )
         self._wipe(0, len(self._buffer))
         self._program = Program(settings, payload or None)
-        return {**self._measured(), "buffer": len(self._buffer)}, b""
+        used = list(accelerators()) if settings.device == "cuda" else []
+        return {**self._measured(), "buffer": len(self._buffer), "accelerators": used}, b""
 
     def _lend(self, command: dict[str, Any], _payload: bytes) -> Done:
         self.gate.lend(WriteCapability.from_dict(command.get("capability")))
@@ -160,8 +176,22 @@ class Accelerator:
 
     def _train(self, command: dict[str, Any], _payload: bytes) -> Done:
         part = self._range(command)
-        tokens, loss = self._loaded.train(self._buffer[part.start : part.end])
-        return {"tokens": tokens, "loss": loss}, b""
+        program = self._loaded
+        moments = [time.perf_counter()]
+        before = self._measured()
+        moments.append(time.perf_counter())
+        tokens, loss = program.train(self._buffer[part.start : part.end])
+        moments.append(time.perf_counter())
+        after = self._measured()
+        measuring = time.perf_counter() - moments[2] + moments[1] - moments[0]
+        done = {
+            "tokens": tokens,
+            "loss": loss,
+            "before": before,
+            "after": after,
+            "seconds": {"train": moments[2] - moments[1], "measure": measuring},
+        }
+        return done if program.moved is None else done | {"moved": program.moved}, b""
 
     def _measure(self, _command: dict[str, Any], _payload: bytes) -> Done:
         return {**self._measured()}, b""
@@ -170,8 +200,8 @@ class Accelerator:
         asked = load_model(_Scrub, command, DataInvalid, "scrub")
         part = self._range({"start": asked.start, "end": asked.end})
         self._wipe(part.start, part.end)
-        digest = hashlib.sha256(from_hex(asked.nonce))
-        digest.update(self._buffer[part.start : part.end])
+        digest = hashlib.sha256(self._buffer[part.start : part.end])
+        digest.update(from_hex(asked.nonce))
         return {"proof": digest.hexdigest()}, b""
 
     def _export(self, _command: dict[str, Any], _payload: bytes) -> Done:
@@ -179,11 +209,7 @@ class Accelerator:
 
     def _measured(self) -> dict[str, str]:
         program = self._loaded
-        sources = {
-            one.__name__: sha256_hex(inspect.getsource(one).encode())
-            for one in (capability, program_module, sys.modules[__name__])
-        }
-        code = {"settings": program.settings.to_dict(), "sources": sources}
+        code = {"settings": program.settings.to_dict(), "sources": _sources()}
         return {"code": sha256_hex(canonical_json(code)), "model": program.digest()}
 
     @property
@@ -203,4 +229,11 @@ class Accelerator:
         return part
 
     def _wipe(self, start: int, end: int) -> None:
-        self._buffer[start:end] = bytes(end - start)
+        wipe(self._buffer[start:end])
+
+
+@cache
+def _sources() -> dict[str, JsonValue]:
+    """SHA-256 of every source file of the device program, hex: what was loaded stays loaded."""
+    modules = (bounds, capability, program_module, sys.modules[__name__])
+    return {one.__name__: sha256_hex(inspect.getsource(one).encode()) for one in modules}

@@ -33,13 +33,14 @@ from sealtrain.errors import (
     SealtrainError,
 )
 
-__all__ = ["Gate", "WriteCapability", "Written", "write_chunk"]
+__all__ = ["Gate", "WriteCapability", "Written", "wipe", "write_chunk"]
 
 ID_BYTES = 16
 _LABEL = b"sealtrain/travelling/v1 "
 _OFFSET = struct.Struct(">Q")
 _PART = MAX_PLAINTEXT - _OFFSET.size
 _DIGEST_BYTES = 32
+_ZEROS = bytes(1 << 20)
 
 Random = Callable[[int], bytes]
 
@@ -152,14 +153,15 @@ def write_chunk(address: tuple[str, int], capability: WriteCapability, chunk: me
         reader = RecordReader(sock, capability.key("receipt"))
         send_all(sock, bytes.fromhex(capability.id))
         message = bytearray(_OFFSET.size + min(len(chunk), _PART))
+        digest = hashlib.sha256()
         for start in range(0, len(chunk), _PART):
             part = chunk[start : start + _PART]
             _OFFSET.pack_into(message, 0, capability.start + start)
             message[_OFFSET.size : _OFFSET.size + len(part)] = part
             writer.send(memoryview(message)[: _OFFSET.size + len(part)])
+            digest.update(part)  # while the other side opens what was sent
         writer.control(END)
         receipt = reader.receive(max_bytes=_DIGEST_BYTES)
-    digest = hashlib.sha256(chunk)
     if receipt != digest.digest():
         raise CapabilityRefused(
             "the accelerator received another chunk than was sent",
@@ -295,6 +297,13 @@ class Gate:
             self._buffer[offset : offset + len(data)] = data
             loan.digest.update(data)
             loan.size += len(data)
+
+
+def wipe(view: memoryview) -> None:
+    """Overwrite with zeros, in place."""
+    for start in range(0, len(view), len(_ZEROS)):
+        part = view[start : start + len(_ZEROS)]
+        part[:] = _ZEROS[: len(part)]
 
 
 def _shut(sock: socket.socket) -> None:

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
+from dataclasses import dataclass
 from typing import Any, Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
-from sealtrain.base.encoding import from_hex
+from sealtrain.collab.channel.answers import receive_answer
 from sealtrain.collab.channel.channel import AttestedChannel, connect
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling.accelerator import MAX_COMMAND_BYTES
-from sealtrain.collab.travelling.answers import read_answer
 from sealtrain.collab.travelling.capability import WriteCapability, Written
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES, ProgramSettings
-from sealtrain.errors import TripBroken
+from sealtrain.errors import ChannelBroken, TripBroken
+from sealtrain.manifest.checks.trips import zeros_proof
 
-__all__ = ["AcceleratorLane", "zeros_proof"]
+__all__ = ["AcceleratorLane"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What came of training on a range.
+
+    Attributes:
+        tokens: Trained on.
+        loss: Mean of it.
+        before, after: Measurements.
+        moved: How far the weights went before they were cut; ``None`` where nothing bounds them.
+        seconds: Of ``train`` and ``measure``, as the accelerator says.
+    """
+
+    tokens: int
+    loss: float
+    before: dict[str, str]
+    after: dict[str, str]
+    moved: float | None
+    seconds: dict[str, float]
 
 
 class AcceleratorLane:
@@ -42,10 +62,27 @@ class AcceleratorLane:
         answer, _ = self._ask({"do": "take-back", "id": capability_id})
         return Written(size=int(answer["size"]), sha256=str(answer["sha256"]))
 
-    def train(self, start: int, end: int) -> tuple[int, float]:
-        """Train on a range; returns tokens and mean loss."""
+    def train(self, start: int, end: int) -> Trained:
+        """Train on a range.
+
+        Raises:
+            DataInvalid: It holds nothing to train on.
+            ChannelBroken: The accelerator answers something else.
+        """
         answer, _ = self._ask({"do": "train", "start": start, "end": end})
-        return int(answer["tokens"]), float(answer["loss"])
+        try:
+            return Trained(
+                tokens=int(answer["tokens"]),
+                loss=float(answer["loss"]),
+                before={name: str(answer["before"][name]) for name in ("code", "model")},
+                after={name: str(answer["after"][name]) for name in ("code", "model")},
+                moved=None if "moved" not in answer else float(answer["moved"]),
+                seconds={name: float(one) for name, one in answer["seconds"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ChannelBroken(
+                "the accelerator does not say what it did", check="accelerator"
+            ) from error
 
     def measure(self) -> dict[str, str]:
         """Digests of code and model state."""
@@ -87,17 +124,6 @@ class AcceleratorLane:
         self._channel.send(canonical_json(command | {"payload": len(payload)}))
         if payload:
             self._channel.send(payload)
-        answer = read_answer(self._channel.receive(max_bytes=MAX_COMMAND_BYTES))
-        data = b""
-        if answer.payload:
-            data = self._channel.receive(max_bytes=MAX_STATE_BYTES) or b""
-        return answer.ok, data
-
-
-def zeros_proof(nonce: str, size: int) -> str:
-    """What ``scrub`` answers for a range of that many zero bytes: SHA-256, hex."""
-    digest = hashlib.sha256(from_hex(nonce))
-    block = bytes(min(size, 1 << 20))
-    for start in range(0, size, len(block) or 1):
-        digest.update(block[: size - start])
-    return digest.hexdigest()
+        return receive_answer(
+            self._channel, max_bytes=MAX_COMMAND_BYTES, max_data_bytes=MAX_STATE_BYTES
+        )

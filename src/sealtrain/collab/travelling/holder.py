@@ -1,38 +1,61 @@
-"""A holder of data: gives one chunk a trip, straight into the accelerator's buffer (spec §4)."""
+"""A holder of data: gives one chunk a trip, straight into the accelerator's buffer (spec §4).
+
+It counts for itself what it gave, whatever an orchestrator says: not more than it wants to give, no
+trip twice, and to another orchestrator that takes over it forgives no more trips than can be lost.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue
-from sealtrain.base.models import Hex32, StrictModel
+from sealtrain.base.canonical import JsonValue, parse_json
+from sealtrain.base.encoding import from_hex, to_base64
+from sealtrain.base.models import Hex32, StrictModel, load_model
+from sealtrain.collab.channel.answers import Done, answer
 from sealtrain.collab.channel.channel import accept
-from sealtrain.collab.travelling.answers import Done, answered
-from sealtrain.collab.travelling.capability import WriteCapability, write_chunk
-from sealtrain.errors import DataInvalid, LimitExceeded
-from sealtrain.release.messages import load_message
+from sealtrain.collab.travelling.capability import WriteCapability, wipe, write_chunk
+from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
 
 if TYPE_CHECKING:
     import socket
 
+    from sealtrain.collab.channel.channel import AttestedChannel
     from sealtrain.collab.channel.handshake import Conversation
+    from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["HOLDER_PURPOSE", "Holder", "Provision", "TokenSource"]
+__all__ = ["HOLDER_PURPOSE", "Holder", "Join", "Provision", "TokenSource"]
 
 HOLDER_PURPOSE = "travel-holder"
-_MAX_PROVISION_BYTES = 16 << 10
+_MAX_ASKED_BYTES = 16 << 10
 
 
 class TokenSource(Protocol):
     """A holder's tokens, uint16 little endian, in the order it gives them."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+
     def read_into(self, offset: int, view: memoryview) -> int:
         """Fill ``view`` from byte ``offset`` on; returns how many bytes there were."""
+
+
+class Join(StrictModel):
+    """What an orchestrator says when it begins, or takes over.
+
+    Attributes:
+        trip: From this one on nothing that was given counts: it came to nothing.
+    """
+
+    version: Literal[1] = 1
+    run_id: Hex32
+    trip: Annotated[int, Field(ge=0)]
 
 
 class Provision(StrictModel):
@@ -60,27 +83,53 @@ class Holder:
 
     Args:
         source: Its tokens.
+        key: Key of the holder's for this run; the marks of its chunks are derived from it.
+        share: What it adds to the standby's key, 32 bytes; raises when its lease has ended.
         max_bytes: Most it gives to one run, whatever it is asked.
+        forgives: Most trips of a run that may be lost with an orchestrator.
         timeout: Seconds the accelerator may take for a write.
         patience: Seconds an orchestrator may be silent.
+        report: What others shall see of how it came by its data; nobody asks where there is none.
+        writes: The accelerator's write port, whatever an orchestrator says; ``None`` to believe it.
+        timer: Seconds, for timers.
+
+    Attributes:
+        over: Set when an orchestrator said that the run is over.
     """
 
     def __init__(
         self,
         source: TokenSource,
         *,
+        key: DataKey,
+        share: Callable[[], bytes],
         max_bytes: int,
         timeout: float,
         patience: float,
+        forgives: int = 8,
+        report: Callable[[], bytes] | None = None,
+        writes: tuple[str, int] | None = None,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._source = source
-        self._left = max_bytes
+        self._key = key
+        self._share = share
+        self._most = max_bytes
+        self._forgives = forgives
         self._timeout = timeout
         self._patience = patience
+        self._report = report
+        self._writes = writes
         self._timer = timer
         self._chunk = bytearray()
-        self._trips: set[tuple[str, int]] = set()
+        self._given: dict[tuple[str, int], int] = {}
+        self._lock = threading.Lock()
+        self.over = threading.Event()
+
+    def given(self, run_id: str) -> tuple[int, ...]:
+        """Bytes of each chunk that it gave to a run and that was not forgiven."""
+        with self._lock:
+            return tuple(size for (run, _), size in self._given.items() if run == run_id and size)
 
     def serve(self, sock: socket.socket, conversation: Conversation) -> None:
         """Serve an orchestrator that proved itself to its end.
@@ -89,34 +138,76 @@ class Holder:
             SealtrainError: It did not prove itself, or the channel broke.
         """
         with accept(sock, conversation, timeout=self._patience) as channel:
-            while (message := channel.receive(max_bytes=_MAX_PROVISION_BYTES)) is not None:
-                answer, _ = answered(partial(self._provided, message))
-                channel.send(answer)
+            self.attend(channel)
 
-    def _provided(self, message: bytes) -> Done:
-        return self.provide(message), b""
+    def attend(self, channel: AttestedChannel) -> None:
+        """As ``serve``, where the orchestrator has proved itself already."""
+        while (message := channel.receive(max_bytes=_MAX_ASKED_BYTES)) is not None:
+            answer(channel, partial(self._done, message))
 
-    def provide(self, message: bytes) -> dict[str, JsonValue]:
+    def _done(self, message: bytes) -> Done:
+        asked = parse_json(message)
+        does = {
+            "join": self._join,
+            "provision": self._provide,
+            "report": self._told,
+            "finish": self._finish,
+        }
+        if not isinstance(asked, dict) or asked.get("do") not in does:
+            raise DataInvalid("no such operation", expected=", ".join(does), check="operation")
+        with self._lock:  # an orchestrator that was thought dead may still be talking
+            return does[asked.pop("do")](asked)
+
+    def _join(self, asked: dict[str, Any]) -> Done:
+        wanted = load_model(Join, asked, DataInvalid, "join")
+        lost = [one for one in self._given if one[0] == wanted.run_id and one[1] >= wanted.trip]
+        missing = max((trip + 1 for _, trip in lost), default=wanted.trip) - wanted.trip
+        if missing > self._forgives:
+            raise CheckpointRefused(
+                "the orchestrator goes on from an older state than can be the newest",
+                check="trips",
+                got=f"{missing} trips it has no record of",
+                expected=f"at most {self._forgives}",
+                hint="somebody holds newer sealed states back; use the newest",
+            )
+        for one in lost:
+            del self._given[one]
+        return {"bytes": self._source.size, "share": to_base64(self._share())}, b""
+
+    def _told(self, _asked: dict[str, Any]) -> Done:
+        if self._report is None:
+            raise DataInvalid("this holder has nothing to report", check="operation")
+        return {}, self._report()
+
+    def _finish(self, _asked: dict[str, Any]) -> Done:
+        self.over.set()
+        return {}, b""
+
+    def _provide(self, asked: dict[str, Any]) -> Done:
+        return self.provide(load_model(Provision, asked, DataInvalid, "provision")), b""
+
+    def provide(self, asked: Provision) -> dict[str, JsonValue]:
         """Write the chunk of one trip.
 
         Returns:
-            ``{size, sha256, timers}``; timers in seconds.
+            ``{size, sha256, mark, timers}``; timers in seconds.
 
         Raises:
             LimitExceeded: More than this holder gives.
-            DataInvalid: Not a provision, a trip it served before, or beyond its data.
+            DataInvalid: A trip it served before, or beyond its data.
             CapabilityRefused, ChannelBroken, PeerUnreachable: As ``write_chunk``.
         """
         began = self._timer()
-        asked = load_message(Provision, message, max_bytes=_MAX_PROVISION_BYTES)
         capability = WriteCapability.from_dict(asked.capability)
-        if (asked.run_id, asked.trip) in self._trips or capability.trip != asked.trip:
+        trip = (asked.run_id, asked.trip)
+        if trip in self._given or capability.trip != asked.trip:
             raise DataInvalid("this trip was served before, or is another", got=asked.trip)
-        if asked.size > self._left:
+        left = self._most - sum(self._given.values())
+        if asked.size > left:
             raise LimitExceeded(
                 "the orchestrator asks for more than this holder gives",
                 got=f"{asked.size} bytes",
-                expected=f"at most {self._left}",
+                expected=f"at most {left}",
             )
         imported = self._timer()
         if len(self._chunk) < asked.size:
@@ -126,16 +217,21 @@ class Holder:
             if self._source.read_into(asked.offset, chunk) != asked.size:
                 raise DataInvalid("the holder has no such tokens", got=asked.offset)
             opened = self._timer()
-            self._trips.add((asked.run_id, asked.trip))
-            written = write_chunk(
-                (asked.host, asked.port), capability, chunk, timeout=self._timeout
-            )
+            # Counted before it leaves: whatever becomes of the write, this trip is used up.
+            self._given[trip] = 0
+            there = self._writes or (asked.host, asked.port)
+            written = write_chunk(there, capability, chunk, timeout=self._timeout)
         finally:
-            chunk[:] = bytes(len(chunk))
-        self._left -= written.size
+            wipe(chunk)
+        self._given[trip] = written.size
         timers = {
             "import_key": imported - began,
             "open": opened - imported,
             "buffer_write": self._timer() - opened,
         }
-        return {**written.to_dict(), "timers": {name: round(s, 6) for name, s in timers.items()}}
+        mark = self._key.derive("travel-mark", asked.run_id).mac(from_hex(written.sha256))
+        return {
+            **written.to_dict(),
+            "mark": mark.hex(),
+            "timers": {name: round(s, 6) for name, s in timers.items()},
+        }

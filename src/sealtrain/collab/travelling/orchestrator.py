@@ -12,23 +12,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock, system_clock
-from sealtrain.collab.channel.channel import AttestedChannel, connect
-from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE
-from sealtrain.collab.travelling.answers import read_answer
-from sealtrain.collab.travelling.capability import WriteCapability, Written
+from sealtrain.collab.travelling.capability import WriteCapability
 from sealtrain.collab.travelling.control import AcceleratorLane
-from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Provision
-from sealtrain.collab.travelling.parties import Parties, Progress
-from sealtrain.collab.travelling.program import TOKEN_BYTES
-from sealtrain.collab.travelling.schedule import Plan, Rotation, Trip
+from sealtrain.collab.travelling.giving import Given, HolderLane
+from sealtrain.collab.travelling.history import first_open, left_by, rotation_after, spent_of
+from sealtrain.collab.travelling.holder import Provision
+from sealtrain.collab.travelling.parties import Parties, Progress, joined
+from sealtrain.collab.travelling.schedule import Plan, Trip
 from sealtrain.errors import (
     CapabilityRefused,
-    ChannelBroken,
     DataInvalid,
     Refused,
     SealtrainError,
@@ -40,11 +37,10 @@ from sealtrain.records.runlog import RunLog
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from sealtrain.collab.channel.proofs import Acceptance
-
 __all__ = ["Orchestrator"]
 
-_MAX_ANSWER_BYTES = 16 << 10
+Answered = TypeVar("Answered")
+Record = Callable[[str, dict[str, JsonValue]], None]
 
 
 class Orchestrator:
@@ -54,11 +50,15 @@ class Orchestrator:
         plan: What to do.
         parties: With whom.
         run_id: 32 hex digits.
-        log: The transcript so far, when another orchestrator began the run.
-        clock: Of the transcript.
+        holders: Channels to holders that have joined; closed at the end.
+        log: The run log, with what another orchestrator wrote before it was taken over.
+        record: Writes an event to that log; by itself where ``None``.
+        clock: Of the log, where nobody else writes it.
         random: Of sessions, capabilities and nonces.
-        sealed: Called with the log and the model state after every ``plan.seal_every`` trips.
-        told: Called after every trained trip.
+        sealed: Called with the model state whenever ``plan.seal_every`` trips have gone by.
+        told: Called after every trained trip, with its loss.
+        reported: Called with each holder's report when it joins and for every chunk it wrote,
+            before anything of it is trained on; ``None`` where holders have none.
     """
 
     def __init__(
@@ -67,32 +67,40 @@ class Orchestrator:
         parties: Parties,
         run_id: str,
         *,
+        holders: dict[str, HolderLane] | None = None,
         log: RunLog | None = None,
+        record: Record | None = None,
         clock: Clock = system_clock,
         random: Callable[[int], bytes] = os.urandom,
-        sealed: Callable[[RunLog, bytes], None] | None = None,
+        sealed: Callable[[bytes], None] | None = None,
         told: Callable[[Trip, float], None] | None = None,
+        reported: Callable[[str, bytes], None] | None = None,
     ) -> None:
         self.plan = plan
         self.log = RunLog(run_id) if log is None else log
         self.progress = Progress()
+        self.accelerators: tuple[str, ...] = ()
         self._parties = parties
         self._run_id = run_id
         self._clock = clock
+        self._record = self._note if record is None else record
         self._random = random
         self._sealed = sealed
+        self._sealed_at = 0
         self._told = told
+        self._reported = reported
         self._stack = ExitStack()
         self._ahead = ThreadPoolExecutor(max_workers=1)
         self._measured: dict[str, str] = {}
         self._session = random(16).hex()
-        self._holders: dict[str, AttestedChannel] = {}
-        self._rotation = Rotation(plan)
+        self._holders: dict[str, HolderLane] = dict(holders or {})
+        self._met = set(self._holders)
+        self._goes_on_from = first_open(self.log)
+        self._rotation = rotation_after(plan, self.log)
 
     def __enter__(self) -> Self:
         try:
             self._work = self._lane("work")
-            self._loans = self._lane("loans")
         except BaseException:
             self._stack.close()
             raise
@@ -125,56 +133,81 @@ class Orchestrator:
                 does ends its trip, never the run.
         """
         self._begin(state)
-        half, trained = 0, 0
-        waiting = self._filled(half)
+        half = 0
+        used: Trip | None = None  # trained on and not wiped; in the half that is filled next
+        waiting = self._filled(half, used)
         while (trip := self._awaited(waiting)) is not None:
             half = 1 - half
-            waiting = self._filled(half)
-            if not self._train(trip):
+            waiting = self._filled(half, used)
+            used = trip if self._train(trip) else None
+            if used is None:
                 continue
-            trained += 1
-            if self._sealed is not None and trained % self.plan.seal_every == 0:
-                self._sealed(self.log, self._work.export())
+            if self._sealed is not None and trip.number - self._sealed_at >= self.plan.seal_every:
+                self._sealed(self._work.export())
+                self._sealed_at = trip.number
+        if used is not None:
+            self._wipe(used)
         model = self._work.export()
         self._same_state(self._work.measure())
-        self._record("travel.finished", {"model": self._measured["model"]})
+        finished: dict[str, JsonValue] = {"model": self._measured["model"]}
+        if (spent := spent_of(self.plan, self.log)) is not None:
+            finished["privacy"] = spent
+        self._record("travel.finished", finished)
         return model
+
+    def ask(self, name: str, question: Callable[[HolderLane], Answered]) -> Answered:
+        """A holder's answer. A channel that broke stays broken: the next question opens another.
+
+        Args:
+            name: Of the holder.
+            question: Asked on the channel to it.
+
+        Raises:
+            Refused, Unreachable, DataInvalid: What it refused with, or it is gone.
+        """
+        try:
+            return question(self._holder(name))
+        except (Refused, Unreachable):
+            if (gone := self._holders.pop(name, None)) is not None:
+                gone.close()
+            raise
 
     def _begin(self, state: bytes) -> None:
         answer = self._work.load(self.plan.program, state)
+        # Not before that answer: until then the accelerator may not know of this session.
+        self._loans = self._lane("loans")
         self._measured = {name: str(answer[name]) for name in ("code", "model")}
+        self.accelerators = tuple(map(str, answer["accelerators"]))
         if answer["buffer"] != self.plan.buffer_bytes:
             raise DataInvalid(
                 "the accelerator has another buffer than the plan says",
                 got=answer["buffer"],
                 expected=self.plan.buffer_bytes,
             )
-        if not len(self.log):
-            self._record("travel.setup", {"plan": self.plan.to_dict(), **self._measured})
+        before = left_by(self.log)
+        if before is None:
+            self._record(
+                "travel.setup",
+                {
+                    "buffer": self.plan.buffer_bytes,
+                    "program": self.plan.program.to_dict(),
+                    "holders": {one.name: one.tokens for one in self.plan.holders},
+                    **self._measured,
+                },
+            )
             return
-        entries = self.log.entries
-        trained = [one["fields"] for one in entries if one["event"] == "trip.trained"]
-        last = trained[-1]["after"] if trained else entries[0]["fields"]
-        if any(last[name] != self._measured[name] for name in ("code", "model")):
+        if any(before[name] != self._measured[name] for name in ("code", "model")):
             raise TripBroken(
-                "the sealed state is not the one that the transcript ends with",
+                "the sealed state is not the one that the run log ends with",
                 check="model state",
                 got=self._measured["model"],
-                expected=last["model"],
+                expected=before["model"],
             )
-        holders = {
-            one["fields"]["trip"]: one["fields"]["holder"]
-            for one in entries
-            if one["event"] == "trip.lent"
-        }
-        given = dict.fromkeys(set(holders.values()), 0)
-        for one in trained:
-            given[holders[one["trip"]]] += one["tokens"] * TOKEN_BYTES
-        self._rotation = Rotation(self.plan, given, len(holders))
+        self._sealed_at = self._rotation.number
         self._record("travel.taken-over", dict(self._measured))
 
-    def _filled(self, half: int) -> Future[Trip | None]:
-        return self._ahead.submit(self._fill, half)
+    def _filled(self, half: int, used: Trip | None) -> Future[Trip | None]:
+        return self._ahead.submit(self._fill, half, used)
 
     def _awaited(self, waiting: Future[Trip | None]) -> Trip | None:
         began = time.perf_counter()
@@ -182,8 +215,13 @@ class Orchestrator:
         self.progress.transfer += time.perf_counter() - began
         return trip
 
-    def _fill(self, half: int) -> Trip | None:
-        """Steps 1 to 4, with another holder for each that fails; ``None`` when all is given."""
+    def _fill(self, half: int, used: Trip | None = None) -> Trip | None:
+        """Steps 1 to 4, with another holder for each that fails; ``None`` when all is given.
+
+        Before them step 8 of the trip ``used``, whose chunk lies in this half.
+        """
+        if used is not None:
+            self._wipe(used)
         while (trip := self._rotation.next(half)) is not None:
             capability = WriteCapability.make(trip.number, trip.start, trip.end, self._random)
             began = time.perf_counter()
@@ -194,17 +232,22 @@ class Orchestrator:
             })  # fmt: skip
             self.progress.add("grab", time.perf_counter() - began)
             try:
-                written = self._written(trip, capability)
+                given = self._written(trip, capability)
+                if self._reported is not None:
+                    self._reported(trip.holder, self.ask(trip.holder, HolderLane.report))
             except (Refused, Unreachable, DataInvalid) as error:
                 self._refuse(self._loans, trip, error)
                 continue
-            self._record("trip.written", {"trip": trip.number, **written.to_dict()})
+            self._record(
+                "trip.written",
+                {"trip": trip.number, "size": given.written.size, "mark": given.mark},
+            )
             return trip
         return None
 
-    def _written(self, trip: Trip, capability: WriteCapability) -> Written:
+    def _written(self, trip: Trip, capability: WriteCapability) -> Given:
         problem: Exception | None = None
-        promised: Written | None = None
+        promised: Given | None = None
         try:
             promised = self._provision(trip, capability)
         except (Refused, Unreachable, DataInvalid) as error:
@@ -218,45 +261,30 @@ class Orchestrator:
             self.progress.add("export_key", time.perf_counter() - began)
         if promised is None:
             raise problem or AssertionError("nothing was promised")
-        if arrived != promised or arrived.size != trip.size:
+        if arrived != promised.written or arrived.size != trip.size:
             raise TripBroken(
                 "the accelerator received another chunk than the holder sent",
                 check="chunk",
                 got=f"{arrived.size} bytes {arrived.sha256}",
-                expected=f"{trip.size} bytes {promised.sha256}",
+                expected=f"{trip.size} bytes {promised.written.sha256}",
             )
-        return arrived
+        return promised
 
-    def _provision(self, trip: Trip, capability: WriteCapability) -> Written:
-        try:
-            channel = self._holder(trip.holder)
-            host, port = self._parties.writes
-            asked = Provision(
-                run_id=self._run_id,
-                trip=trip.number,
-                offset=trip.offset,
-                size=trip.size,
-                host=host,
-                port=port,
-                capability=capability.to_dict(),
-            )
-            channel.send(canonical_json(asked.to_dict()))
-            message = channel.receive(max_bytes=_MAX_ANSWER_BYTES)
-            if message is None:
-                raise ChannelBroken("the holder ended the conversation", check="holder")
-        except (Refused, Unreachable):
-            # A channel that broke stays broken; the holder's next turn opens another.
-            if (gone := self._holders.pop(trip.holder, None)) is not None:
-                gone.close()
-            raise
-        answer = read_answer(message)
-        for name, seconds in answer.ok.get("timers", {}).items():
-            if isinstance(seconds, int | float):
-                self.progress.add(str(name), float(seconds))
-        try:
-            return Written(size=int(answer.ok["size"]), sha256=str(answer.ok["sha256"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ChannelBroken("the holder does not say what it wrote", check="holder") from error
+    def _provision(self, trip: Trip, capability: WriteCapability) -> Given:
+        host, port = self._parties.writes
+        asked = Provision(
+            run_id=self._run_id,
+            trip=trip.number,
+            offset=trip.offset,
+            size=trip.size,
+            host=host,
+            port=port,
+            capability=capability.to_dict(),
+        )
+        given = self.ask(trip.holder, lambda lane: lane.provision(asked))
+        for name, seconds in given.timers.items():
+            self.progress.add(name, seconds)
+        return given
 
     def _refuse(self, lane: AcceleratorLane, trip: Trip, error: SealtrainError) -> None:
         self._rotation.refuse(trip)
@@ -265,31 +293,29 @@ class Orchestrator:
         self._scrub(lane, trip)
 
     def _train(self, trip: Trip) -> bool:
-        """Steps 5 to 9; whether the chunk was something to train on."""
-        before = self._timed("measure", self._work.measure)
-        self._same_state(before)
-        began = time.perf_counter()
+        """Steps 5 to 7; whether the chunk was something to train on."""
         try:
-            tokens, loss = self._work.train(trip.start, trip.end)
+            done = self._work.train(trip.start, trip.end)
         except DataInvalid as error:
             self._refuse(self._work, trip, error)
             self._same_state(self._work.measure())
             return False
-        self.progress.training += time.perf_counter() - began
-        after = self._timed("measure", self._work.measure)
-        if after["code"] != before["code"]:
-            raise TripBroken("the code changed while it trained", check="code")
-        self._measured = after
-        self._record("trip.trained", {
-            "trip": trip.number, "tokens": tokens, "loss": loss, "before": dict(before),
-            "after": dict(after),
-        })  # fmt: skip
-        self._timed("scrub", lambda: self._scrub(self._work, trip))
         self._work.ratchet()
-        self.progress.losses.append(loss)
+        self._same_state(done.before)
+        if done.after["code"] != done.before["code"]:
+            raise TripBroken("the code changed while it trained", check="code")
+        self._measured = done.after
+        bounded: dict[str, JsonValue] = {} if done.moved is None else {"moved": done.moved}
+        self._record("trip.trained", {
+            "trip": trip.number, "tokens": done.tokens, "before": dict(done.before),
+            "after": dict(done.after), **bounded,
+        })  # fmt: skip
+        self.progress.training += done.seconds.get("train", 0.0)
+        self.progress.add("measure", done.seconds.get("measure", 0.0))
+        self.progress.losses.append(done.loss)
         self._rotation.went_well(trip)
         if self._told is not None:
-            self._told(trip, loss)
+            self._told(trip, done.loss)
         return True
 
     def _same_state(self, found: dict[str, str]) -> None:
@@ -303,51 +329,37 @@ class Orchestrator:
                     hint="do not trust this accelerator; go on from the last sealed state",
                 )
 
+    def _wipe(self, trip: Trip) -> None:
+        """Steps 8 and 9 of a trip that was trained on."""
+        began = time.perf_counter()
+        self._scrub(self._loans, trip)
+        self._loans.ratchet()
+        self.progress.add("scrub", time.perf_counter() - began)
+
     def _scrub(self, lane: AcceleratorLane, trip: Trip) -> None:
         nonce = self._random(32)
         proof = lane.scrub(trip.start, trip.end, nonce)
         self._record("trip.scrubbed", {"trip": trip.number, "nonce": nonce.hex(), "proof": proof})
 
-    def _timed(self, name: str, act: Callable[[], Any]) -> Any:
-        began = time.perf_counter()
-        try:
-            return act()
-        finally:
-            self.progress.add(name, time.perf_counter() - began)
-
-    def _record(self, event: str, fields: dict[str, JsonValue]) -> None:
+    def _note(self, event: str, fields: dict[str, JsonValue]) -> None:
         self.log.append(event, fields, self._clock())
 
     def _lane(self, lane: str) -> AcceleratorLane:
         context = {"run_id": self._run_id, "session": self._session, "lane": lane}
-        conversation = self._conversation(
-            CONTROL_PURPOSE, context, self._parties.accept_accelerator
-        )
+        accept = self._parties.accept_accelerator
         opened = AcceleratorLane.open(
-            self._parties.accelerator, conversation, timeout=self._parties.patience
+            self._parties.accelerator,
+            self._parties.conversation(CONTROL_PURPOSE, context, accept, self._random),
+            timeout=self._parties.patience,
         )
         return self._stack.enter_context(closing(opened))
 
-    def _holder(self, name: str) -> AttestedChannel:
+    def _holder(self, name: str) -> HolderLane:
         if name not in self._holders:
-            one = self.plan.holder(name)
-            conversation = self._conversation(
-                HOLDER_PURPOSE,
-                {"run_id": self._run_id, "holder": name},
-                self._parties.accept_holder[name],
-            )
-            self._holders[name] = connect(
-                (one.host, one.port), conversation, timeout=self._parties.timeout
-            )
+            trip = self._rotation.number - 1
+            if name not in self._met:
+                trip = min(trip, self._goes_on_from)
+            lane, _joined = joined(self._parties, self._run_id, name, trip, self._random)
+            self._holders[name] = lane
+            self._met.add(name)
         return self._holders[name]
-
-    def _conversation(
-        self, purpose: str, context: dict[str, JsonValue], accept: Acceptance
-    ) -> Conversation:
-        return Conversation(
-            purpose=purpose,
-            context=context,
-            proof=self._parties.proof,
-            accept=accept,
-            random=self._random,
-        )

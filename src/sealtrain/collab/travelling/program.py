@@ -8,21 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.models import StrictModel, load_model
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.collab.travelling.bounds import PrivateSteps, bounded
+from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.recipe.privacy import SequencePrivacy
+from sealtrain.recipe.travelling import TOKEN_BYTES, program_of
+from sealtrain.training.trained import model_files
 
 if TYPE_CHECKING:
     import torch
 
+    from sealtrain.recipe.schema import Recipe
+
 __all__ = ["Program", "ProgramSettings"]
 
-TOKEN_BYTES = 2
 MAX_STATE_BYTES = 4 << 30
+_KEPT = "sealtrain"
+_drawing = threading.Lock()
+"""torch has one source of first weights for all threads, and transformers loads on first use."""
 _Size = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
@@ -34,7 +45,11 @@ class ProgramSettings(StrictModel):
         vocab_size: Every token must lie below.
         seq_len: Tokens of a sequence, T.
         batch_size: Sequences of a step, B.
-        learning_rate: Of AdamW, constant.
+        learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon: Of AdamW, constant.
+        max_grad_norm: Gradients of a step are cut to this L2 norm; 0 for never, and where each
+            sequence's own is cut already.
+        privacy: What hides single sequences; ``None`` for nothing.
+        max_update_norm: How far one chunk may move the weights, L2; 0 for any.
         seed: Of the first weights.
         device: Where it computes.
     """
@@ -47,6 +62,13 @@ class ProgramSettings(StrictModel):
     seq_len: _Size
     batch_size: _Size
     learning_rate: Annotated[float, Field(gt=0, le=1)]
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    adam_epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-8
+    max_grad_norm: Annotated[float, Field(ge=0, le=1_000_000)] = 1.0
+    privacy: SequencePrivacy | None = None
+    max_update_norm: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=1 << 32)]
     device: Literal["cpu", "cuda"] = "cpu"
 
@@ -55,10 +77,26 @@ class ProgramSettings(StrictModel):
         """Parse the JSON form. Raises ``DataInvalid``."""
         return load_model(cls, value, DataInvalid, "program settings")
 
+    @classmethod
+    def of(cls, recipe: Recipe, device: Literal["cpu", "cuda"]) -> ProgramSettings:
+        """What a recipe means, on a device. Raises ``DataInvalid``."""
+        return cls.from_dict({**program_of(recipe), "device": device})
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """JSON form; bounds that are not set are left out."""
+        fields = super().to_dict()
+        unset = {"privacy": self.privacy is None, "max_update_norm": not self.max_update_norm}
+        return {name: one for name, one in fields.items() if not unset.get(name, False)}
+
     @property
     def step_bytes(self) -> int:
         """Bytes of the buffer that one step reads; the next step begins behind them."""
-        return self.batch_size * self.seq_len * TOKEN_BYTES
+        return self.batch_size * self.sequence_bytes
+
+    @property
+    def sequence_bytes(self) -> int:
+        """Bytes of one sequence."""
+        return self.seq_len * TOKEN_BYTES
 
 
 class Program:
@@ -67,17 +105,25 @@ class Program:
     Args:
         settings: What to build.
         state: Safetensors bytes of an earlier ``state``; ``None`` begins anew.
+        random: Source of the secret that noise is drawn from.
 
     Raises:
         ModelInvalid: The state belongs to another model.
     """
 
-    def __init__(self, settings: ProgramSettings, state: bytes | None = None) -> None:
+    def __init__(
+        self,
+        settings: ProgramSettings,
+        state: bytes | None = None,
+        *,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         import torch
-        from transformers import GPT2Config, GPT2LMHeadModel
+
+        with _drawing:
+            from transformers import GPT2Config, GPT2LMHeadModel
 
         self.settings = settings
-        torch.manual_seed(settings.seed)
         config = GPT2Config(
             n_layer=settings.n_layer,
             n_head=settings.n_head,
@@ -90,14 +136,30 @@ class Program:
             bos_token_id=0,
             eos_token_id=0,
         )
-        model: Any = GPT2LMHeadModel(config)
+        with _drawing:
+            torch.manual_seed(settings.seed)
+            model: Any = GPT2LMHeadModel(config)
         self._model = model.to(settings.device)
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(), lr=settings.learning_rate, fused=False, foreach=False
+            self._model.parameters(),
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            weight_decay=settings.weight_decay,
+            fused=False,
+            foreach=False,
         )
         self._steps = 0
+        self._private = (
+            None
+            if settings.privacy is None
+            else PrivateSteps(self._model, settings.privacy, settings.batch_size, random)
+        )
+        self.moved: float | None = None
+        """How far the last chunk moved the weights before it was cut; ``None`` for no bound, -1
+        for not finite."""
         if state is not None:
-            self._restore(state)
+            self.restore(state)
 
     def train(self, tokens: memoryview) -> tuple[int, float]:
         """Learn from the whole steps in ``tokens``.
@@ -106,47 +168,126 @@ class Program:
             tokens: uint16, little endian.
 
         Returns:
-            How many tokens were trained on, and the mean loss (nats for each token).
+            How many tokens were trained on, and the mean loss: nats for each token; 0 under
+            privacy, which covers no such figure.
 
         Raises:
             DataInvalid: Not one whole step, or a token that the model has no row for.
         """
+        batches = self._batches(tokens)
+        self._model.train()
+        most = self.settings.max_update_norm
+        if most:
+            with bounded(self._model, self._optimizer, most) as moved:
+                loss = self._learned(batches)
+            self.moved = moved()
+        else:
+            loss = self._learned(batches)
+        return batches.numel(), loss
+
+    def gradient(self, tokens: memoryview) -> tuple[bytes, float]:
+        """The gradient of the mean loss over ``tokens``, as ``train`` would compute it.
+
+        Args:
+            tokens: Whole sequences, at most those of one step.
+
+        Returns:
+            Float32 of all parameters, one after the other, and the loss.
+
+        Raises:
+            DataInvalid: As ``train``.
+            UsageError: The program hides sequences; a bare gradient does not.
+        """
+        import torch
+
+        if self._private is not None:
+            raise UsageError(
+                "a program that hides sequences gives no bare gradients",
+                hint="leave privacy out of its settings, or let it train",
+            )
+        rows = self._batches(tokens, sequences=len(tokens) // self.settings.sequence_bytes)[0]
+        self._model.train()
+        loss = self._backward(rows)
+        flat = torch.cat([one.grad.flatten() for one in self._model.parameters()])
+        self._optimizer.zero_grad(set_to_none=True)
+        return flat.cpu().numpy().astype("<f4", copy=False).tobytes(), loss
+
+    def apply(self, gradient: bytes) -> None:
+        """Take a step along a gradient as ``gradient`` gives it.
+
+        Raises:
+            DataInvalid: It is of another model.
+        """
+        import torch
+
+        flat = torch.frombuffer(bytearray(gradient), dtype=torch.float32)
+        named = list(self._model.parameters())
+        if flat.numel() != sum(one.numel() for one in named):
+            raise DataInvalid("a gradient belongs to another model", got=flat.numel())
+        parts = torch.split(flat, [one.numel() for one in named])
+        for one, part in zip(named, parts, strict=True):
+            one.grad = part.view_as(one).to(one.device)
+        self._update()
+
+    def _batches(self, tokens: memoryview, sequences: int | None = None) -> torch.Tensor:
+        """The whole steps in ``tokens``, int64 (steps, sequences, seq_len)."""
         import numpy as np
         import torch
 
         settings = self.settings
-        steps = len(tokens) // settings.step_bytes
+        many = settings.batch_size if sequences is None else sequences
+        step_bytes = many * settings.sequence_bytes
+        steps = len(tokens) // step_bytes if step_bytes else 0
         if not steps:
             raise DataInvalid(
                 "a chunk is shorter than one step",
                 got=f"{len(tokens)} bytes",
-                expected=f"at least {settings.step_bytes}",
+                expected=f"at least {step_bytes or settings.sequence_bytes}",
             )
-        ids = np.frombuffer(tokens[: steps * settings.step_bytes], dtype="<u2").astype(np.int64)
+        ids = np.frombuffer(tokens[: steps * step_bytes], dtype="<u2").astype(np.int64)
         if int(ids.max()) >= settings.vocab_size:
             raise DataInvalid(
                 "a chunk holds a token beyond the vocabulary",
                 expected=f"below {settings.vocab_size}",
             )
-        batches = torch.from_numpy(ids).view(steps, settings.batch_size, settings.seq_len)
-        self._model.train()
+        return torch.from_numpy(ids).view(steps, many, settings.seq_len)
+
+    def _learned(self, batches: torch.Tensor) -> float:
+        """Take one step for each batch; the mean loss."""
         total = 0.0
         for batch in batches:
-            rows = batch.to(settings.device)
-            logits = self._model(input_ids=rows).logits[:, :-1]
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-            torch.autograd.backward(loss)
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
-            total += float(loss.detach())
-        self._steps += steps
-        return ids.size, total / steps
+            rows = batch.to(self.settings.device)
+            if self._private is None:
+                total += self._backward(rows)
+            else:
+                self._private.backward(rows)
+            self._update()
+        return total / len(batches)
+
+    def _backward(self, rows: torch.Tensor) -> float:
+        import torch
+
+        logits = self._model(input_ids=rows).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        torch.autograd.backward(loss)
+        return float(loss.detach())
+
+    def _update(self) -> None:
+        import torch
+
+        if self.settings.max_grad_norm and self._private is None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._steps += 1
 
     def state(self) -> bytes:
-        """Parameters, optimizer state and step, as safetensors."""
+        """Parameters, optimizer state and step, as safetensors; equal states are equal bytes."""
         from safetensors.torch import save
 
-        metadata = {"step": str(self._steps), "settings": canonical_json(self._kept()).decode()}
+        # One entry: the library writes several in any order.
+        kept = canonical_json({"settings": self._kept(), "step": self._steps})
+        metadata = {_KEPT: kept.decode()}
         return save({name: one.cpu().contiguous() for name, one in self._tensors()}, metadata)
 
     def digest(self) -> str:
@@ -161,8 +302,13 @@ class Program:
             digest.update(memoryview(flat.numpy().data))
         return digest.hexdigest()
 
+    def files(self) -> dict[str, bytes]:
+        """The model's files as ``from_pretrained`` reads them."""
+        return model_files(self._model, None)
+
     def _kept(self) -> dict[str, JsonValue]:
-        return self.settings.to_dict()
+        """What a state belongs to; it may go on where another device computes."""
+        return {name: one for name, one in self.settings.to_dict().items() if name != "device"}
 
     def _tensors(self) -> list[tuple[str, torch.Tensor]]:
         named = dict(self._model.named_parameters())
@@ -174,7 +320,8 @@ class Program:
                 )
         return sorted(tensors.items())
 
-    def _restore(self, state: bytes) -> None:
+    def restore(self, state: bytes) -> None:
+        """Go on from an earlier ``state``. Raises ``ModelInvalid`` where it is another model's."""
         import torch
         from safetensors import SafetensorError
         from safetensors.torch import load
@@ -185,10 +332,10 @@ class Program:
             raise ModelInvalid("the model state is no safetensors file") from error
         # Loaded above, so the header is whole and JSON; the library shows no metadata of bytes.
         header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])
-        metadata = header.get("__metadata__", {})
-        if metadata.get("settings") != canonical_json(self._kept()).decode():
+        kept_with = parse_json(header.get("__metadata__", {}).get(_KEPT, "null").encode())
+        if not isinstance(kept_with, dict) or kept_with.get("settings") != self._kept():
             raise ModelInvalid("the model state belongs to another program")
-        self._steps = int(metadata["step"])
+        self._steps = int(kept_with["step"])
         named = dict(self._model.named_parameters())
         expected = {f"model.{name}" for name in named}
         if {name for name in tensors if name.startswith("model.")} != expected:
@@ -204,6 +351,7 @@ class Program:
                     for part in ("step", "exp_avg", "exp_avg_sq")
                     if f"optimizer.{name}.{part}" in tensors
                 }
+                self._optimizer.state.pop(one, None)
                 if parts:
                     self._optimizer.state[one] = {
                         part: value.reshape(()) if part == "step" else value.to(one.device)

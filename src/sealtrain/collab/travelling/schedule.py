@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import OwnerName, StrictModel, load_model
-from sealtrain.collab.travelling.program import TOKEN_BYTES, ProgramSettings
+from sealtrain.collab.travelling.program import ProgramSettings
 from sealtrain.errors import DataInvalid
+from sealtrain.recipe.travelling import TOKEN_BYTES
 
 __all__ = ["HolderPlan", "Plan", "Rotation", "Trip"]
 
@@ -23,14 +24,11 @@ class HolderPlan(StrictModel):
 
     Attributes:
         name: Of the holder.
-        host, port: Where it waits for the orchestrator.
         tokens: How many it has.
         max_tokens: Most that are trained on.
     """
 
     name: OwnerName
-    host: str
-    port: Annotated[int, Field(ge=1, le=65535)]
     tokens: Annotated[int, Field(ge=1)]
     max_tokens: Annotated[int, Field(ge=1)]
 
@@ -48,6 +46,8 @@ class Plan(StrictModel):
         holders: In the order of their turns.
         buffer_bytes: Of the accelerator; each trip fills at most half of it.
         seal_every: Trips between two sealed states for the standby.
+        max_steps: Optimizer steps after which nobody is asked any more; ``None`` for no end but
+            that of the data.
     """
 
     version: Literal[1] = 1
@@ -55,6 +55,7 @@ class Plan(StrictModel):
     holders: tuple[HolderPlan, ...] = Field(min_length=1, max_length=64)
     buffer_bytes: Annotated[int, Field(ge=2)]
     seal_every: Annotated[int, Field(ge=1)]
+    max_steps: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Plan:
@@ -75,6 +76,13 @@ class Plan(StrictModel):
         """Most bytes of a trip: whole steps that fit half of the buffer."""
         half = self.buffer_bytes // 2
         return half - half % self.program.step_bytes
+
+    @property
+    def steps(self) -> int:
+        """Most optimizer steps that the holders' data allow."""
+        step = self.program.step_bytes
+        given = sum(one.limit // step for one in self.holders)
+        return given if self.max_steps is None else min(given, self.max_steps)
 
     def holder(self, name: str) -> HolderPlan:
         """The holder of that name.
@@ -122,14 +130,32 @@ class Rotation:
         plan: Of the run.
         given: Bytes that holders gave before this rotation began.
         number: Of the next trip.
+        after: Holder whose chunk was trained on last, so that a run goes on as it would have.
     """
 
-    def __init__(self, plan: Plan, given: Mapping[str, int] | None = None, number: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        given: Mapping[str, int] | None = None,
+        number: int = 0,
+        after: str | None = None,
+    ) -> None:
         self._plan = plan
         self._given = dict.fromkeys((one.name for one in plan.holders), 0) | dict(given or {})
         self._refusals = dict.fromkeys(self._given, 0)
         self._number = number
-        self._turn = 0
+        names = [one.name for one in plan.holders]
+        self._turn = 0 if after is None else names.index(after) + 1
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Bytes that each holder gave or was asked for, by name."""
+        return dict(self._given)
+
+    @property
+    def number(self) -> int:
+        """Of the next trip."""
+        return self._number
 
     def next(self, half: int) -> Trip | None:
         """The next trip into one half of the buffer, ``None`` when all is given.
@@ -141,7 +167,7 @@ class Rotation:
         for _ in plan.holders:
             one = plan.holders[self._turn % len(plan.holders)]
             self._turn += 1
-            left = one.limit - self._given[one.name]
+            left = min(one.limit - self._given[one.name], self._budget())
             size = min(plan.chunk_bytes, left - left % plan.program.step_bytes)
             if size and self._refusals[one.name] < _MAX_REFUSALS:
                 start = half * (plan.buffer_bytes // 2)
@@ -156,6 +182,13 @@ class Rotation:
                 self._number += 1
                 return trip
         return None
+
+    def _budget(self) -> int:
+        """Bytes until the last step."""
+        plan = self._plan
+        if plan.max_steps is None:
+            return plan.chunk_bytes
+        return plan.max_steps * plan.program.step_bytes - sum(self._given.values())
 
     def went_well(self, trip: Trip) -> None:
         """The chunk of a trip was trained on."""

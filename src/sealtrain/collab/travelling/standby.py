@@ -1,20 +1,23 @@
 """Sealed states of a run, for another orchestrator that takes over (spec §6).
 
-A state is one sealed blob: the transcript so far and the model state, bound to run and trip. What
+A state is one sealed blob: plan, journal so far and model state, bound to run and trip. What
 follows the newest one is done again; nobody can put an older one in its place who does not also
-hold back every newer one, and then the transcript is shorter than the holders' own count of trips.
+hold back every newer one, and then holders count more trips than can be lost and refuse
+(``holder``).
+
+The key is made of a share of each holder, so no orchestrator keeps it: one that takes over asks all
+of them, proving itself anew, and a holder whose lease has ended has no share to give.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES
 from sealtrain.collab.travelling.schedule import Plan
 from sealtrain.errors import CheckpointRefused
-from sealtrain.records.runlog import RunLog
 from sealtrain.sealing.store import SealedStore
 
 if TYPE_CHECKING:
@@ -22,20 +25,32 @@ if TYPE_CHECKING:
 
     from sealtrain.sealing.datakey import DataKey
 
-__all__ = ["Standby", "TakenOver"]
+__all__ = ["STANDBY_PURPOSE", "Standby", "TakenOver"]
 
+STANDBY_PURPOSE: Final = "travel-standby"
+"""What the joint key of a run's holders is for."""
 _LENGTH_BYTES = 8
-_MAX_LOG_BYTES = 64 << 20
+_MAX_JOURNAL_BYTES = 256 << 20
 _KEPT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """Where a run stands: its plan, its transcript and its model state."""
+    """Where a run stands.
+
+    Attributes:
+        plan: What to do.
+        journal: As it was sealed; its ``log`` are the entries of the run log.
+        state: Model state, safetensors bytes.
+        counter: Entries of that log, from 1; names the state.
+        root: File root of the sealed state, 64 hex digits.
+    """
 
     plan: Plan
-    log: RunLog
+    journal: dict[str, Any]
     state: bytes
+    counter: int
+    root: str
 
 
 class Standby:
@@ -51,15 +66,19 @@ class Standby:
         self._store = SealedStore(folder, key.derive("travel-state"), label="travel")
         self._run_id = run_id
 
-    def seal(self, log: RunLog, state: bytes) -> None:
+    def seal(self, plan: Plan, journal: dict[str, Any], state: bytes) -> None:
         """Seal the present state and forget all but the newest two.
+
+        Args:
+            plan: Of the run.
+            journal: What is known of the run, JSON-ready; ``log`` are its entries so far.
+            state: Model state.
 
         Raises:
             StorageFailed: The disk is full or fails; older states are still whole.
         """
-        entries = log.entries
-        text = canonical_json({"entries": entries, "head": log.head})
-        name = f"{len(entries):09d}"
+        text = canonical_json({"plan": plan.to_dict(), "journal": journal})
+        name = f"{len(journal['log']):09d}"
         with self._store.write(name, self._binding(name)) as file:
             file.write(len(text).to_bytes(_LENGTH_BYTES, "big"))
             file.write(text)
@@ -77,13 +96,18 @@ class Standby:
         names = self._store.names()
         if not names:
             raise CheckpointRefused("there is no sealed state to go on from", check="standby")
-        with self._store.read(names[-1], self._binding(names[-1])) as file:
+        newest = names[-1]
+        root = self._store.audit(newest)
+        with self._store.read(newest, self._binding(newest), root=root) as file:
             size = int.from_bytes(file.read(_LENGTH_BYTES), "big")
-            document = parse_canonical(file.read(size), max_bytes=_MAX_LOG_BYTES)
+            document = parse_canonical(file.read(size), max_bytes=_MAX_JOURNAL_BYTES)
             state = file.read(MAX_STATE_BYTES)
-        log = RunLog.restore(self._run_id, document["entries"], head=document["head"])
         return TakenOver(
-            plan=Plan.from_dict(document["entries"][0]["fields"]["plan"]), log=log, state=state
+            plan=Plan.from_dict(document["plan"]),
+            journal=document["journal"],
+            state=state,
+            counter=int(newest),
+            root=root,
         )
 
     def _binding(self, name: str) -> dict[str, str | int]:

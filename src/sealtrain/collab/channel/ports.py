@@ -11,21 +11,39 @@ from contextlib import contextmanager
 
 from sealtrain.errors import SealtrainError, UsageError
 
-__all__ = ["listening"]
+__all__ = ["bound", "listening"]
 
 _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16
 _POLL_S = 0.2
 
 
+def bound(address: tuple[str, int], *, what: str) -> socket.socket:
+    """A socket that is listened on, before a process gives up to open any.
+
+    Args:
+        address: Host and port; port 0 lets the system choose.
+        what: Name of the port for the error.
+
+    Raises:
+        UsageError: The address cannot be bound.
+    """
+    try:
+        return socket.create_server(address)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen for {what}", got=f"{address[0]}:{address[1]}, {error.strerror}"
+        ) from error
+
+
 @contextmanager
 def listening(
-    address: tuple[str, int], handle: Callable[[socket.socket], None], *, what: str
+    where: tuple[str, int] | socket.socket, handle: Callable[[socket.socket], None], *, what: str
 ) -> Iterator[tuple[str, int]]:
     """Accept connections while the block runs.
 
     Args:
-        address: Host and port; port 0 lets the system choose.
+        where: Host and port, or what ``bound`` gave; closed at the end.
         handle: Serves one connection to its end; closes it. Refusals it raises are logged by their
             code, nothing else of them.
         what: Name of the port for the log.
@@ -36,12 +54,7 @@ def listening(
     Raises:
         UsageError: The address cannot be bound.
     """
-    try:
-        listener = socket.create_server(address)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen for {what}", got=f"{address[0]}:{address[1]}, {error.strerror}"
-        ) from error
+    listener = where if isinstance(where, socket.socket) else bound(where, what=what)
     listener.settimeout(_POLL_S)
     over = threading.Event()
     slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)

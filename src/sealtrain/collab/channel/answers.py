@@ -1,0 +1,77 @@
+"""What a party of a channel answers when it was asked for something: what it did, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.models import StrictModel
+from sealtrain.collab.channel.channel import AttestedChannel
+from sealtrain.errors import ChannelBroken, SealtrainError
+from sealtrain.release.messages import ErrorFields, load_message
+
+__all__ = ["Done", "answer", "receive_answer"]
+
+Done = tuple[dict[str, JsonValue], bytes]
+"""What was done, and the message that follows the answer; none where it is empty."""
+
+
+class _Answer(StrictModel):
+    """One answer.
+
+    Attributes:
+        ok: What it did.
+        error: Why not.
+        payload: Length of the message that follows; 0 for none.
+    """
+
+    ok: dict[str, Any] = Field(default_factory=dict)
+    error: ErrorFields | None = None
+    payload: int = 0
+
+
+def answer(channel: AttestedChannel, act: Callable[[], Done]) -> None:
+    """Do what was asked, and say so: the answer, and the message that follows it if there is one.
+
+    Args:
+        channel: To whoever asked.
+        act: Does it. A refusal of ours becomes the answer.
+
+    Raises:
+        SealtrainError: As the channel.
+    """
+    try:
+        done, data = act()
+    except SealtrainError as error:
+        channel.send(canonical_json({"error": error.to_dict(), "payload": 0}))
+        return
+    channel.send(canonical_json({"ok": done, "payload": len(data)}))
+    if data:
+        channel.send(data)
+
+
+def receive_answer(
+    channel: AttestedChannel, *, max_bytes: int, max_data_bytes: int
+) -> tuple[dict[str, Any], bytes]:
+    """The answer of a party that did as it was asked, and the message that follows it.
+
+    Args:
+        channel: To the party.
+        max_bytes: Of the answer.
+        max_data_bytes: Of what follows.
+
+    Raises:
+        ChannelBroken: It ended the conversation, or answers something else.
+        SealtrainError: What it refused with.
+    """
+    message = channel.receive(max_bytes=max_bytes)
+    if message is None:
+        raise ChannelBroken("the other side ended the conversation", check="channel")
+    found = load_message(_Answer, message, error=ChannelBroken)
+    if found.error is not None:
+        raise found.error.error()
+    data = channel.receive(max_bytes=max_data_bytes) if found.payload else None
+    return found.ok, data or b""
