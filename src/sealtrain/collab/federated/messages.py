@@ -1,0 +1,66 @@
+"""What lead and parties say to each other inside their channel (spec §4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AllowInfNan, Field
+
+from sealtrain.base.models import OwnerName, StrictModel
+
+__all__ = ["MAX_STATE_BYTES", "MAX_WORDS_BYTES", "PURPOSE", "Asked", "Joined", "Learned"]
+
+PURPOSE: Final = "federated-party"
+MAX_STATE_BYTES: Final = 256 << 20
+MAX_WORDS_BYTES: Final = 8 << 20
+"""Longest message beside an adapter: a report holds receipts with their proofs."""
+
+Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+
+
+class Joined(StrictModel):
+    """A party's first words, once both sides proved themselves.
+
+    Attributes:
+        party: Owner whose data it opened.
+        records: To train on.
+        countable: Its owners let others know how many there are; else no log may.
+    """
+
+    version: Literal[1] = 1
+    party: OwnerName
+    records: Count
+    countable: bool
+
+
+class Asked(StrictModel):
+    """What the lead asks; the merged adapter follows as a message of its own.
+
+    Attributes:
+        do: ``learn``: train a round from that adapter. ``finish``: measure it, and go.
+        round: From 1; of ``finish`` the last one.
+        payload: Bytes of the adapter.
+    """
+
+    version: Literal[1] = 1
+    do: Literal["learn", "finish"]
+    round: Count
+    payload: Annotated[int, Field(ge=1, le=MAX_STATE_BYTES)]
+
+
+class Learned(StrictModel):
+    """What a party answers to ``learn``; its adapter follows.
+
+    Attributes:
+        round: As asked.
+        records: It trained on: its weight where weights count.
+        steps: Optimizer steps.
+        loss: Mean training loss.
+        report: ``runner.party.PartyReport``, up to now.
+    """
+
+    round: Count
+    records: Count
+    steps: Count
+    loss: Annotated[float, AllowInfNan(False)] | None
+    report: dict[str, Any]

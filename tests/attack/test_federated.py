@@ -1,0 +1,390 @@
+"""Attacks on a federation: by who carries it, by a false lead, by parties that lie."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from channel_world import COMPOSE, acceptance, guest
+from federated_world import (
+    PARTIES,
+    START,
+    Adds,
+    FederatedWorld,
+    Relay,
+    conversation,
+    federated_world,
+    rounds,
+    values,
+)
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.collab.channel.handshake import Conversation
+from sealtrain.collab.federated.federation import Taken
+from sealtrain.collab.federated.frames import HEAD, LOST, REPLY, TAKEN
+from sealtrain.collab.federated.messages import PURPOSE
+from sealtrain.errors import TooFewParties
+
+pytestmark = pytest.mark.claim("C75")
+
+OTHER = canonical_json({"name": "another-recipe", "manifest_version": 2})
+HONEST = [3.0] * 4
+
+
+def began(world: FederatedWorld, *names: str) -> None:
+    for name in names:
+        world.party(name)
+
+
+def of_guests(compose: bytes = COMPOSE) -> Conversation:
+    return Conversation(
+        purpose=PURPOSE,
+        context={"run_id": "4f" * 16},
+        proof=guest(compose),
+        accept=acceptance(COMPOSE),
+        random=os.urandom,
+    )
+
+
+# Whoever carries the messages.
+
+
+def test_the_operator_of_the_superlink_reads_nothing() -> None:
+    start = np.array([1234.5, -77.25, 3.5e7, 0.015625], "<f4")
+    with federated_world() as world:
+        began(world, *PARTIES)
+        world.federation().run(start.tobytes())
+        carried = b"".join(world.relay.seen)
+        assert len(carried) > 20_000
+        for number in range(4):
+            for step in range(6):
+                assert (start + np.float32(step / 2))[number : number + 1].tobytes() not in carried
+        for word in (b"clinic-", b"records", b"learn", b"report", b"hits"):
+            assert word not in carried
+
+
+def _turn(data: bytes) -> int:
+    return int(HEAD.unpack_from(data)[1])
+
+
+class Once:
+    """Does something to the answer of one turn of one node, the first time."""
+
+    def __init__(self, world: FederatedWorld, node: int, turn: int) -> None:
+        self.node, self.turn = node, turn
+        self.asked: dict[int, int] = {}
+        self.kept: dict[int, bytes] = {}
+        self.done = False
+        world.relay.there = self.there
+        world.relay.back = self.back
+
+    def there(self, node: int, data: bytes) -> bytes | None:
+        self.asked[node] = _turn(data)
+        return data
+
+    def back(self, node: int, data: bytes) -> bytes | None:
+        if node == self.node and self.asked[node] == self.turn and not self.done:
+            self.done = True
+            return self.changed(data)
+        if node == self.node and not self.done:
+            self.kept[self.asked[node]] = data
+        return data
+
+    def changed(self, data: bytes) -> bytes | None:
+        raise NotImplementedError
+
+
+class Flipped(Once):
+    def changed(self, data: bytes) -> bytes:
+        return data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
+
+
+class CutShort(Once):
+    def changed(self, data: bytes) -> bytes:
+        return data[:-1]
+
+
+class Replayed(Once):
+    def changed(self, data: bytes) -> bytes:
+        return self.kept[2]
+
+
+class Lost(Once):
+    def changed(self, data: bytes) -> None:
+        return None
+
+
+class MadeUp(Once):
+    def changed(self, data: bytes) -> bytes:
+        return TAKEN + os.urandom(len(data) - 1)
+
+
+@pytest.mark.parametrize("attack", [Flipped, CutShort, Replayed, Lost, MadeUp])
+def test_an_answer_that_was_tampered_with_counts_for_nothing(attack: type[Once]) -> None:
+    with federated_world(PARTIES[:2]) as world:
+        began(world, *PARTIES[:2])
+        tampered = attack(world, node=1, turn=3)
+        merged = world.federation(rounds(parties=PARTIES[:2])).run(START)
+        assert tampered.done
+        assert values(merged.state) == HONEST
+        (left,) = world.events("party.left")
+        assert (left["party"], left["code"]) in (
+            ("clinic-a", "channel-broken"),
+            ("clinic-a", "peer-unreachable"),
+        )
+        assert len(world.events("update.taken")) == 4
+
+
+def test_answers_of_two_parties_that_were_swapped_open_for_nobody() -> None:
+    with federated_world(PARTIES[:2]) as world:
+        began(world, *PARTIES[:2])
+        meet = threading.Barrier(2)
+        kept: dict[int, bytes] = {}
+        asked: dict[int, int] = {}
+        swapped: set[int] = set()
+
+        def there(node: int, data: bytes) -> bytes:
+            asked[node] = _turn(data)
+            return data
+
+        def back(node: int, data: bytes) -> bytes:
+            if asked[node] != 2 or node in swapped:
+                return data
+            swapped.add(node)
+            kept[node] = data
+            meet.wait(20)
+            return kept[3 - node]
+
+        world.relay.there, world.relay.back = there, back
+        merged = world.federation(rounds(parties=PARTIES[:2])).run(START)
+        assert values(merged.state) == HONEST
+        left = world.events("party.left")
+        assert {one["party"] for one in left} == set(PARTIES[:2])
+        assert {one["code"] for one in left} == {"channel-broken"}
+
+
+def test_a_turn_that_comes_again_is_not_answered_again() -> None:
+    with federated_world(PARTIES[:2]) as world:
+        began(world, *PARTIES[:2])
+        again: list[bytes | None] = []
+
+        def there(node: int, data: bytes) -> bytes:
+            if node == 1 and _turn(data) == 3 and not again:
+                again.append(
+                    world.relay.ask(1, data[: HEAD.size - 1] + b"\x02" + data[HEAD.size :])
+                )
+            return data
+
+        world.relay.there = there
+        merged = world.federation(rounds(parties=PARTIES[:2])).run(START)
+        assert again == [b"\x01"]
+        assert values(merged.state) == HONEST
+        assert not world.events("party.left")
+
+
+def test_who_knocks_at_a_partys_socket_does_not_disturb_it() -> None:
+    with federated_world(PARTIES[:2]) as world:
+        answers: list[bytes | None] = []
+
+        def knocks(number: int) -> None:
+            for _ in range(7):  # each a conversation of its own that says nothing sensible
+                answers.append(
+                    world.relay.ask(1, HEAD.pack(os.urandom(16), 0) + struct.pack(">I", 9), 0.3)
+                )
+            world.relay.ask(1, b"short")
+
+        world.works["clinic-b"] = Adds(number=2, before=knocks)
+        began(world, *PARTIES[:2])
+        merged = world.federation(rounds(parties=PARTIES[:2])).run(START)
+        assert values(merged.state) == HONEST
+        assert b"\x01" in answers  # not more than four handshakes at a time
+        assert not world.events("party.left")
+
+
+def test_frames_that_are_none_end_the_relay_and_not_the_federation() -> None:
+    with federated_world(PARTIES[:2]) as world:
+        world.relay._say(REPLY, 77, b"nobody asked")
+        world.relay._say(LOST, 77, b"")
+        world.relay._say(9, 0, b"no such kind")
+        world.relay._lead.sendall(b"\xff\xff\xff\xff")
+        world.relay.close()
+        places = [world.folder / f"{name}.sock" for name in PARTIES[:2]]
+        world.relay = Relay(world.folder / "lead.sock", places)
+        world.stack.callback(world.relay.close)
+        began(world, *PARTIES[:2])
+        assert values(world.federation(rounds(parties=PARTIES[:2])).run(START).state) == HONEST
+
+
+# A lead that is none, and parties that are none.
+
+
+def test_a_lead_of_other_code_is_told_nothing() -> None:
+    with federated_world(PARTIES[:2]) as world:
+        for name in PARTIES[:2]:
+            world.party(name, conversation=of_guests())
+        lead = of_guests(OTHER)
+        with pytest.raises(TooFewParties, match="joined"):
+            world.federation(rounds(round_seconds=4, parties=PARTIES[:2]), conversation=lead).run(
+                START
+            )
+        assert all(not work.asked for work in world.works.values())
+        assert {code for codes in world.refused.values() for code in codes} <= {
+            "compose-hash-mismatch",
+            "channel-broken",
+            "peer-unreachable",
+        }
+        assert any("compose-hash-mismatch" in codes for codes in world.refused.values())
+
+
+def test_a_lead_of_another_run_is_told_nothing() -> None:
+    with federated_world(PARTIES[:2]) as world:
+        began(world, *PARTIES[:2])
+        other = conversation("lead", *PARTIES, run_id="00" * 16)
+        with pytest.raises(TooFewParties):
+            world.federation(rounds(round_seconds=4), conversation=other).run(START)
+        assert all("channel-refused" in codes for codes in world.refused.values())
+
+
+def test_a_client_of_another_recipe_is_not_let_in() -> None:
+    with federated_world() as world:
+        for name in PARTIES[:2]:
+            world.party(name, conversation=of_guests())
+        world.party("clinic-c", conversation=of_guests(OTHER))
+        merged = world.federation(rounds(round_seconds=6), conversation=of_guests()).run(START)
+        assert values(merged.state) == HONEST
+        assert not world.works["clinic-c"].asked
+        assert {one["code"] for one in world.events("party.refused")} == {"compose-hash-mismatch"}
+
+
+def test_a_party_that_joins_twice_counts_once() -> None:
+    places = (*PARTIES[:2], "impostor")
+    with federated_world(places) as world:
+        world.works["impostor"] = Adds(number=1000)
+        began(world, *PARTIES[:2])
+        federation = world.federation(rounds(parties=PARTIES[:2], rounds=3))
+        world.party("clinic-a", at="impostor")
+        done: list[Any] = []
+        runs = threading.Thread(target=lambda: done.append(federation.run(START)), daemon=True)
+        runs.start()
+        runs.join(60)
+        assert len(world.events("party.joined")) == 2
+        assert [one["code"] for one in world.events("party.refused")] == ["update-refused"]
+        # Whichever of the two came first is clinic-a; the other one's numbers are in no merge.
+        step = {1.5, 501.0}
+        assert values(done[0].state)[0] / 3 in step
+
+
+def test_a_stranger_is_no_party() -> None:
+    with federated_world() as world:
+        began(world, *PARTIES)
+        plan = rounds(parties=PARTIES[:2], round_seconds=10)
+        assert values(world.federation(plan).run(START).state) == HONEST
+        assert not world.works["clinic-c"].asked
+
+
+# Updates that are none.
+
+
+class Tensors:
+    """The project's own reading and merging of adapters."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.form = {"a": torch.zeros(2, 2)}
+
+    def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
+        from sealtrain.collab.federated.update import Update, change_norm, decode_state
+
+        read = decode_state(update, self.form, party=party)
+        norm = change_norm(read, decode_state(state, self.form))
+        value = Update(party=party, weight=records, state=read)
+        return Taken(party=party, records=records, norm=norm, value=value)
+
+    def read_report(self, party: str, document: dict[str, Any]) -> Any:
+        return document
+
+    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> bytes:
+        from sealtrain.collab.federated.merging import merge
+        from sealtrain.collab.federated.update import decode_state, encode_state
+
+        updates = [one.value for one in taken]
+        return encode_state(merge("fedavg", updates, decode_state(state, self.form)))
+
+
+class Learns(Adds):
+    """Adds to an adapter of one tensor; sends what a test makes of it."""
+
+    def learn(self, number: int, state: bytes) -> Any:
+        from safetensors.torch import load
+
+        from sealtrain.collab.federated.update import encode_state
+
+        self.asked.append(number)
+        tensor = load(state)["a"] + self.number
+        words = {
+            "round": number, "records": self.records, "steps": 1, "loss": None, "report": {},
+        }  # fmt: skip
+        return words, self.answers(encode_state({"a": tensor}))
+
+    def finish(self, state: bytes) -> Any:
+        return {}, b""
+
+
+def _shapes(_update: bytes) -> bytes:
+    import torch
+
+    from sealtrain.collab.federated.update import encode_state
+
+    return encode_state({"a": torch.zeros(4, 1)})
+
+
+def _numbers(value: float) -> Any:
+    def answers(_update: bytes) -> bytes:
+        import torch
+
+        from sealtrain.collab.federated.update import encode_state
+
+        return encode_state({"a": torch.full((2, 2), value)})
+
+    return answers
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        _shapes,
+        _numbers(float("nan")),
+        _numbers(float("inf")),
+        _numbers(3e37),
+        lambda update: b"not safetensors at all" * 20,
+        lambda update: b"",
+        lambda update: update + bytes(8 << 20),
+    ],
+    ids=["shapes", "nan", "inf", "norm", "format", "empty", "size"],
+)
+def test_an_update_that_is_none_is_refused_and_the_others_are_merged(answers: Any) -> None:
+    from safetensors.torch import load
+
+    merging = Tensors()
+    start = _numbers(0.0)(b"")
+    with federated_world() as world:
+        for name in PARTIES:
+            world.works[name] = Learns(number=1.0)
+        world.works["clinic-c"].answers = answers
+        began(world, *PARTIES)
+        merged = world.federation(merging=merging).run(start)
+        assert load(merged.state)["a"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+        refused = world.events("update.refused")
+        assert {(one["round"], one["party"]) for one in refused} == {
+            (1, "clinic-c"),
+            (2, "clinic-c"),
+        }
+        assert {one["code"] for one in refused} == {"update-refused"}
+        assert world.works["clinic-c"].asked == [1, 2]
+        assert set(merged.reports) == set(PARTIES[:2])

@@ -1,0 +1,260 @@
+"""A federation on one machine: lead, parties, and a relay that tests may sit on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from manifest_world import signer
+
+from sealtrain.collab.channel.answers import Done
+from sealtrain.collab.channel.handshake import Conversation
+from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain.collab.federated.carrier import Carrier
+from sealtrain.collab.federated.federation import Federation, Rounds, Taken
+from sealtrain.collab.federated.frames import (
+    FROM_RELAY,
+    LOST,
+    NODES,
+    REPLY,
+    TO_RELAY,
+    receive_frame,
+    send_frame,
+)
+from sealtrain.collab.federated.holding import Holding
+from sealtrain.collab.federated.messages import PURPOSE, Joined
+from sealtrain.collab.federated.post import Post
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.records.runlog import RunLog
+
+NOW = 1_790_000_000
+RUN_ID = "4f" * 16
+PARTIES = ("clinic-a", "clinic-b", "clinic-c")
+START = np.zeros(4, "<f4").tobytes()
+
+Altered = Callable[[int, bytes], bytes | None]
+"""What the operator makes of a message to a node, or of its answer; ``None`` loses it."""
+
+
+def rounds(**changed: Any) -> Rounds:
+    fields: dict[str, Any] = {
+        "rule": "fedavg",
+        "rounds": 2,
+        "min_parties": 2,
+        "round_seconds": 20,
+        "parties": PARTIES,
+    }
+    return Rounds(**fields | changed)
+
+
+def conversation(me: str, *accepts: str, run_id: str = RUN_ID) -> Conversation:
+    return Conversation(
+        purpose=PURPOSE,
+        context={"run_id": run_id},
+        proof=ProveKey(signer(me)),
+        accept=AcceptKey(frozenset(signer(one).public for one in accepts)),
+        random=os.urandom,
+    )
+
+
+class Mean:
+    """The rule: a mean weighted by records."""
+
+    def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
+        if (
+            len(update) != len(state)
+            or not np.isfinite(values := np.frombuffer(update, "<f4")).all()
+        ):
+            raise DataInvalid("no adapter of this run")
+        change = values - np.frombuffer(state, "<f4")
+        return Taken(party=party, records=records, norm=float(np.linalg.norm(change)), value=values)
+
+    def read_report(self, party: str, document: dict[str, Any]) -> Any:
+        return document
+
+    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> bytes:
+        weights = [one.records for one in taken]
+        mean = np.average([one.value for one in taken], axis=0, weights=weights)
+        return bytes(mean.astype("<f4").tobytes())
+
+
+@dataclass
+class Adds:
+    """A party that adds its number to every value."""
+
+    number: float
+    records: int = 10
+    countable: bool = True
+    asked: list[int] = field(default_factory=list)
+    before: Callable[[int], None] = lambda number: None
+    answers: Callable[[bytes], bytes] = lambda update: update
+
+    def learn(self, number: int, state: bytes) -> Done:
+        self.asked.append(number)
+        self.before(number)
+        update = np.frombuffer(state, "<f4") + np.float32(self.number)
+        words = {
+            "round": number, "records": self.records, "steps": 3, "loss": 0.5,
+            "report": {"until": number},
+        }  # fmt: skip
+        return words, self.answers(update.tobytes())
+
+    def finish(self, state: bytes) -> Done:
+        return {"hits": int(np.frombuffer(state, "<f4")[0])}, b""
+
+
+class Relay:
+    """What Flower does, in one thread a message: sockets in, sockets out; nothing is understood."""
+
+    def __init__(self, lead: Path, parties: Sequence[Path]) -> None:
+        self.parties = list(parties)
+        self.there: Altered = lambda node, data: data
+        self.back: Altered = lambda node, data: data
+        self.seen: list[bytes] = []
+        self._sending = threading.Lock()
+        self._lead = socket.socket(socket.AF_UNIX)
+        self._lead.connect(str(lead))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.tell()
+
+    def tell(self) -> None:
+        nodes = struct.pack(f">{len(self.parties)}Q", *range(1, len(self.parties) + 1))
+        self._say(NODES, 0, nodes)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._lead.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+        self._lead.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                frame = receive_frame(self._lead)
+            except SealtrainError:
+                return
+            node, number, seconds = TO_RELAY.unpack_from(frame)
+            arguments = (node, number, seconds, frame[TO_RELAY.size :])
+            threading.Thread(target=self._carry, args=arguments, daemon=True).start()
+
+    def _carry(self, node: int, number: int, seconds: int, data: bytes) -> None:
+        self.seen.append(data)
+        sent = self.there(node, data)
+        answer = None if sent is None else self.ask(node, sent, seconds)
+        if answer:
+            self.seen.append(answer)
+            answer = self.back(node, answer)
+        if answer:
+            self._say(REPLY, number, answer)
+        else:
+            self._say(LOST, number, b"")
+
+    def ask(self, node: int, data: bytes, seconds: float = 10) -> bytes | None:
+        """As a ClientApp: give a message to the party of a node."""
+        try:
+            with socket.socket(socket.AF_UNIX) as party:
+                party.settimeout(seconds)
+                party.connect(str(self.parties[node - 1]))
+                send_frame(party, data)
+                return receive_frame(party)
+        except (OSError, SealtrainError):
+            return None
+
+    def _say(self, kind: int, number: int, data: bytes) -> None:
+        with self._sending, suppress(SealtrainError):
+            send_frame(self._lead, FROM_RELAY.pack(kind, number) + data)
+
+
+@dataclass
+class FederatedWorld:
+    """Everybody."""
+
+    folder: Path
+    stack: ExitStack
+    log: RunLog
+    carrier: Carrier
+    relay: Relay
+    works: dict[str, Adds] = field(default_factory=dict)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    stops: dict[str, threading.Event] = field(default_factory=dict)
+    ended: dict[str, threading.Thread] = field(default_factory=dict)
+
+    def party(self, name: str, at: str | None = None, **changed: Any) -> None:
+        """A party that serves until the end; ``at`` another one's place."""
+        place = at or name
+        work = self.works.setdefault(place, Adds(number=1 + PARTIES.index(name)))
+        refused = self.refused.setdefault(place, [])
+        stop = self.stops[place] = threading.Event()
+
+        def may_go_on() -> None:
+            if stop.is_set():
+                raise SealtrainError("told to stop")
+
+        def serve() -> None:
+            with Post(self.folder / f"{place}.sock") as post, noting(refused):
+                Holding(
+                    post,
+                    changed.get("conversation", conversation(name, "lead")),
+                    Joined(party=name, records=work.records, countable=work.countable),
+                    work,
+                    may_go_on=may_go_on,
+                    patience=changed.get("patience", 60.0),
+                    told=lambda error: refused.append(error.code),
+                ).run()
+
+        self.ended[place] = thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+
+        def ended() -> None:
+            stop.set()
+            thread.join(10)
+
+        self.stack.callback(ended)
+
+    def federation(self, plan: Rounds | None = None, **changed: Any) -> Federation:
+        fields: dict[str, Any] = {
+            "conversation": conversation("lead", *PARTIES),
+            "merging": Mean(),
+            "again_after": 0.2,
+            "record": lambda event, fields: self.log.append(event, fields, NOW),
+        }
+        fields |= changed
+        return Federation(plan or rounds(), self.carrier, **fields)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [one["fields"] for one in self.log.entries if one["event"] == name]
+
+
+@contextmanager
+def federated_world(places: Sequence[str] = PARTIES) -> Iterator[FederatedWorld]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-")))
+        carrier = stack.enter_context(Carrier(folder / "lead.sock"))
+        relay = Relay(folder / "lead.sock", [folder / f"{place}.sock" for place in places])
+        stack.callback(relay.close)
+        yield FederatedWorld(
+            folder=folder, stack=stack, log=RunLog(RUN_ID), carrier=carrier, relay=relay
+        )
+
+
+@contextmanager
+def noting(codes: list[str]) -> Iterator[None]:
+    """What a party ends with, among what it refused."""
+    try:
+        yield
+    except SealtrainError as error:
+        codes.append(error.code)
+
+
+def values(state: bytes) -> list[float]:
+    return [float(one) for one in np.frombuffer(state, "<f4")]

@@ -1,0 +1,154 @@
+"""Parties learn rounds of the recipe's own training; what comes out follows from what went in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_world import ATTENTION, PREFIX, Terms, classifier, language
+from safetensors.torch import load
+from training_world import (
+    OWNERS,
+    checkpoint_store,
+    run,
+    seal_records,
+    sources_of,
+    write_records,
+)
+
+from sealtrain.collab.federated.learner import Learner, pooled
+from sealtrain.collab.federated.merging import merge
+from sealtrain.collab.federated.update import Update, decode_state, encode_state
+from sealtrain.errors import RecipeInvalid, UpdateRefused, UsageError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("federated")
+    return seal_records(write_records(folder), folder)
+
+
+def learner(recipe: Any, sealed: dict[str, Any], party: str, terms: Any = None) -> Learner:
+    sources = [one for one in sources_of(recipe, sealed) if one.owner == party]
+    return Learner(recipe, Path(), sources, party=party, terms=terms or Terms())
+
+
+def federated(recipe: Any, sealed: dict[str, Any], terms: Any) -> tuple[bytes, list[Learner]]:
+    """Every round of a federation in one process; the last adapter and the parties."""
+    parties = [learner(recipe, sealed, owner, terms) for owner in OWNERS]
+    state = parties[0].initial()
+    rank = recipe.peft.r if terms.aggregation == "exact" else None
+    for number in range(1, terms.rounds + 1):
+        form = parties[0].form
+        updates = []
+        for owner, one in zip(OWNERS, parties, strict=True):
+            learned = one.learn(number, state)
+            given = decode_state(learned.state, form)
+            updates.append(Update(party=owner, weight=learned.records, state=given))
+        before = decode_state(state, form)
+        state = encode_state(merge(terms.aggregation, updates, before, rank=rank))
+    return state, parties
+
+
+@pytest.mark.parametrize("kind", [classifier, language])
+def test_a_round_follows_from_the_adapter_alone(kind: Any, sealed: dict[str, Any]) -> None:
+    recipe = kind()
+    one, other = (learner(recipe, sealed, OWNERS[0]) for _ in range(2))
+    start = one.initial()
+    assert start == other.initial()
+    first = one.learn(1, start)
+    second = one.learn(2, first.state)
+    # A party that was gone for the first round, or began anew, learns the same second round.
+    assert other.learn(2, first.state) == second
+    assert second.state != one.learn(1, first.state).state, "rounds see other rows and rates"
+    assert first.records == 40
+    assert first.loss is not None
+
+
+def test_one_party_with_one_round_is_the_training_of_the_recipe(
+    sealed: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = classifier(
+        dropout=0.0,  # the one thing that differs from party to party
+        datasets=[{"owner": OWNERS[0], "name": "records", "role": "train"}],
+        peft=ATTENTION | {"lora_dropout": 0.0},
+    )
+    alone = learner(recipe, sealed, OWNERS[0], Terms(rounds=1, local_steps=6))
+    learned = alone.learn(1, alone.initial())
+    ran = run(recipe, sources_of(recipe, sealed), checkpoint_store(tmp_path / "alone"))
+    ours = load(alone.export(learned.state)["adapter_model.safetensors"])
+    theirs = load(ran.trained.files["adapter_model.safetensors"])
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("peft", "rule"),
+    [(ATTENTION, "exact"), (ATTENTION, "ffa"), (PREFIX, "fedavg"), (ATTENTION, "median")],
+)
+def test_a_federation_of_classifiers_learns_and_is_measured(
+    peft: Any, rule: str, sealed: dict[str, Any]
+) -> None:
+    state, parties = federated(classifier(peft=peft), sealed, Terms(aggregation=rule))
+    assert state != parties[0].initial()
+    counts = [one.evaluate(state) for one in parties]
+    assert counts[1] == {}, "only the first owner has test records"
+    metrics = pooled(counts)
+    assert 0 <= metrics["accuracy"] <= 1
+    assert {"f1", "majority"} <= metrics.keys()
+    files = parties[0].export(state)
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= files.keys()
+
+
+def test_the_start_of_ffa_stays_where_the_recipe_put_it(sealed: dict[str, Any]) -> None:
+    terms = Terms(aggregation="ffa")
+    one = learner(classifier(), sealed, OWNERS[0], terms)
+    assert not any("lora_A" in name for name in one.form)
+    before = load(one.export(one.initial())["adapter_model.safetensors"])
+    learned = one.learn(1, one.initial())
+    after = load(one.export(learned.state)["adapter_model.safetensors"])
+    for name in before:
+        assert torch.equal(before[name], after[name]) == ("lora_A" in name), name
+
+
+def test_language_models_are_measured_by_sums(sealed: dict[str, Any]) -> None:
+    for columns in ({"prompt": "prompt", "completion": "completion"}, {"text": "text"}):
+        recipe = language(columns=columns)
+        one = learner(recipe, sealed, OWNERS[0])
+        told = one.evaluate(one.initial())
+        assert told["records"] == 20
+        twice = pooled([told, told, {}])
+        assert twice["eval_loss"] == pytest.approx(told["sums"]["eval_loss"] / 20)
+
+
+def test_an_adapter_of_another_recipe_is_refused(sealed: dict[str, Any]) -> None:
+    one = learner(classifier(), sealed, OWNERS[0])
+    wider = learner(classifier(peft=ATTENTION | {"r": 4}), sealed, OWNERS[0])
+    with pytest.raises(UpdateRefused):
+        one.learn(1, wider.initial())
+
+
+def test_what_does_not_go_with_rounds_is_refused(sealed: dict[str, Any]) -> None:
+    one = learner(classifier(), sealed, OWNERS[0])
+    with pytest.raises(UsageError):
+        one.learn(3, one.initial())
+    with pytest.raises(UsageError):
+        learner(classifier(), sealed, "nobody").learn(1, one.initial())
+    with pytest.raises(RecipeInvalid):
+        learner(classifier(peft=None), sealed, OWNERS[0])
+    with pytest.raises(RecipeInvalid):
+        learner(classifier(peft=PREFIX), sealed, OWNERS[0], Terms(aggregation="ffa"))
+    for odd in ({"use_dora": True}, {"target_modules": ["word_embeddings"]}):
+        for rule in ("exact", "ffa"):
+            with pytest.raises(RecipeInvalid):
+                learner(classifier(peft=ATTENTION | odd), sealed, OWNERS[0], Terms(2, 3, rule))
+    packed = language(trainer={"max_steps": 6, "packing": True}, columns={"text": "text"})
+    with pytest.raises(RecipeInvalid):
+        learner(packed, sealed, OWNERS[0])

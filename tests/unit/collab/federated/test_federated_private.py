@@ -1,0 +1,197 @@
+"""Rounds private to patients: what one patient can add, what noise hides, what it costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learner_world import ATTENTION, Terms, classifier
+from private_world import SECRET
+from sealing_world import sealed_folder
+from training_world import OWNERS, records
+
+from sealtrain.collab.federated.learner import Learner
+from sealtrain.collab.federated.private import (
+    PatientPlan,
+    PatientRounds,
+    PrivateMerging,
+    plan_rounds,
+)
+from sealtrain.collab.federated.update import decode_state, encode_state
+from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
+from sealtrain.recipe.privacy import PrivateSgd
+from sealtrain.training.privacy.noise import NoiseSource
+from sealtrain.training.sources import Source
+
+pytestmark = pytest.mark.claim("C78")
+
+NORM = 0.5
+PRIVACY = PrivateSgd(
+    dp="sgd",
+    target_epsilon=8.0,
+    delta=1e-4,
+    max_grad_norm=NORM,
+    noise_multiplier=1.0,
+    accountant="rdp",
+)
+NOISE = NoiseSource(SECRET)
+EVERYBODY = PatientPlan(privacy=PRIVACY, rate=1.0, rounds=3, noise_multiplier=1.0)
+
+
+def source(folder: Path, rows: list[dict[str, Any]], name: str = "records") -> Source:
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    sealed = sealed_folder(path, folder / f"{name}.sealed", salt=name).open()
+    return Source(role="train", owner=OWNERS[0], name="records", weight=1.0, dataset=sealed)
+
+
+def rows_of(patients: dict[str, int]) -> list[dict[str, Any]]:
+    """Records of patients, in turn."""
+    whose = [name for name, count in patients.items() for _ in range(count)]
+    return [
+        row | {"patient": name}
+        for row, name in zip(records(len(whose), "private"), whose, strict=True)
+    ]
+
+
+def party(
+    folder: Path, rows: list[dict[str, Any]], *, most: int = 4, name: str = "records", **how: Any
+) -> tuple[Learner, PatientRounds]:
+    recipe = classifier(dropout=0.0, peft=ATTENTION | {"lora_dropout": 0.0})
+    opened = source(folder, rows, name)
+    learner = Learner(recipe, Path(), [opened], party=OWNERS[0], terms=Terms(aggregation="ffa"))
+    asked = {"patient": "patient", "records_a_patient": most, "noise": NOISE} | how
+    return learner, PatientRounds(learner, recipe, [opened], **asked)
+
+
+def norm(state: dict[str, torch.Tensor]) -> float:
+    return float(sum(one.double().square().sum() for one in state.values()) ** 0.5)
+
+
+@pytest.mark.slow
+def test_a_patient_moves_a_sum_by_the_norm_and_no_more(tmp_path: Path) -> None:
+    rows = rows_of({"p1": 1, "p2": 2, "p3": 1})
+    with_all, without = rows, [row for row in rows if row["patient"] != "p2"]
+    sums = []
+    for number, given in enumerate((with_all, without)):
+        learner, rounds = party(tmp_path, given, name=f"r{number}")
+        sums.append(decode_state(rounds.learn(1, learner.initial(), EVERYBODY), learner.form))
+    alone = {name: sums[0][name] - sums[1][name] for name in sums[0]}
+    assert NORM * 0.9 < norm(alone) <= NORM, "cut, and to the norm"
+
+
+@pytest.mark.slow
+def test_records_beyond_a_patients_share_change_nothing(tmp_path: Path) -> None:
+    rows = rows_of({"p1": 6, "p2": 1})
+    told = []
+    for number, given in enumerate((rows, rows[:4] + rows[6:])):
+        learner, rounds = party(tmp_path, given, name=f"r{number}", most=4)
+        told.append(rounds.learn(1, learner.initial(), EVERYBODY))
+    assert told[0] == told[1]
+
+
+@pytest.mark.slow
+def test_a_round_is_the_same_again_and_parts_do_not_matter(tmp_path: Path) -> None:
+    rows = rows_of({f"p{number}": 1 + number % 3 for number in range(8)})
+    learner, rounds = party(tmp_path, rows)
+    state = learner.initial()
+    first = rounds.learn(1, state, EVERYBODY)
+    assert rounds.learn(1, state, EVERYBODY) == first
+    assert rounds.patients == 8
+    _, smaller = party(tmp_path, rows, name="other", at_once=2)
+    for one, other in zip(
+        decode_state(first, learner.form).values(),
+        decode_state(smaller.learn(1, state, EVERYBODY), learner.form).values(),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    half = PatientPlan(privacy=PRIVACY, rate=0.5, rounds=3, noise_multiplier=1.0)
+    drawn = [rounds.learn(number, state, half) for number in (1, 2, 3)]
+    assert len(set(drawn)) == 3, "each round draws anew"
+
+
+@pytest.mark.slow
+def test_nobodys_records_and_other_phases_are_refused(tmp_path: Path) -> None:
+    rows = rows_of({"p1": 2})
+    rows[1]["patient"] = ""
+    with pytest.raises(RecordInvalid):
+        party(tmp_path, rows)
+    learner, _ = party(tmp_path, rows_of({"p1": 2}), name="good")
+    other = classifier().model_copy(update={"phase": "sft"})
+    with pytest.raises(RecipeInvalid):
+        PatientRounds(learner, other, [], patient="p", records_a_patient=1, noise=NOISE)
+
+
+FORM = {"b": torch.zeros(40, 50), "head": torch.zeros(100)}
+
+
+def merging(plan: PatientPlan = EVERYBODY, rate: float = 0.1) -> PrivateMerging:
+    return PrivateMerging(plan, NOISE, learning_rate=rate)
+
+
+def test_noise_is_added_once_whatever_the_number_of_parties() -> None:
+    """The first step of AdamW has the gradient's signs, so look at the gradient itself."""
+    patients = dict.fromkeys("abcdefgh", 10)
+    sums = dict.fromkeys(patients, FORM)
+    one = merging()
+    one.merge(1, sums, FORM, patients=patients)
+    drawn = torch.cat([weight.grad.flatten() for weight in one._weights.values()])
+    deviation = EVERYBODY.noise_multiplier * NORM / (10 * len(patients))
+    assert float(drawn.std()) == pytest.approx(deviation, rel=0.05)
+    assert abs(float(drawn.mean())) < 0.1 * deviation
+
+
+def test_parties_sums_are_added() -> None:
+    given = {"head": torch.full((100,), 0.01), "b": torch.zeros(40, 50)}
+    twice = {name: 2 * one for name, one in given.items()}
+    parts = merging().merge(1, {"a": given, "b": given}, FORM, patients={"a": 10, "b": 10})
+    whole = merging().merge(1, {"a": twice}, FORM, patients={"a": 20})
+    assert encode_state(parts) == encode_state(whole)
+
+
+def test_the_noise_of_a_round_is_never_used_for_another_sum() -> None:
+    one = merging()
+    one.merge(2, {"a": FORM}, FORM, patients={"a": 10})
+    for again in (1, 2):
+        with pytest.raises(PrivacyBroken):
+            one.merge(again, {"a": FORM}, FORM, patients={"a": 10})
+    one.merge(3, {"a": FORM}, FORM, patients={"a": 10})
+    with pytest.raises(PrivacyBroken):
+        one.merge(4, {"a": FORM}, FORM, patients={"a": 10})
+
+
+def test_a_sum_that_nobody_clipped_is_refused() -> None:
+    huge = {"head": torch.full((100,), 1.0), "b": torch.zeros(40, 50)}
+    with pytest.raises(UpdateRefused):
+        merging().merge(1, {"a": huge}, FORM, patients={"a": 10})
+    with pytest.raises(UsageError):
+        merging().merge(1, {}, FORM, patients={})
+
+
+def test_a_gradient_is_followed() -> None:
+    given = {"head": torch.linspace(-1, 1, 100) * 10, "b": torch.zeros(40, 50)}
+    plan = PatientPlan(privacy=PRIVACY, rate=1.0, rounds=3, noise_multiplier=0.1)
+    merged = merging(plan).merge(1, {"a": given}, FORM, patients={"a": 1000})
+    signs = np.sign(merged["head"].numpy())
+    assert (signs == -np.sign(given["head"].numpy())).all()
+
+
+def test_the_plan_spends_no_more_than_was_promised() -> None:
+    promised = PRIVACY.model_copy(update={"noise_multiplier": None})
+    plan = plan_rounds(promised, patients=1000, patients_a_round=50, rounds=40)
+    assert plan.epsilon(0) == 0
+    assert plan.epsilon(20) < plan.epsilon(40) <= 8.0
+    # The moments accountant of the subsampled Gaussian, as Opacus has it.
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [(plan.noise_multiplier, 0.05, 40)]
+    assert plan.epsilon(40) == pytest.approx(accountant.get_epsilon(delta=1e-4))
+    with pytest.raises(PrivacyBroken):
+        plan_rounds(PRIVACY, patients=60, patients_a_round=50, rounds=400)
+    with pytest.raises(PrivacyBroken):
+        plan_rounds(promised, patients=40, patients_a_round=50, rounds=4)
