@@ -235,6 +235,26 @@ def test_an_older_filling_put_in_place_of_a_newer_one_does_not_open(tmp_path: Pa
 
 
 @seen_by
+def test_a_pool_that_fills_itself_gives_no_row_twice(tmp_path: Path) -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    pool = OwnPool(tmp_path / "pool", exact=Float64(), block_rows=4, lot=6)
+    engine = UnderPads(accelerator, supplier=pool)
+    engine.admit(matrix)
+    rows = (4, 4, 9, 1)  # over the end of a lot, more than a lot, and the rest of one
+    for count in rows:
+        entries = random_entries(matrix, "forward", count)
+        product = engine.product(matrix, "forward", entries)
+        assert torch.equal(product, Inside().product(matrix, "forward", entries))
+    masks = {
+        row.numpy().tobytes()
+        for sample, count in zip(accelerator.seen, rows, strict=True)
+        for row in (sample.long() - random_entries(matrix, "forward", count).long()) % PRIME
+    }
+    assert len(masks) == sum(rows)
+    pool.close()
+
+
+@seen_by
 def test_when_pads_are_used_up_nothing_is_sent_any_more(tmp_path: Path) -> None:
     matrix, accelerator = random_matrix(), Watched()
     pool = OwnPool(tmp_path / "pool", exact=Float64())

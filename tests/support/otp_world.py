@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -108,3 +109,47 @@ def in_thread(role: Role, **limits: Any) -> Iterator[Server]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def recording(address: tuple[str, int]) -> Iterator[tuple[str, list[bytearray]]]:
+    """Somebody between a guest and a server, who keeps what the guest says.
+
+    Yields:
+        ``host:port`` to go to instead, and the bytes of each connection.
+    """
+    kept: list[bytearray] = []
+    threads: list[threading.Thread] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def carry(source: socket.socket, target: socket.socket, keep: bytearray | None) -> None:
+            with suppress(OSError):
+                while data := source.recv(1 << 18):
+                    if keep is not None:
+                        keep += data
+                    target.sendall(data)
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_WR)
+
+        def serve(caller: socket.socket, keep: bytearray) -> None:
+            with caller, socket.create_connection(address) as onward:
+                back = threading.Thread(target=carry, args=(onward, caller, None))
+                back.start()
+                carry(caller, onward, keep)
+                back.join(30)
+
+        def relay() -> None:
+            with suppress(OSError):
+                while True:
+                    caller, _ = listener.accept()
+                    kept.append(bytearray())
+                    thread = threading.Thread(target=serve, args=(caller, kept[-1]))
+                    threads.append(thread)
+                    thread.start()
+
+        thread = threading.Thread(target=relay, daemon=True)
+        thread.start()
+        yield "{}:{}".format(*listener.getsockname()), kept
+        listener.shutdown(socket.SHUT_RDWR)
+        for one in [thread, *threads]:
+            one.join(30)

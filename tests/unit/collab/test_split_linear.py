@@ -278,6 +278,18 @@ def test_a_copied_model_gives_the_same_and_shares_the_weights(inputs: torch.Tens
     assert other.q_proj._stack is model.q_proj._stack
 
 
+def test_layers_to_skip_are_named_as_adapters_name_their_targets() -> None:
+    model = tiny_model()
+    protection = protect(model, Watched(), skip=["lm_head", "layers.0.self_attn.q_proj"])
+    inside = [name for name in protection.inside if "lora" not in name]
+    assert [name.removeprefix("base_model.model.") for name in inside] == [
+        "model.layers.0.self_attn.q_proj.base_layer",
+        "lm_head",
+    ]
+    with pytest.raises(ModelInvalid, match="no such layer"):
+        protect(tiny_model(), Watched(), skip=["_head"])
+
+
 def test_trained_layers_stay_in_the_guest_and_skipped_ones_too() -> None:
     model = Siblings()
     model.k_proj.weight.requires_grad_()

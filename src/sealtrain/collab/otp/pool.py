@@ -287,14 +287,26 @@ class OwnPool:
         path: Of the file; replaced at each filling, of no use to anybody else.
         exact: How to multiply.
         block_rows: Read and opened together.
+        lot: Rows to fill it with whenever it is used up; ``None`` for a pool that stops then.
+        room: Bytes of a file that it fills itself; a lot is smaller where it has to be.
     """
 
-    def __init__(self, path: Path, *, exact: ExactProduct, block_rows: int = BLOCK_ROWS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        exact: ExactProduct,
+        block_rows: int = BLOCK_ROWS,
+        lot: int | None = None,
+        room: int = 1 << 30,
+    ) -> None:
         self._path, self._exact, self._block_rows = path, exact, block_rows
+        self._lot, self._room = lot, room
         self._secret: Secret | None = None
         self._pool: Pool | None = None
         self._matrices: dict[bytes, PublicMatrix] = {}
         self._next: dict[tuple[bytes, Direction], int] = {}
+        self._ends: dict[tuple[bytes, Direction], int] = {}
 
     def close(self) -> None:
         """Close and remove the file."""
@@ -336,6 +348,8 @@ class OwnPool:
             self._pool.close()
         self._pool = Pool(self._path)
         self._pool.begin(self._secret)
+        streams = ((digest, way) for digest in self._matrices for way in DIRECTIONS)
+        self._ends = {name: self._next.get(name, 0) + rows for name in streams}
 
     def product(
         self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
@@ -345,7 +359,11 @@ class OwnPool:
         Raises:
             PadsRefused: It is used up, or was not filled.
         """
-        self._next[matrix.digest, direction] = first + mask.shape[0]
+        name, end = (matrix.digest, direction), first + mask.shape[0]
+        if self._lot is not None and end > self._ends.get(name, 0):
+            widths = (one.widths(way)[1] for one in self._matrices.values() for way in DIRECTIONS)
+            self.fill(max(mask.shape[0], min(self._lot, self._room // (4 * sum(widths)))))
+        self._next[name] = end
         if self._pool is None:
             raise PadsRefused("the pool of pads was not filled", check="pads", hint="fill it first")
         return self._pool.product(matrix, direction, first, mask)

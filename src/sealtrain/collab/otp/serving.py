@@ -1,4 +1,4 @@
-"""An accelerator or a dealer as a process of its own that listens on loopback.
+"""An accelerator or a dealer, here or as a process of its own.
 
     with served("accelerator", device="cuda") as there:
         accelerator = RemoteAccelerator(there.host, there.port)
@@ -13,6 +13,7 @@ import json
 import os
 import select
 import signal
+import socket
 import socketserver
 import subprocess
 import sys
@@ -87,23 +88,38 @@ class Served:
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Listens on loopback and answers each connection in a thread.
+    """Listens and answers each connection in a thread.
 
     Args:
         role: What it answers to.
         device: Where it multiplies.
         exact: Name of the back-end (``exact.backend``).
         limits: What it takes.
+        host: Where it listens: an address, or a name.
         port: Where it listens; 0 for any.
+        introduce: Has a connection that begins an attested channel, and the dealer's own key
+            (``introduction.introduce``); refusals it raises end the connection.
+
+    Raises:
+        OSError: It cannot listen there.
     """
 
     daemon_threads = True
     allow_reuse_address = True
 
     def __init__(
-        self, role: Role, *, device: str, exact: str, limits: Limits, port: int = 0
+        self,
+        role: Role,
+        *,
+        device: str,
+        exact: str,
+        limits: Limits,
+        host: str = LOOPBACK,
+        port: int = 0,
+        introduce: Callable[[socket.socket, HpkePublicKey], None] | None = None,
     ) -> None:
         self.role = role
+        self.introduce = introduce
         self.device = device
         self.exact = backend(exact, device)
         self.limits = limits
@@ -112,7 +128,8 @@ class Server(socketserver.ThreadingTCPServer):
         self._room = limits.matrix_bytes
         self._lock = threading.Lock()
         self._free = threading.BoundedSemaphore(limits.connections)
-        super().__init__((LOOPBACK, port), _Conversation)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Conversation)
 
     def keep(self, values: torch.Tensor) -> bytes:
         """Know a matrix from now on; its digest.
@@ -172,6 +189,8 @@ class _Conversation(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         limits = self.server.limits
+        if self._introduced():
+            return
         channel = wire.Channel(self.request, seconds=limits.frame_seconds)
         self._masks: Masks | None = None
         self._answers: Answers | None = None
@@ -184,6 +203,19 @@ class _Conversation(socketserver.BaseRequestHandler):
                 raise
             except SealtrainError as error:
                 channel.send(wire.REFUSED, error.message.encode()[: wire.MAX_REFUSAL])
+
+    def _introduced(self) -> bool:
+        """Whether this was a conversation of the dealer about itself, which is over then."""
+        introduce, key = self.server.introduce, self.server.key
+        if introduce is None or key is None:
+            return False
+        self.request.settimeout(self.server.limits.idle_seconds)
+        with suppress(OSError, SealtrainError):
+            # No frame is of kind 0, and the length of a channel's first message begins with it.
+            if self.request.recv(1, socket.MSG_PEEK) != b"\0":
+                return False
+            introduce(self.request, key.public)
+        return True
 
     def _answer(self, kind: int, body: bytearray) -> bytes | memoryview:
         if kind == wire.MATRIX:

@@ -79,7 +79,8 @@ def protect(
         accelerator: Multiplies; sees the frozen weights as int8 and uniform numbers.
         supplier: Makes pads: a dealer or a pool; the guest itself when ``None``.
         checks: Secret vectors each product is checked with, 1 to 4.
-        skip: Names of layers that stay in the guest, as ``named_modules`` has them.
+        skip: Layers that stay in the guest: names as ``named_modules`` has them, or their ends
+            (``lm_head``, ``layers.0.mlp.up_proj``), as adapters' target modules are named.
         shared: Names of sibling layers that are called with one tensor.
         bits: Of activations and gradients, 8 to 12.
 
@@ -146,12 +147,10 @@ def _stacks(
     model: nn.Module, skip: Sequence[str], shared: Sequence[tuple[str, ...]]
 ) -> list[list[str]]:
     """Names of the layers to swap, those with one input together."""
-    unknown = set(skip) - {name for name, _ in model.named_modules()}
-    if unknown:
-        raise ModelInvalid("the model has no such layer", got=sorted(unknown)[0])
+    skipped = _skipped(model, skip)
     stacks: dict[tuple[str, object], list[str]] = {}
     for name in _frozen(model):
-        if name in skip:
+        if name in skipped:
             continue
         parent, _, leaf = name.removesuffix(f".{_BASE}").rpartition(".")
         group: object = next((names for names in shared if leaf in names), leaf)
@@ -165,6 +164,19 @@ def _stacks(
             hint="freeze the base, or put a LoRA adapter on it, before it is protected",
         )
     return list(stacks.values())
+
+
+def _skipped(model: nn.Module, skip: Sequence[str]) -> set[str]:
+    """Names of all layers that ``skip`` means."""
+    named = [name for name, _ in model.named_modules()]
+    found: set[str] = set()
+    for one in skip:
+        ends = (one, f"{one}.{_BASE}")
+        meant = {name for name in named for end in ends if f".{name}".endswith(f".{end}")}
+        if not meant:
+            raise ModelInvalid("the model has no such layer", check="skip", got=one)
+        found |= meant
+    return found
 
 
 def _frozen(model: nn.Module) -> Iterator[str]:

@@ -1,0 +1,37 @@
+"""An accelerator that lies once: to rehearse what a guest does then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sealtrain.collab.otp.serving import Server
+from sealtrain.training import quiet
+
+quiet.silence()
+
+import torch  # noqa: E402  # after silence()
+
+__all__ = ["LyingServer"]
+
+
+class LyingServer(Server):
+    """Adds one to one number of one product, and is honest before and after.
+
+    Args:
+        altered: Which product, 1 for the first.
+        settings: As ``Server``.
+    """
+
+    def __init__(self, altered: int, **settings: Any) -> None:
+        super().__init__("accelerator", **settings)
+        self._until = altered
+
+    def multiplied(
+        self, elements: torch.Tensor, values: torch.Tensor, *, forward: bool
+    ) -> torch.Tensor:
+        """As ``Server.multiplied``, but for that one."""
+        product = super().multiplied(elements, values, forward=forward)
+        self._until -= 1
+        if self._until == 0:
+            product.view(-1)[0] += 1
+        return product

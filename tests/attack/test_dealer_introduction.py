@@ -1,0 +1,141 @@
+"""A guest seals its pad secret to the key of a dealer it verified, and to no other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from channel_world import COMPOSE, acceptance, guest
+from otp_world import Watched, in_thread, random_entries, random_matrix
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.collab.channel.proofs import ProveKey
+from sealtrain.collab.otp.dealer import RemoteDealer
+from sealtrain.collab.otp.engine import Inside, UnderPads
+from sealtrain.collab.otp.introduction import introduce, introduced
+from sealtrain.collab.otp.serving import Server
+from sealtrain.errors import ChannelBroken, ChannelRefused, Refused, SealtrainError
+
+RUN = "ab" * 16
+OTHER = canonical_json({"name": "another-deployment", "manifest_version": 2})
+proven = pytest.mark.claim("C73")
+
+
+@contextmanager
+def dealing(compose: bytes = COMPOSE, **changed: Any) -> Iterator[Server]:
+    """A dealer in a guest, that deals for guests of the same deployment."""
+    told: dict[str, Any] = {
+        "proof": guest(compose),
+        "accept_guest": acceptance(compose),
+        "random": os.urandom,
+        "seconds": 10.0,
+    }
+    with in_thread("dealer") as server:
+        server.introduce = partial(introduce, **told | changed)
+        yield server
+
+
+def asked(address: Any, **changed: Any) -> Any:
+    told: dict[str, Any] = {
+        "run_id": RUN,
+        "proof": guest(),
+        "accept_dealer": acceptance(),
+        "random": os.urandom,
+        "seconds": 10.0,
+    }
+    return introduced(address, **told | changed)
+
+
+def test_a_dealer_that_proved_itself_deals_right_pads() -> None:
+    matrix = random_matrix()
+    entries = random_entries(matrix, "forward")
+    with dealing() as server:
+        key, peer = asked(server.server_address)
+        assert server.key is not None
+        assert key.raw == server.key.public.raw
+        assert peer.simulated
+        supplier = RemoteDealer(*server.server_address, key=key)
+        engine = UnderPads(Watched(), supplier=supplier)
+        engine.admit(matrix)
+        product = engine.product(matrix, "forward", entries)
+        supplier.close()
+    assert torch.equal(product, Inside().product(matrix, "forward", entries))
+
+
+@proven
+def test_a_dealer_of_another_deployment_is_refused() -> None:
+    with (
+        dealing(OTHER, accept_guest=acceptance()) as server,
+        pytest.raises(Refused) as refused,
+    ):
+        asked(server.server_address)
+    assert refused.value.code == "compose-hash-mismatch"
+
+
+@proven
+def test_whoever_has_only_a_key_is_no_dealer() -> None:
+    from manifest_world import signer
+
+    with (
+        dealing(proof=ProveKey(signer("mallory"))) as server,
+        pytest.raises(ChannelRefused, match="proves itself in another way"),
+    ):
+        asked(server.server_address)
+
+
+@proven
+def test_a_dealer_gives_its_key_to_no_guest_of_another_deployment() -> None:
+    with dealing() as server, pytest.raises(SealtrainError):
+        asked(server.server_address, proof=guest(OTHER))
+
+
+@proven
+@pytest.mark.parametrize("kept", [0, 1])
+def test_who_stands_between_cannot_put_in_a_key_of_theirs(kept: int) -> None:
+    """The key travels in the channel: altered bytes open nothing, whichever they are."""
+
+    def altered(data: bytes) -> bytes:
+        # Behind the two messages of the handshake everything is a record of the channel.
+        return data[:-1] + bytes([data[-1] ^ 1]) if data[:1] != b"\0" else data
+
+    with dealing() as server, relayed(server.server_address, altered, kept) as address:
+        if kept:
+            assert server.key is not None
+            assert asked(address)[0].raw == server.key.public.raw
+            return
+        with pytest.raises((ChannelBroken, Refused)):
+            asked(address)
+
+
+@contextmanager
+def relayed(address: Any, altered: Callable[[bytes], bytes], kept: int) -> Iterator[Any]:
+    """Somebody between a guest and a dealer, who alters what the dealer says, or does not."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def carry(source: socket.socket, target: socket.socket, change: bool) -> None:
+            with suppress(OSError):
+                while data := source.recv(1 << 16):
+                    target.sendall(altered(data) if change else data)
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_WR)
+
+        def relay() -> None:
+            with suppress(OSError):
+                caller, _ = listener.accept()
+                with caller, socket.create_connection(address) as onward:
+                    back = threading.Thread(target=carry, args=(onward, caller, not kept))
+                    back.start()
+                    carry(caller, onward, False)
+                    back.join(10)
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        yield listener.getsockname()
+    thread.join(10)

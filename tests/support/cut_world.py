@@ -1,0 +1,251 @@
+"""Small encoders and decoders to cut, batches for them, and training that can be repeated."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from channel_world import COMPOSE, NOW, acceptance, guest
+from manifest_world import digest, identity
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.digests import sha256_hex
+from sealtrain.collab.channel.channel import AttestedChannel, connect
+from sealtrain.collab.channel.ports import listening
+from sealtrain.collab.split.front import Reading
+from sealtrain.collab.split.learning import Learning
+from sealtrain.collab.split.received import Clients, Wanted
+from sealtrain.collab.split.sending import Client, OwnDataset
+from sealtrain.collab.split.talk import conversation_of
+from sealtrain.consortium.datasets import sign_dataset, verify_dataset
+from sealtrain.consortium.decisions import Target
+from sealtrain.consortium.members import Consortium
+from sealtrain.sealing.description import DatasetDescription, ShardInfo
+from sealtrain.sealing.stanza import RecipeBinding
+
+WORDS = 97
+SHAPE = {
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+DECODER = SHAPE | {"num_key_value_heads": 2}
+ENCODERS = ("bert", "roberta", "modernbert")
+DECODERS = ("llama", "qwen3", "gemma3_text")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """These models are too small to share out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def model_of(kind: str, **changed: Any) -> Any:
+    """A model of random weights, the same at every call; classifiers have three labels."""
+    import transformers
+
+    encoder = kind in ENCODERS
+    values = SHAPE | {"num_labels": 3} if encoder else DECODER
+    auto = "AutoModelForSequenceClassification" if encoder else "AutoModelForCausalLM"
+    config = transformers.AutoConfig.for_model(kind, **values | changed)
+    torch.manual_seed(5)
+    return getattr(transformers, auto).from_config(config)
+
+
+def batch_of(
+    kind: str, seed: int = 3, *, rows: int = 4, tokens: int = 9
+) -> dict[str, torch.Tensor]:
+    """Tokens, a mask with padding on the right, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(1, WORDS, (rows, tokens), generator=generator)
+    lengths = torch.randint(2, tokens + 1, (rows,), generator=generator)
+    lengths[0] = tokens
+    mask = (torch.arange(tokens) < lengths[:, None]).to(torch.int64)
+    ids = ids * mask
+    labels = ids % 3 if kind in ENCODERS else torch.where(mask == 1, ids, -100)
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": labels[:, 0] if kind in ENCODERS else labels,
+    }
+
+
+def lora(kind: str, layers: Sequence[int]) -> Any:
+    """A LoRA adapter on attention behind a cut, without dropout."""
+    from peft import LoraConfig
+
+    encoder = kind in ENCODERS
+    names = {"modernbert": ["Wqkv"]}.get(
+        kind, ["query", "value"] if encoder else ["q_proj", "v_proj"]
+    )
+    return LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules=names,
+        layers_to_transform=list(layers),
+        task_type="SEQ_CLS" if encoder else "CAUSAL_LM",
+    )
+
+
+def trained(
+    model: Any, inputs: Sequence[Mapping[str, torch.Tensor]], *, rate: float = 5e-3
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses of one step on each batch, without dropout, and what was trained, by name."""
+    model.eval()
+    weights = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    optimizer = torch.optim.AdamW(list(weights.values()), lr=rate)
+    losses = []
+    for batch in inputs:
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, {name: one.detach().clone() for name, one in weights.items()}
+
+
+# -- parties ----------------------------------------------------------------------------------
+
+PARTIES = ("hospital-a", "hospital-b")
+RUN_ID = "5a" * 16
+PATIENCE = 60.0
+ENCODER_CONFIG = SHAPE | {"model_type": "bert", "vocab_size": 259}
+DECODER_CONFIG = DECODER | {"model_type": "llama", "vocab_size": 259}
+
+
+def cut_recipe(phase: str = "classify", **changed: Any) -> Any:
+    """A recipe of kind cut over records of two owners; the first one's test split is measured."""
+    from training_world import TRAINER, classify, sft
+
+    modules = {"classify": ["query", "value"], "sft": ["q_proj", "v_proj"]}[phase]
+    config = {"classify": ENCODER_CONFIG, "sft": DECODER_CONFIG}[phase]
+    how = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "wire": "int8"}
+    values: dict[str, Any] = {
+        "model": {"config": config, "init_seed": 7, "tokenizer": {"kind": "bytes"}},
+        "peft": {"method": "lora", "r": 4, "lora_alpha": 8, "target_modules": modules},
+        "collaboration": how | changed.pop("collaboration", {}),
+        "trainer": TRAINER | {"max_length": 48, "max_steps": 6} | changed.pop("trainer", {}),
+    }
+    if phase == "classify":
+        values["columns"] = {"text": "text", "label": "finding"}
+        return classify(**values | changed)
+    values["columns"] = {"prompt": "prompt", "completion": "completion"}
+    return sft(**values | changed)
+
+
+@dataclass
+class Site:
+    """Both sides of a cut run in one process: the server's clients, and owners to be one."""
+
+    recipe: Any
+    consortium: Any
+    target: Any
+    clients: Clients
+    address: tuple[str, int]
+    failures: list[BaseException] = field(default_factory=list)
+
+    def client(self, owner: str, **changed: Any) -> Client:
+        """An honest client of an owner, with changes."""
+        values: dict[str, Any] = {
+            "owner": identity(owner).public,
+            "consortium_id": self.consortium.consortium_id,
+            "signer": identity(owner).signer,
+            "target": self.target,
+            "datasets": [own_dataset(one) for one in self.recipe.datasets if one.owner == owner],
+            "reading": Reading.of(self.recipe, Path()),
+            "rows": self.clients.rows,
+            "clock": lambda: NOW,
+        }
+        return Client(**values | changed)
+
+    def channel(self, owner: str, *, within: float = PATIENCE, **changed: Any) -> AttestedChannel:
+        """A channel of an owner to the server."""
+        talk = conversation_of(
+            owner, identity(owner).signer, acceptance(), self.target, random=os.urandom
+        )
+        return connect(self.address, replace(talk, **changed), timeout=within)
+
+    def joining(self, *clients: Client) -> list[threading.Thread]:
+        """Clients that serve, each in its thread."""
+
+        def serve(client: Client) -> None:
+            try:
+                with self.channel(client.owner.name) as channel:
+                    client.serve(channel)
+            except BaseException as error:
+                self.failures.append(error)
+
+        threads = [threading.Thread(target=serve, args=(one,), daemon=True) for one in clients]
+        for thread in threads:
+            thread.start()
+        return threads
+
+
+def own_dataset(wanted: Any, rows: int = 40) -> OwnDataset:
+    """A dataset of an owner, as it lies opened on that owner's machine."""
+    import pyarrow as pa
+    from training_world import records
+
+    key = f"{wanted.owner}.{wanted.name}"
+    count = rows if wanted.role == "train" else rows // 2
+    description = DatasetDescription(
+        dataset_id=digest(f"dataset {key}", 16),
+        name=wanted.name,
+        owner_id=identity(wanted.owner).public.owner_id,
+        owner_name=wanted.owner,
+        root=digest(f"root {key}"),
+        shards=(ShardInfo(name="shard-00000.sealed", size=70_000, root="11" * 32),),
+        records=count,
+        tokens=None,
+        schema_digest=digest("schema"),
+        binding=RecipeBinding(
+            app_id="22" * 20,
+            compose_hash=sha256_hex(COMPOSE),
+            owner_id=identity(wanted.owner).public.owner_id,
+        ),
+    )
+    envelope = sign_dataset(
+        description, identity(wanted.owner).signer, sealed_at=to_rfc3339(NOW - 60)
+    )
+    return OwnDataset(
+        manifest=verify_dataset(envelope, identity(wanted.owner).public),
+        envelope=envelope.to_dict(),
+        records=pa.Table.from_pylist(records(count, key)),
+    )
+
+
+@contextmanager
+def site(recipe: Any, **changed: Any) -> Iterator[Site]:
+    """A server's guest that waits for its clients."""
+    consortium = Consortium.found(
+        name="cut", owners=[identity(name).public for name in PARTIES], approve=2
+    )
+    target = Target(
+        app_id="22" * 20, compose_hash=sha256_hex(COMPOSE), recipe_hash=digest("recipe")
+    )
+    wanted = [
+        Wanted(owner=one.owner, name=one.name, role=one.role, weight=one.weight)
+        for one in recipe.datasets
+    ]
+    values: dict[str, Any] = {"patience": PATIENCE, "clock": lambda: NOW} | changed
+    expected = values.pop("expected", None) or Learning(recipe, Path()).expected
+    clients = Clients(RUN_ID, target, consortium, wanted, expected, guest(), **values)
+    with listening(("127.0.0.1", 0), clients.handle, what="clients") as address:
+        try:
+            yield Site(recipe, consortium, target, clients, address)
+        finally:
+            clients.close()
