@@ -75,6 +75,7 @@ def _refuse_contradictions(
         dp=predicate.privacy.dp,
         accountant=getattr(predicate.privacy, "accountant", None),
         accelerators=bool(predicate.compute.accelerators),
+        collaboration=getattr(predicate.collaboration, "kind", None),
     )
     contradictions = {
         "signer": predicate.signer.public_key != to_base64(signer.public),

@@ -20,7 +20,7 @@ MAX_POINTS = 2000
 
 
 def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The receipts that show an unbroken chain of leases of each broker, in their order.
+    """The receipts that show an unbroken chain of leases of each broker and party, in their order.
 
     Every release stays, and of the renewals between two of them the fewest whose leases still
     overlap, the last one included.
@@ -29,16 +29,21 @@ def needed_releases(releases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         releases: ``{"receipt": envelope, "proof": proof}`` in order of time, by brokers whose
             answers were verified when they came.
     """
-    signers = [one["receipt"]["signatures"][0]["keyid"] for one in releases]
+    chains = [_chain_of(one["receipt"]) for one in releases]
     kept: list[int] = []
-    for signer in dict.fromkeys(signers):
-        places = [place for place, one in enumerate(signers) if one == signer]
+    for chain in dict.fromkeys(chains):
+        places = [place for place, one in enumerate(chains) if one == chain]
         kept += [places[at] for at in _needed([releases[place] for place in places])]
     return [releases[place] for place in sorted(kept)]
 
 
+def _chain_of(receipt: dict[str, Any]) -> tuple[str, str]:
+    """Broker and run that a receipt is about."""
+    return receipt["signatures"][0]["keyid"], parse_json(from_base64(receipt["payload"]))["run_id"]
+
+
 def _needed(releases: Sequence[dict[str, Any]]) -> list[int]:
-    """Places of the receipts that show the chain of one broker."""
+    """Places of the receipts that show the chain of one broker and run."""
     receipts = [parse_json(from_base64(one["receipt"]["payload"])) for one in releases]
     kept = [0] if receipts else []
     while kept and kept[-1] < len(receipts) - 1:

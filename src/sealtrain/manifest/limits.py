@@ -79,8 +79,58 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "measured code, for no hardware of today ties the two. Where the evidence has none, "
             "data it computed on was outside what the evidence covers."
         ),
+        "parties-evidence": (
+            "Several guests took part. This file holds the evidence of the one that led; of the "
+            "others it holds what brokers saw when they released keys to them. That each accepted "
+            "the others by their evidence is the word of the measured code."
+        ),
+        "updates-merged": (
+            "Parties' updates tell something of their records; the guest that led read each one, "
+            "and let only the merge out. Records may have been chosen to steer the model: the "
+            "recipe's rule bounds what one party can do, and finds nobody out."
+        ),
+        "lent-by-software": (
+            "One accelerator had every holder's chunks in its memory, one after another. That a "
+            "holder could write to the range it was lent and read nothing, and that each chunk was "
+            "wiped before the next, is the word of the code measured there: no hardware of today "
+            "lends a range of an accelerator's memory."
+        ),
+        "base-model-public": (
+            "Frozen weights of the base model were given, as eight-bit integers, to a machine "
+            "that nobody vouches for. They are public now; what was trained is not."
+        ),
+        "outsourced-shapes": (
+            "The machine that multiplied saw how many rows each product had, when and how often: "
+            "sizes of batches, lengths of texts, how long training took. It saw no number of the "
+            "data, of a gradient or of what was trained."
+        ),
+        "dealer-apart": (
+            "Pads hide nothing from whoever has them and also sees what the accelerator is sent. "
+            "Where a dealer made them, its guest proved itself to the one that trained, which is "
+            "the word of the measured code, and kept them in its memory."
+        ),
+        "activations-reveal": (
+            "Owners' records came to the guest as activations of the model's front half, which "
+            "anybody may have. Whoever reads such activations recovers much of the text, after "
+            "few layers nearly all of it. Nothing but the attested channel and the guest hides "
+            "them."
+        ),
+        "clients-word": (
+            "Owners' clients ran on machines of their owners, outside of any TEE. That what they "
+            "sent was computed from the sealed records named here is their owners' word."
+        ),
     }
 )
+
+_OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "travelling": ("parties-evidence", "lent-by-software"),
+        "federated": ("parties-evidence", "updates-merged"),
+        "pads": ("base-model-public", "outsourced-shapes", "dealer-apart"),
+        "cut": ("activations-reveal", "clients-word"),
+    }
+)
+"""What each kind of collaboration leaves open."""
 
 _OPEN = {
     "advisories": "open security advisory of the processor",
@@ -104,7 +154,12 @@ _ALWAYS = (
 
 
 def required(
-    *, simulated: bool, dp: str, accelerators: bool, accountant: str | None = None
+    *,
+    simulated: bool,
+    dp: str,
+    accelerators: bool,
+    accountant: str | None = None,
+    collaboration: str | None = None,
 ) -> tuple[str, ...]:
     """Ids that a manifest with these facts must list, in the order they are shown.
 
@@ -113,6 +168,7 @@ def required(
         dp: Kind of differential privacy, ``"none"`` without.
         accelerators: An accelerator was used.
         accountant: Of differential privacy, where it has one.
+        collaboration: Kind of collaboration, where there is one.
     """
     ids = ["simulated" if simulated else "hardware"]
     if accelerators:
@@ -123,14 +179,27 @@ def required(
         ids.append("privacy-scope")
     if accountant == "gdp":
         ids.append("accountant-approximate")
+    if collaboration is not None:
+        ids += _OF_KIND.get(collaboration, ())
     return (*ids, *_ALWAYS)
 
 
 def limits_for(
-    *, simulated: bool, dp: str = "none", accelerators: bool, accountant: str | None = None
+    *,
+    simulated: bool,
+    dp: str = "none",
+    accelerators: bool,
+    accountant: str | None = None,
+    collaboration: str | None = None,
 ) -> tuple[Limit, ...]:
     """``limits`` of a new manifest. Arguments as for ``required``."""
-    names = required(simulated=simulated, dp=dp, accelerators=accelerators, accountant=accountant)
+    names = required(
+        simulated=simulated,
+        dp=dp,
+        accelerators=accelerators,
+        accountant=accountant,
+        collaboration=collaboration,
+    )
     return tuple(Limit(id=name, text=TEXTS[name]) for name in names)
 
 

@@ -15,10 +15,12 @@ from pydantic import AfterValidator, AllowInfNan, Field, StringConstraints
 from sealtrain.base.models import Base64, Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp
 from sealtrain.base.platforms import Platform
 from sealtrain.consortium.members import Consortium
+from sealtrain.recipe.collaboration import is_none
 
 __all__ = [
     "PREDICATE_TYPE",
     "SIMULATED_MARKER",
+    "Collaboration",
     "Compute",
     "DatasetCost",
     "Deployment",
@@ -26,6 +28,7 @@ __all__ = [
     "NoPrivacy",
     "OutputFile",
     "Outputs",
+    "Party",
     "Point",
     "Predicate",
     "Privacy",
@@ -50,6 +53,7 @@ MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_
 Value = Annotated[float, AllowInfNan(False)]
 """A finite number; a measurement that was not finite is written as null."""
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Role = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z-]{0,31}$")]
 Key = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 """An Ed25519 public key, base64 of 32 bytes."""
 
@@ -225,6 +229,31 @@ Privacy = Annotated[NoPrivacy | PrivateTraining | PrivateCounting, Field(discrim
 """Formal privacy of the outputs."""
 
 
+class Party(StrictModel):
+    """A party that took part with its own data.
+
+    Attributes:
+        name: Of the owner whose data it is.
+        role: What it did, a word of the kind.
+        run_id: Under which it asked brokers for keys.
+        begun: When it began its part; ``from`` in JSON.
+        until: When it ended it: its lease was live until then.
+    """
+
+    name: OwnerName
+    role: Role
+    run_id: Hex32
+    begun: Timestamp = Field(alias="from")
+    until: Timestamp
+
+
+class Collaboration(StrictModel):
+    """How several parties trained together; ``parties`` is empty where one guest held all data."""
+
+    kind: Role
+    parties: tuple[Party, ...] = Field(max_length=256)
+
+
 class Limit(StrictModel):
     """One thing the manifest does not prove."""
 
@@ -253,3 +282,4 @@ class Predicate(StrictModel):
     compute: Compute
     privacy: Privacy
     limits: tuple[Limit, ...] = Field(max_length=64)
+    collaboration: Collaboration | None = Field(default=None, exclude_if=is_none)

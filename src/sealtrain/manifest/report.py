@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from sealtrain import __version__
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.manifest.joint_sections import parties
 from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.sections import (
@@ -51,6 +52,7 @@ def render(report: Report) -> str:
             privacy(predicate),
             approvals(predicate, facts),
             datasets(facts),
+            parties(predicate, facts),
             what_ran(predicate, facts),
             evidence(predicate, facts),
             timeline(predicate, facts),

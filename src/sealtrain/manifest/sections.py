@@ -21,6 +21,7 @@ __all__ = [
     "outputs",
     "privacy",
     "summary",
+    "table",
     "timeline",
     "training",
     "what_ran",
@@ -90,8 +91,8 @@ def privacy(predicate: Predicate) -> Html | None:
             for one in claimed.datasets
         ]
         columns = ("Owner", "Dataset", "Records", "Chance of a record a step", "Epsilon spent")
-        table = _table(columns, rows, numbers=(2, 3, 4))
-        return tag("section", tag("h2", "Differential privacy"), tag("p", lead), table)
+        spent = table(columns, rows, numbers=(2, 3, 4))
+        return tag("section", tag("h2", "Differential privacy"), tag("p", lead), spent)
     if isinstance(claimed, PrivateCounting):
         lead = (
             f"Metrics come from one histogram with noise: epsilon {claimed.epsilon:g} for a record."
@@ -124,7 +125,7 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
         lead += f"{facts.tally.threshold} were needed for {', '.join(facts.tally.demanded_by)}; "
         lead += f"{stop} could have stopped it."
     columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")
-    return tag("section", heading, tag("p", lead), _table(columns, rows, numbers=(4,)))
+    return tag("section", heading, tag("p", lead), table(columns, rows, numbers=(4,)))
 
 
 def datasets(facts: Facts) -> Html:
@@ -146,7 +147,7 @@ def datasets(facts: Facts) -> Html:
         for one in facts.datasets
     ]
     columns = ("Owner", "Dataset", "Role", "Records", "Tokens", "Sealed", "Root of the ciphertext")
-    return tag("section", heading, _table(columns, rows, numbers=(3, 4)))
+    return tag("section", heading, table(columns, rows, numbers=(3, 4)))
 
 
 def what_ran(predicate: Predicate, facts: Facts) -> Html:
@@ -229,7 +230,7 @@ def evidence(predicate: Predicate, facts: Facts) -> Html:
             )
             for one in submodule.claims
         ]
-        parts.append(_table(("Claim", "Measured", "Accepted", "Source", "Outcome"), rows))
+        parts.append(table(("Claim", "Measured", "Accepted", "Source", "Outcome"), rows))
     return tag("section", *parts)
 
 
@@ -270,7 +271,7 @@ def outputs(manifest: Manifest) -> Html:
         "section",
         tag("h2", "Outputs"),
         tag("p", f"Sealed to {recipients}. Digests are of the sealed files."),
-        _table(("Sealed file", "Bytes", "SHA-256"), rows, numbers=(1,)),
+        table(("Sealed file", "Bytes", "SHA-256"), rows, numbers=(1,)),
     )
 
 
@@ -315,7 +316,7 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
 def _settings(lock: Lock) -> Html:
     settings = lock.recipe.trainer.model_dump(mode="json")
     rows = [(tag("code", name), str(value)) for name, value in sorted(settings.items())]
-    return tag("details", tag("summary", "Trainer settings"), _table(("Setting", "Value"), rows))
+    return tag("details", tag("summary", "Trainer settings"), table(("Setting", "Value"), rows))
 
 
 def _packages(lock: Lock) -> Html:
@@ -326,7 +327,7 @@ def _packages(lock: Lock) -> Html:
     return tag(
         "details",
         tag("summary", f"{len(rows)} packages"),
-        _table(("Package", "Version", "Digest of its record"), rows),
+        table(("Package", "Version", "Digest of its record"), rows),
     )
 
 
@@ -338,9 +339,11 @@ def _list(pairs: Iterable[tuple[str, Part]]) -> Html:
     )
 
 
-def _table(
+def table(
     columns: Sequence[str], rows: Sequence[Sequence[Part]], *, numbers: Sequence[int] = ()
 ) -> Html:
+    """A table that scrolls; ``numbers`` are the columns to align right."""
+
     def kind(index: int, cell: Part = None) -> str | None:
         if index in numbers:
             return "number"

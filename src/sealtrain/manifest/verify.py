@@ -23,7 +23,14 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, ManifestMalformed, Refused, SealtrainError
 from sealtrain.manifest import form, limits
-from sealtrain.manifest.checks import evidence, governance, outcome, recipe, releases
+from sealtrain.manifest.checks import (
+    collaboration,
+    evidence,
+    governance,
+    outcome,
+    recipe,
+    releases,
+)
 from sealtrain.manifest.checks.case import Case, NotEstablished
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
@@ -54,6 +61,7 @@ CHECKS: tuple[tuple[str, str, _Examination | None], ...] = (
     ("policy", "Release policy was kept", recipe.policy_kept),
     ("simulation", "Simulation is declared", outcome.simulation_is_said),
     ("limits", "Limits are stated", outcome.limits_are_said),
+    ("collaboration", "Parties kept to their rules", collaboration.collaboration_holds),
     ("artefacts", "Output files match", outcome.artefacts_match),
 )
 """Name, title and examination of every check, in the order of the specification."""

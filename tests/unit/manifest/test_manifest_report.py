@@ -77,7 +77,7 @@ def test_every_section_is_there_with_its_facts(world: World, page: str) -> None:
     ):
         assert text in parsed.text
     assert parsed.elements.count("svg") == 1
-    assert parsed.text.count("✓") == 19
+    assert parsed.text.count("✓") == 20
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(page: str) -> None:

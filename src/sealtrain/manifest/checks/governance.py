@@ -10,6 +10,7 @@ from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.errors import ClaimContradicted, DatasetMismatch, DatasetUnknown
 from sealtrain.manifest.checks.case import Case, NotEstablished
+from sealtrain.manifest.checks.parties import keys_were_released, parties_are_the_recipes
 from sealtrain.recipe.needs import needs_of
 from sealtrain.records import dsse
 
@@ -17,7 +18,11 @@ __all__ = ["approvals_sufficed", "datasets_are_their_owners"]
 
 
 def datasets_are_their_owners(case: Case) -> str:
-    """(10) Each dataset is signed by its owner for this deployment, and the recipe names it."""
+    """(10) Each dataset is signed by its owner for this deployment, and the recipe names it.
+
+    Where several parties train together, they are owners of its data, and each one's is there.
+    """
+    took_part = parties_are_the_recipes(case)
     consortium, deployment = case.predicate.consortium, case.predicate.deployment
     found = tuple(
         verify_dataset(dsse.Envelope.from_dict(document), consortium)
@@ -34,7 +39,9 @@ def datasets_are_their_owners(case: Case) -> str:
             )
     if len({one.dataset_id for one in found}) != len(found):
         raise DatasetMismatch("the manifest lists a dataset twice", check="datasets")
-    named = Counter((one.owner, one.name) for one in case.need_lock().recipe.datasets)
+    named = Counter(
+        (one.owner, one.name) for one in case.need_lock().recipe.datasets if one.owner in took_part
+    )
     listed = Counter((one.owner, one.name) for one in found)
     if named != listed:
         raise DatasetUnknown(
@@ -64,18 +71,17 @@ def approvals_sufficed(case: Case) -> str:
     )
     needs = needs_of(case.need_lock().recipe)
     standing = None
-    for receipt in case.need_receipts():
-        moment = from_rfc3339(receipt.released_at)
+    for moment, counted_by_broker in _moments(case):
         made = [one for one in decisions if _was_known(one, moment)]
         standing = require(tally(made, consortium, target, moment, needs=needs))
-        absent = set(receipt.approved_by) - set(standing.approved_by)
+        absent = set(counted_by_broker) - set(standing.approved_by)
         if absent:
             raise ClaimContradicted(
                 "the broker counted an approval that the manifest does not hold",
                 check="approvals",
                 owner=", ".join(sorted(absent)),
                 got=", ".join(standing.approved_by),
-                expected=", ".join(receipt.approved_by),
+                expected=", ".join(counted_by_broker),
             )
         for owner, pins in standing.pins.items():
             _refuse_other_pins(case, owner, pins)
@@ -86,6 +92,14 @@ def approvals_sufficed(case: Case) -> str:
         f"{standing.progress} of {standing.owners} owners approved, {standing.threshold} needed: "
         + ", ".join(standing.approved_by)
     )
+
+
+def _moments(case: Case) -> list[tuple[int, tuple[str, ...]]]:
+    """When approvals had to stand, and whose a broker says it counted then."""
+    receipts = case.need_receipts()
+    if keys_were_released(case.predicate):
+        return [(from_rfc3339(one.released_at), one.approved_by) for one in receipts]
+    return [(from_rfc3339(case.predicate.run.started_at), ())]
 
 
 def _was_known(one: SignedDecision, moment: int) -> bool:

@@ -1,4 +1,4 @@
-"""Checks 7 and 16 to 18: the run log, honesty about simulation and limits, the files themselves."""
+"""Checks 7, 16, 17 and 19: the run log, simulation and limits, the files themselves."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def limits_are_said(case: Case) -> str:
         dp=predicate.privacy.dp,
         accountant=getattr(predicate.privacy, "accountant", None),
         accelerators=bool(predicate.compute.accelerators),
+        collaboration=getattr(predicate.collaboration, "kind", None),
     )
     missing = [name for name in needed if name not in listed]
     if missing:
@@ -81,7 +82,7 @@ def limits_are_said(case: Case) -> str:
 
 
 def artefacts_match(case: Case) -> str:
-    """(18) Every output file lies in the folder with the size and digest that were signed."""
+    """(19) Every output file lies in the folder with the size and digest that were signed."""
     folder = case.artefacts
     if folder is None:
         raise ValueError("artefacts_match needs a folder")

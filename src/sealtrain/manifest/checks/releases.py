@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.consortium.proofs import LedgerProof, verify_proof
@@ -10,6 +10,7 @@ from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest, verify
 from sealtrain.errors import ClaimContradicted, DatasetMismatch, ProofInvalid, SignatureInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
+from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_of
 from sealtrain.manifest.checks.privacy import privacy_reserved
 from sealtrain.manifest.predicate import Release
 from sealtrain.records import dsse
@@ -20,6 +21,8 @@ __all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]
 def receipts_hold(case: Case) -> str:
     """(11) Enough trusted brokers released each dataset to this run of this recipe."""
     trusted = case.trust.brokers.by_key_id
+    if not keys_were_released(case.predicate):
+        return _none_released(case)
     counted = tuple(_counted(case.predicate.releases, trusted))
     if not counted:
         problem = "the manifest holds no release receipt by a trusted broker"
@@ -29,9 +32,10 @@ def receipts_hold(case: Case) -> str:
     digests = [receipt_digest(dsse.Envelope.from_dict(one.listed.receipt)) for one in counted]
     if len(set(digests)) != len(digests):
         raise ClaimContradicted("the manifest lists a receipt twice", check="releases")
+    stays = {one.run_id: one for one in stays_of(case.predicate)}
     for one in counted:
-        _refuse_other_run(case, one.receipt)
-        _refuse_other_datasets(case, one.receipt)
+        _refuse_other_run(case, one.receipt, stays)
+        _refuse_other_datasets(case, one.receipt, stays[one.receipt.run_id])
     _refuse_too_few(case, counted)
     case.counted = counted
     kinds = [one.receipt.kind for one in counted]
@@ -83,11 +87,21 @@ def events_are_in_order(case: Case) -> str:
         raise _disorder("the run ends in the future", run.finished_at, f"≤ {to_rfc3339(case.now)}")
     for resume in run.resumes:
         _refuse_outside(resume.at, started, finished, "a resume")
+    stays = {one.run_id: one for one in stays_of(case.predicate)}
+    for stay in stays.values():
+        for moment in (stay.begins, stay.until):
+            _refuse_outside(to_rfc3339(moment), started, finished, "a party's part")
+        if stay.until < stay.begins:
+            ends = to_rfc3339(stay.until), f"≥ {to_rfc3339(stay.begins)}"
+            raise _disorder(f"{stay.party} left before it came", *ends)
     for receipt in case.need_receipts():
-        _refuse_outside(receipt.released_at, started, finished, "a release")
-    _refuse_lease_gaps(case, finished)
+        stay = stays[receipt.run_id]
+        _refuse_outside(receipt.released_at, stay.begins, stay.until, "a release")
+    for stay in stays.values():
+        _refuse_lease_gaps(case, stay)
     last_release = max(
-        from_rfc3339(one.released_at) for one in case.need_receipts() if one.kind == "release"
+        (from_rfc3339(one.released_at) for one in case.need_receipts() if one.kind == "release"),
+        default=finished,
     )
     for dataset in case.need_datasets():
         if from_rfc3339(dataset.sealed_at) > last_release + CLOCK_TOLERANCE_S:
@@ -98,13 +112,29 @@ def events_are_in_order(case: Case) -> str:
             )
     whole = case.trust.brokers.datasets == "all"
     leases = "under a lease throughout" if whole else "each lease renewed before its end"
+    if not keys_were_released(case.predicate):
+        leases = "no key was released"
     return f"{run.started_at} to {run.finished_at}, {leases}"
 
 
-def _refuse_other_run(case: Case, receipt: ReleaseReceipt) -> None:
+def _none_released(case: Case) -> str:
+    """Clients that keep their data themselves ask nobody for its key."""
+    if case.predicate.releases:
+        raise ClaimContradicted(
+            "a run whose clients keep their data holds receipts of releases",
+            check="releases",
+            got=f"{len(case.predicate.releases)} receipts",
+            expected="none",
+        )
+    case.counted = ()
+    return "no key was released: each client kept its data"
+
+
+def _refuse_other_run(case: Case, receipt: ReleaseReceipt, stays: Mapping[str, Stay]) -> None:
     deployment = case.predicate.deployment
+    own = receipt.run_id if receipt.run_id in stays else " or ".join(stays)
     facts = {
-        "run id": (receipt.run_id, case.predicate.run.run_id),
+        "run id": (receipt.run_id, own),
         "consortium": (receipt.consortium_id, case.predicate.consortium.consortium_id),
         "app id": (receipt.app_id, deployment.app_id),
         "compose hash": (receipt.compose_hash, deployment.compose_hash),
@@ -129,8 +159,12 @@ def _counted(releases: Iterable[Release], trusted: dict[str, bytes]) -> Iterator
             yield Counted(broker=trusted[named], receipt=receipt, listed=one)
 
 
-def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt) -> None:
-    used = {one.dataset_id: (one.owner_id, one.root, one.name) for one in case.need_datasets()}
+def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt, stay: Stay) -> None:
+    used = {
+        one.dataset_id: (one.owner_id, one.root, one.name)
+        for one in case.need_datasets()
+        if stay.party in (None, one.owner)
+    }
     released = {one.dataset_id: (one.owner_id, one.root) for one in receipt.datasets}
     if len(released) != len(receipt.datasets):
         raise ClaimContradicted("a receipt releases a dataset twice", check="releases")
@@ -138,8 +172,9 @@ def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt) -> None:
         raise DatasetMismatch(
             "a broker released other datasets than the manifest lists",
             check="releases",
+            owner=stay.party,
             got=f"{len(released)} datasets",
-            expected="none in a renewal; some of the recipe's in a release",
+            expected="none in a renewal; some of the recipe's, or the party's, in a release",
         )
     for dataset_id, (owner_id, root) in released.items():
         if used[dataset_id][:2] != (owner_id, root):
@@ -169,20 +204,31 @@ def _refuse_too_few(case: Case, counted: Sequence[Counted]) -> None:
             )
 
 
-def _refuse_lease_gaps(case: Case, finished: int) -> None:
-    counted = case.need_counted()
+def _refuse_lease_gaps(case: Case, stay: Stay) -> None:
+    counted = [one for one in case.need_counted() if one.receipt.run_id == stay.run_id]
     windows = [
         window
         for broker in dict.fromkeys(one.broker for one in counted)
         for window in windows_of([one.receipt for one in counted if one.broker == broker])
     ]
-    brokers, resumes = case.trust.brokers, len(case.predicate.run.resumes)
-    if brokers.datasets == "theirs":
+    brokers = case.trust.brokers
+    # The resumes are those of the guest that leads; where there are parties, it holds no keys.
+    resumes = len(case.predicate.run.resumes) if stay.party is None else 0
+    if brokers.datasets == "theirs" or not keys_were_released(case.predicate):
         return  # the others' leases may have carried the run where theirs did not
     for dataset in case.need_datasets():
+        if stay.party not in (None, dataset.owner):
+            continue
         lent = [window for window in windows if dataset.dataset_id in window.datasets]
+        begun = sorted(window.begins for window in lent)[brokers.threshold - 1 :]
+        if stay.party is not None and begun and begun[0] > stay.begins + CLOCK_TOLERANCE_S:
+            raise _disorder(
+                f"{stay.party} took part before keys of {dataset.name} were released",
+                to_rfc3339(stay.begins),
+                f"≥ {to_rfc3339(begun[0])}",
+            )
         live_throughout(
-            lent, brokers.threshold, until=finished - CLOCK_TOLERANCE_S, name=dataset.name
+            lent, brokers.threshold, until=stay.until - CLOCK_TOLERANCE_S, name=dataset.name
         )
         if len(lent) < brokers.threshold * (resumes + 1):
             raise _disorder(

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from sealtrain.errors import ManifestMalformed
+from sealtrain.manifest.joint_sections import KINDS
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate, PrivateTraining
 from sealtrain.manifest.verify import Report
 from sealtrain.recipe.lockfile import Lock
@@ -39,6 +40,8 @@ class Account:
         marker: What must be shown of a simulated run; ``None`` for hardware.
         base: The model it started from, in words.
         privacy: Formal privacy in one sentence.
+        together: How several parties trained, in one sentence; ``None`` for one guest.
+        decrypted: Where records were in clear, in one sentence.
         limits: What is not proven.
     """
 
@@ -50,6 +53,8 @@ class Account:
     datasets: tuple[Data, ...]
     base: str
     privacy: str
+    together: str | None
+    decrypted: str
     approved_by: tuple[str, ...]
     limits: tuple[str, ...]
 
@@ -102,6 +107,8 @@ def account_of(report: Report) -> Account:
         ),
         base=base,
         privacy=_privacy(manifest.predicate),
+        together=_together(manifest.predicate),
+        decrypted=_decrypted(manifest.predicate),
         approved_by=facts.tally.approved_by,
         limits=report.limits,
     )
@@ -110,6 +117,24 @@ def account_of(report: Report) -> Account:
 def plain(text: str) -> str:
     """``text`` for Markdown, every character that could be markup escaped."""
     return _MARKUP.sub(r"\\\1", text)
+
+
+def _together(predicate: Predicate) -> str | None:
+    how = predicate.collaboration
+    if how is None:
+        return None
+    named = ", ".join(one.name for one in how.parties)
+    return KINDS[how.kind] + (f" Parties: {named}." if named else "")
+
+
+def _decrypted(predicate: Predicate) -> str:
+    how = predicate.collaboration
+    if how is not None and how.kind == "cut":
+        return "Records stayed with their owners; the measured code saw activations made of them."
+    where = "a guest" if how is None or not how.parties else "their owners' guests"
+    if how is not None and how.kind == "travelling":
+        where += " and, chunk by chunk, an accelerator's"
+    return f"The measured code decrypts records in the memory of {where} only."
 
 
 def _privacy(predicate: Predicate) -> str:

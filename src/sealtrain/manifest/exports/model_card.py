@@ -36,6 +36,7 @@ def model_card(account: Account) -> bytes:
         f"- Phase: {plain(recipe.phase)}, {run.steps} steps",
         f"- Started from: {plain(account.base)}",
         f"- Trained part: {plain(recipe.peft.method) if recipe.peft else 'all weights'}",
+        *([f"- Together: {plain(account.together)}"] if account.together else []),
         f"- Privacy: {plain(account.privacy)}",
         f"- Approved by: {plain(', '.join(account.approved_by))}",
         f"- Finished: {run.finished_at}",

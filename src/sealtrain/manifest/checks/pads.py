@@ -1,0 +1,178 @@
+"""Whether what a run log says of products made elsewhere holds together (spec/one-time-pads.md §8).
+
+Pure rules over the entries: the chain under them, and who signed it, is another check's. Read in
+order, the first breach is ``ClaimContradicted``:
+
+1. every ``pads.begun`` and ``pads.spent`` has exactly its fields, in their types;
+2. pads were made, and products checked, as the recipe says, by a dealer exactly where it has one;
+3. each process of the run begins once, before it spends, seals a checkpoint or ends training;
+4. a checkpoint and the end of training come after the counts, which never fall in a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from sealtrain.base.models import Hex64, StrictModel, load_model
+from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.checks.case import Case
+from sealtrain.recipe.collaboration import Pads
+
+__all__ = ["Outsourced", "outsourced", "pads_hold"]
+
+_Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+_STARTS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
+_NEEDS_COUNTS: Final = frozenset({"checkpoint.sealed", "training.finished"})
+
+
+class _Dealer(StrictModel):
+    key_sha256: Hex64
+    simulated: bool
+
+
+class _Begun(StrictModel):
+    pads: Literal["own", "pool", "dealer"]
+    checks: Annotated[int, Field(ge=1, le=4)]
+    skip: Annotated[tuple[str, ...], Field(max_length=256)]
+    layers: Annotated[
+        dict[str, Annotated[int, Field(ge=1, le=1_000_000)]], Field(min_length=1, max_length=4096)
+    ]
+    products: Annotated[int, Field(ge=1, le=1_000_000)]
+    dealer: _Dealer | None
+
+
+class _Spent(StrictModel):
+    products: _Count
+    rows: _Count
+    bytes_out: _Count
+    bytes_in: _Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outsourced:
+    """What was made outside of the guest.
+
+    Attributes:
+        layers: How many, by what they are called in their blocks.
+        beginnings: Processes of the run; each had pads of its own.
+        products: Made and checked, as far as the log goes: what a process did after its last
+            checkpoint, and lost, is in no count.
+        rows: In them.
+        bytes_out: To the accelerators.
+        bytes_in: From them.
+    """
+
+    layers: Mapping[str, int]
+    beginnings: int
+    products: int
+    rows: int
+    bytes_out: int
+    bytes_in: int
+
+
+def pads_hold(case: Case) -> str:
+    """Check 18 of a run whose products were made elsewhere."""
+    how = case.need_lock().recipe.collaboration
+    if not isinstance(how, Pads):
+        raise ClaimContradicted("the recipe has all products made in the guest", check="pads")
+    found = outsourced(case.predicate.run_log.entries, how)
+    return (
+        f"{found.products} products of {sum(found.layers.values())} layers made elsewhere under "
+        f"{how.pads} pads, {found.bytes_out} bytes out and {found.bytes_in} in"
+    )
+
+
+def outsourced(entries: Iterable[Mapping[str, Any]], how: Pads) -> Outsourced:
+    """What a run log says, once it holds together.
+
+    Args:
+        entries: Of the log, in order.
+        how: The recipe's collaboration.
+
+    Raises:
+        ClaimContradicted: A rule of the module is broken.
+    """
+    told = _Told(how)
+    for entry in entries:
+        told.take(entry)
+    return told.sum()
+
+
+@dataclass
+class _Told:
+    """The log as far as it was read."""
+
+    how: Pads
+    begun: _Begun | None = None
+    counted: _Spent | None = None
+    before: list[_Spent] = field(default_factory=list)
+    beginnings: int = 0
+    layers: dict[str, int] = field(default_factory=dict)
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        event, number = entry["event"], entry["seq"]
+        if event in _STARTS:
+            self._leave()
+        elif event == "pads.begun":
+            self._begin(_read(_Begun, entry), number)
+        elif event == "pads.spent":
+            self._spend(_read(_Spent, entry), number)
+        elif event in _NEEDS_COUNTS and self.counted is None:
+            raise _broken(f"{event} comes before any count of products", number)
+
+    def sum(self) -> Outsourced:
+        self._leave()
+        if not self.beginnings:
+            raise ClaimContradicted(
+                "the run log says of no product that it was made under pads", check="pads"
+            )
+        totals = {
+            name: sum(getattr(one, name) for one in self.before)
+            for name in ("products", "rows", "bytes_out", "bytes_in")
+        }
+        return Outsourced(layers=self.layers, beginnings=self.beginnings, **totals)
+
+    def _leave(self) -> None:
+        """A process ended, one way or another."""
+        if self.counted is not None:
+            self.before.append(self.counted)
+        self.begun = self.counted = None
+
+    def _begin(self, begun: _Begun, number: int) -> None:
+        if self.begun is not None:
+            raise _broken("pads begin twice in one process", number)
+        for name, said, meant in (
+            ("pads", begun.pads, self.how.pads),
+            ("checks", begun.checks, self.how.checks),
+            ("skip", begun.skip, self.how.skip),
+            ("dealer", begun.dealer is not None, self.how.pads == "dealer"),
+        ):
+            if said != meant:
+                raise _broken(f"pads began otherwise than the recipe says: {name}", number)
+        if self.layers and self.layers != begun.layers:
+            raise _broken("pads began for other layers than before", number)
+        self.begun, self.layers = begun, begun.layers
+        self.beginnings += 1
+
+    def _spend(self, spent: _Spent, number: int) -> None:
+        if self.begun is None:
+            raise _broken("products were made before pads began", number)
+        last = self.counted
+        if last is not None and any(
+            getattr(spent, name) < getattr(last, name) for name in _Spent.model_fields
+        ):
+            raise _broken("counts of products fall", number)
+        self.counted = spent
+
+
+def _read(kind: type[Any], entry: Mapping[str, Any]) -> Any:
+    name = f"run log entry {entry['seq']}"
+    return load_model(kind, entry["fields"], ClaimContradicted, name)
+
+
+def _broken(what: str, number: int) -> ClaimContradicted:
+    return ClaimContradicted(what, check="pads", got=f"run log entry {number}")

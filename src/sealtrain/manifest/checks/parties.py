@@ -1,0 +1,133 @@
+"""Who took part in a run, and when (spec/parties.md §3). One guest is the case of one stay.
+
+Checks 10, 11 and 14 ask it; what the parties did together is check 18's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.errors import ClaimContradicted
+from sealtrain.recipe.collaboration import Federated, holders_of, is_shared_out
+from sealtrain.records.parties import party_run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sealtrain.manifest.checks.case import Case
+    from sealtrain.manifest.predicate import Party, Predicate
+
+__all__ = ["ROLES", "Stay", "keys_were_released", "parties_are_the_recipes", "stays_of"]
+
+ROLES: Final[Mapping[str, str]] = {
+    "travelling": "holder",
+    "federated": "holder",
+    "cut": "client",
+}
+"""What a party does in each kind that has parties."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """A guest that asked brokers for keys, and until when it used them.
+
+    Attributes:
+        run_id: That brokers know it by.
+        party: Name of the owner whose data alone it held; ``None`` for all of the recipe.
+        begins: Seconds since the epoch.
+        until: The same.
+    """
+
+    run_id: str
+    party: str | None
+    begins: int
+    until: int
+
+
+def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
+    """The guests that hold keys in this run: one, or one for each party.
+
+    A party's run id is computed, not read: a manifest cannot give it another's receipts.
+    """
+    run, together = predicate.run, predicate.collaboration
+    if together is None or together.kind not in ROLES:
+        ends = from_rfc3339(run.started_at), from_rfc3339(run.finished_at)
+        return (Stay(run_id=run.run_id, party=None, begins=ends[0], until=ends[1]),)
+    return tuple(
+        Stay(
+            run_id=party_run_id(run.run_id, one.name),
+            party=one.name,
+            begins=from_rfc3339(one.begun),
+            until=from_rfc3339(one.until),
+        )
+        for one in together.parties
+    )
+
+
+def keys_were_released(predicate: Predicate) -> bool:
+    """Whether brokers released keys to this run: not where clients keep their data themselves."""
+    return predicate.collaboration is None or predicate.collaboration.kind != "cut"
+
+
+def parties_are_the_recipes(case: Case) -> set[str]:
+    """(10) The collaboration is the recipe's, and its parties are owners of the recipe's data.
+
+    Returns:
+        Owners whose datasets the manifest must list.
+
+    Raises:
+        ClaimContradicted: Another kind than the recipe's; a party that is no owner of data, is
+            listed twice or under another run id; too few of them.
+    """
+    recipe, together = case.need_lock().recipe, case.predicate.collaboration
+    kind, asked = getattr(together, "kind", None), getattr(recipe.collaboration, "kind", None)
+    if kind != asked:
+        raise _other("kind of collaboration", kind or "none", asked or "none")
+    if together is None or not is_shared_out(recipe):
+        if together is not None and together.parties:
+            raise _other("number of parties", len(together.parties), "none: one guest")
+        return set(recipe.owners)
+    for name, times in Counter(one.name for one in together.parties).items():
+        if times > 1:
+            raise _other("list of parties", f"{name} {times} times", "each once")
+    for party in together.parties:
+        _refuse_stranger(case, party, together.kind)
+    _refuse_too_few(recipe, {one.name for one in together.parties})
+    return {one.name for one in together.parties}
+
+
+def _refuse_stranger(case: Case, party: Party, kind: str) -> None:
+    recipe, run = case.need_lock().recipe, case.predicate.run
+    if party.name not in recipe.owners:
+        raise _other("party", party.name, ", ".join(recipe.owners))
+    own = party_run_id(run.run_id, party.name)
+    if party.run_id != own:
+        raise _other(f"run id of {party.name}", party.run_id, own)
+    role = ROLES[kind]
+    if party.role != role:
+        raise _other(f"role of {party.name}", party.role, role)
+
+
+def _refuse_too_few(recipe: Any, names: set[str]) -> None:
+    holders = set(holders_of(recipe))
+    how = recipe.collaboration
+    if isinstance(how, Federated):
+        needed = how.min_parties
+    else:
+        needed = len(holders) if how.kind == "travelling" else 1
+    if len(holders & names) < needed:
+        raise _other(
+            "number of parties", f"{len(holders & names)} with data to train on", f"{needed}"
+        )
+
+
+def _other(what: str, got: object, expected: object) -> ClaimContradicted:
+    return ClaimContradicted(
+        f"the manifest shows another {what} than the recipe and its run ask for",
+        check="parties",
+        got=got,
+        expected=expected,
+    )

@@ -1,0 +1,195 @@
+"""What a run log may say of rounds, and everything it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.checks.rounds import Terms, merged_rounds
+
+pytestmark = pytest.mark.claim("C76")
+
+BEGAN = 1_790_000_000
+PARTIES = ("clinic-a", "clinic-b", "clinic-c")
+Entries = list[dict[str, Any]]
+
+
+def digest(number: int) -> str:
+    return f"{number:064x}"
+
+
+def taken(number: int, party: str, records: int | None = 10) -> tuple[str, dict[str, Any]]:
+    return "update.taken", {
+        "round": number, "party": party, "digest": digest(100 * number + len(party)),
+        "records": records, "norm": 1.5,
+    }  # fmt: skip
+
+
+def merged(number: int, *parties: str) -> tuple[str, dict[str, Any]]:
+    return "round.merged", {
+        "round": number, "rule": "exact", "parties": list(parties), "state": digest(number),
+    }  # fmt: skip
+
+
+def good() -> Entries:
+    """Three parties; the third drops out in the second round and comes again for the third."""
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("run.started", {"phase": "classify"}),
+        ("federation.begun", {
+            "rule": "exact", "rounds": 3, "min_parties": 2, "parties": list(PARTIES),
+            "state": digest(0),
+        }),
+        *(("party.joined", {"party": one, "records": 10}) for one in PARTIES),
+        ("party.refused", {"code": "compose-hash-mismatch"}),
+        ("round.begun", {"round": 1, "state": digest(0)}),
+        *(taken(1, one) for one in PARTIES),
+        merged(1, *PARTIES),
+        ("round.begun", {"round": 2, "state": digest(1)}),
+        ("party.left", {"party": "clinic-c", "code": "peer-unreachable"}),
+        *(taken(2, one) for one in PARTIES[:2]),
+        merged(2, *PARTIES[:2]),
+        ("round.begun", {"round": 3, "state": digest(2)}),
+        ("party.joined", {"party": "clinic-c", "records": 10}),
+        ("update.refused", {"round": 3, "party": "clinic-a", "code": "update-refused"}),
+        *(taken(3, one) for one in PARTIES[1:]),
+        merged(3, *PARTIES[1:]),
+        ("federation.finished", {"rounds": 3, "state": digest(3)}),
+        ("training.finished", {"steps": 60}),
+    ]  # fmt: skip
+    return [
+        {"seq": place + 1, "at": to_rfc3339(BEGAN + place), "event": event, "fields": fields}
+        for place, (event, fields) in enumerate(told)
+    ]
+
+
+def terms(**changed: Any) -> Terms:
+    fields: dict[str, Any] = {
+        "rule": "exact",
+        "rounds": 3,
+        "min_parties": 2,
+        "holders": PARTIES,
+        "records": dict.fromkeys(PARTIES, 10),
+        "windows": dict.fromkeys(PARTIES, (BEGAN, BEGAN + 60)),
+    }
+    return Terms(**fields | changed)
+
+
+def at(entries: Entries, event: str, nth: int = 0) -> dict[str, Any]:
+    return [one for one in entries if one["event"] == event][nth]
+
+
+def fields(entries: Entries, event: str, nth: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = at(entries, event, nth)["fields"]
+    return found
+
+
+def drop(event: str, nth: int = 0) -> Callable[[Entries], None]:
+    return lambda entries: entries.remove(at(entries, event, nth))
+
+
+def again(event: str, nth: int = 0) -> Callable[[Entries], None]:
+    def twice(entries: Entries) -> None:
+        one = at(entries, event, nth)
+        entries.insert(entries.index(one), deepcopy(one))
+
+    return twice
+
+
+def put(event: str, nth: int = 0, **changed: Any) -> Callable[[Entries], None]:
+    return lambda entries: fields(entries, event, nth).update(changed)
+
+
+def unknown(entries: Entries) -> None:
+    at(entries, "party.left")["event"] = "party.bribed"
+
+
+def much_later(entries: Entries) -> None:
+    at(entries, "update.taken", 6)["at"] = to_rfc3339(BEGAN + 10_000)
+
+
+def test_a_log_that_holds_together_is_summed_up() -> None:
+    found = merged_rounds(good(), terms())
+    assert found.merged == (PARTIES, PARTIES[:2], PARTIES[1:])
+    assert (found.refused, found.left, found.state) == (1, 1, digest(3))
+
+
+def test_a_party_whose_owner_keeps_the_number_gives_none() -> None:
+    entries = good()
+    for one in entries:
+        if one["fields"].get("party") == "clinic-b" and "records" in one["fields"]:
+            one["fields"]["records"] = None
+    records = {**dict.fromkeys(PARTIES, 10), "clinic-b": None}
+    assert merged_rounds(entries, terms(records=records)).left == 1
+    with pytest.raises(ClaimContradicted, match="another number of records"):
+        merged_rounds(entries, terms())
+    with pytest.raises(ClaimContradicted, match="another number of records"):
+        merged_rounds(good(), terms(records=records))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (drop("federation.begun"), "stands where it may not"),
+        (again("federation.begun"), "stands where it may not"),
+        (drop("federation.finished"), "did not finish"),
+        (again("federation.finished"), "stands where it may not"),
+        (put("federation.begun", rule="fedavg"), "otherwise than the recipe"),
+        (put("federation.begun", min_parties=1), "otherwise than the recipe"),
+        (put("federation.begun", parties=["clinic-a"]), "otherwise than the recipe"),
+        (put("federation.begun", state=digest(9)), "another adapter"),
+        (drop("party.joined"), "not there"),
+        (again("party.joined"), "there already"),
+        (put("party.joined", 2, party="stranger"), "a stranger"),
+        (put("party.joined", records=1000), "another number of records"),
+        (drop("party.left"), "there already"),
+        (again("party.left"), "was not there"),
+        (unknown, "no federation"),
+        (drop("round.begun"), "is over"),
+        (again("round.begun"), "out of turn"),
+        (put("round.begun", 1, round=3), "out of turn"),
+        (put("round.begun", 1, state=digest(0)), "another adapter"),
+        (drop("update.taken"), "of others than gave"),
+        (again("update.taken"), "two updates"),
+        (put("update.taken", 3, round=1), "is over"),
+        (put("update.taken", 4, party="clinic-c"), "not there"),
+        (put("update.taken", records=11), "of other records"),
+        (put("update.taken", norm=-1.0), "norm"),
+        (put("update.taken", digest="00"), "digest"),
+        (much_later, "took no part"),
+        (put("update.refused", party="stranger"), "nobody was asked"),
+        (put("update.refused", round=4), "nobody was asked"),
+        (drop("round.merged"), "out of turn"),
+        (again("round.merged"), "out of turn"),
+        (put("round.merged", rule="fedavg"), "another rule"),
+        (put("round.merged", 1, parties=list(PARTIES)), "of others than gave"),
+        (put("round.merged", 2, state=digest(8)), "another adapter"),
+        (put("federation.finished", rounds=2), "before its last round"),
+    ],
+)
+def test_a_log_that_does_not_is_refused(change: Callable[[Entries], None], says: str) -> None:
+    entries = good()
+    change(entries)
+    with pytest.raises(ClaimContradicted, match=says):
+        merged_rounds(entries, terms())
+
+
+def test_a_round_of_too_few_is_refused() -> None:
+    with pytest.raises(ClaimContradicted, match="otherwise than the recipe"):
+        merged_rounds(good(), terms(min_parties=3))
+    entries = good()
+    fields(entries, "federation.begun")["min_parties"] = 3
+    with pytest.raises(ClaimContradicted, match="too few"):
+        merged_rounds(entries, terms(min_parties=3))
+
+
+def test_the_manifest_names_those_who_took_part_and_nobody_else() -> None:
+    windows = dict.fromkeys((*PARTIES, "clinic-d"), (BEGAN, BEGAN + 60))
+    with pytest.raises(ClaimContradicted, match="names other parties"):
+        merged_rounds(good(), terms(windows=windows))
+    with pytest.raises(ClaimContradicted, match="took no part"):
+        merged_rounds(good(), terms(windows=dict.fromkeys(PARTIES[:2], (BEGAN, BEGAN + 60))))
