@@ -219,6 +219,7 @@ def run(
     monitor: Any = None,
     model: Any = None,
     keeper: Any = None,
+    standins: Any = None,
 ) -> Ran:
     """Train; with ``stop_at``, until the first checkpoint at or after that step."""
     from sealtrain.training.run import train
@@ -247,6 +248,7 @@ def run(
             monitor=monitor,
             model=model,
             keeper=keeper,
+            standins=standins,
         )
     except Interrupted:
         # Training had gone on while the checkpoint was sealed; a journal does not keep that.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +27,10 @@ from sealtrain.runner.outputs import seal_model
 if TYPE_CHECKING:
     from sealtrain.records.statement import Subject
     from sealtrain.runner.guestrun import GuestRun
+    from sealtrain.runner.lead import LeadRun
     from sealtrain.training.run import Trained
 
-__all__ = ["Outcome", "close_run"]
+__all__ = ["Held", "Outcome", "close_run", "outcome_of", "written"]
 
 MANIFEST = "manifest.json"
 
@@ -68,6 +70,21 @@ class Outcome:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a manifest says of the data and keys of a run, whoever held them.
+
+    Attributes:
+        datasets: Manifests of the datasets (DSSE envelopes).
+        releases: Receipts with their proofs, in order of time.
+        together: Field ``collaboration`` of the predicate, ``None`` for one guest by itself.
+    """
+
+    datasets: list[dict[str, Any]]
+    releases: list[dict[str, Any]]
+    together: dict[str, Any] | None
+
+
 def close_run(run: GuestRun, trained: Trained) -> Outcome:
     """Steps 6 and 7 of a run (``runner.run``).
 
@@ -81,30 +98,67 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
     Raises:
         SealtrainError: The newest checkpoint is not anchored, or the lease has ended.
     """
-    out = run.settings.out
     run.keeper.settle()
+    files = trained.files | _event_file(run)
+
+    def held() -> Held:
+        run.lease.require()  # a manifest that ends after the last lease would be refused
+        how = run.recipe.collaboration
+        return Held(
+            datasets=[one.envelope for one in run.found],
+            releases=needed_releases(run.journal.releases),
+            together=None if how is None else {"kind": how.kind, "parties": []},
+        )
+
+    manifest = written(run, trained, files, held)
+    run.quorum.submit_manifest(manifest, run.grant)
+    run.close()
+    return outcome_of(run, trained)
+
+
+def written(
+    run: GuestRun | LeadRun,
+    trained: Trained,
+    files: Mapping[str, bytes],
+    held: Callable[[], Held],
+) -> bytes:
+    """Seal the model, write the manifest over a final quote into the run's folder.
+
+    Args:
+        run: Whose run log it is.
+        trained: What training counted.
+        files: Name → content of what is sealed to the recipients.
+        held: Called once the outputs are sealed.
+
+    Returns:
+        The manifest's bytes.
+    """
+    out = run.settings.out
     if run.recipe.release_policy.logs == "structured":
         run.record("output.withheld", dict(run.tally.counts))
     run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
     recipients = run.recipe.release_policy.model.recipients
     subjects = seal_model(
-        trained.files | _event_file(run),
+        files,
         out,
         run_id=run.run_id,
         owner_id=run.consortium.consortium_id,
         recipients=[run.consortium.owner(name) for name in recipients],
     )
     run.record("outputs.sealed", {one.name: one.sha256 for one in subjects})
-    run.lease.require()  # a manifest that ends after the last lease would be refused
     signer = Ed25519Signer(Ed25519PrivateKey.generate())
-    document = _predicate(run, trained, subjects, signer)
+    document = _predicate(run, trained, subjects, signer, held())
     predicate = load_model(Predicate, document, ClaimContradicted, "run manifest")
     manifest = build_manifest(
         subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
     )
     atomic_write(out / MANIFEST, manifest, overwrite=True)
-    run.quorum.submit_manifest(manifest, run.grant)
-    run.close()
+    return manifest
+
+
+def outcome_of(run: GuestRun | LeadRun, trained: Trained) -> Outcome:
+    """Where a finished run left everything."""
+    out = run.settings.out
     return Outcome(
         run_id=run.run_id,
         simulated=run.simulated,
@@ -126,12 +180,17 @@ def _event_file(run: GuestRun) -> dict[str, bytes]:
 
 
 def _predicate(
-    run: GuestRun, trained: Trained, subjects: tuple[Subject, ...], signer: Ed25519Signer
+    run: GuestRun | LeadRun,
+    trained: Trained,
+    subjects: tuple[Subject, ...],
+    signer: Ed25519Signer,
+    held: Held,
 ) -> dict[str, Any]:
     """The predicate as JSON; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock
     out = run.settings.out
-    return {
+    together = {} if held.together is None else {"collaboration": held.together}
+    return together | {
         "version": 1,
         "simulated": run.simulated,
         "marker": SIMULATED_MARKER if run.simulated else None,
@@ -146,9 +205,9 @@ def _predicate(
             "app_id": run.admitted.app_id,
             "compose_hash": run.admitted.compose_hash,
         },
-        "datasets": [one.envelope for one in run.found],
+        "datasets": held.datasets,
         "approvals": run.quorum.decisions(run.target, run.consortium),
-        "releases": needed_releases(run.journal.releases),
+        "releases": held.releases,
         "run": {
             "run_id": run.run_id,
             "started_at": run.journal.started_at,
@@ -183,6 +242,7 @@ def _predicate(
                 dp=run.recipe.privacy.dp,
                 accelerators=bool(trained.accelerators),
                 accountant=trained.privacy.get("accountant"),
+                collaboration=None if held.together is None else held.together["kind"],
             )
         ],
     }

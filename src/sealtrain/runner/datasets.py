@@ -47,6 +47,8 @@ def find_datasets(
     paths: Iterable[Path | str],
     recipe: Recipe,
     consortium: Consortium,
+    *,
+    owner: str | None = None,
 ) -> tuple[FoundDataset, ...]:
     """The recipe's datasets, in its order.
 
@@ -54,6 +56,7 @@ def find_datasets(
         paths: Sealed datasets, or folders that hold them; a URL names one dataset.
         recipe: Names them by owner and name.
         consortium: Whose signatures count.
+        owner: Only those of this owner; all when ``None``.
 
     Raises:
         DatasetUnknown: One is missing.
@@ -76,6 +79,8 @@ def find_datasets(
         present[key] = (folder, manifest)
     found = []
     for wanted in recipe.datasets:
+        if owner not in (None, wanted.owner):
+            continue
         if (wanted.owner, wanted.name) not in present:
             raise DatasetUnknown(
                 f"dataset {wanted.name} is not there",

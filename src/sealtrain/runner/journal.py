@@ -43,6 +43,33 @@ class Journal:
     history: list[dict[str, Any]] = field(default_factory=list)
     wall_s: float = 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "log": self.log.entries,
+            "started_at": self.started_at,
+            "releases": self.releases,
+            "resumes": self.resumes,
+            "history": self.history,
+            "wall_s": round(self.wall_s, 3),
+        }
+
+    @classmethod
+    def from_dict(cls, run_id: str, document: Mapping[str, Any]) -> Journal:
+        """Take up what ``to_dict`` gave of a run.
+
+        Raises:
+            RunLogBroken: The log is of another run, or broken.
+        """
+        return cls(
+            log=RunLog.restore(run_id, document["log"]),
+            started_at=document["started_at"],
+            releases=list(document["releases"]),
+            resumes=list(document["resumes"]),
+            history=list(document["history"]),
+            wall_s=document["wall_s"],
+        )
+
 
 class JournalStore:
     """Sealed journals of one run, one per checkpoint counter."""
@@ -57,11 +84,7 @@ class JournalStore:
         Raises:
             StorageFailed: The disk does not take it.
         """
-        document = {
-            "log": journal.log.entries,
-            "started_at": journal.started_at,
-            "releases": journal.releases,
-            "resumes": journal.resumes,
+        document = journal.to_dict() | {
             "history": [one for one in journal.history if one["step"] <= step],
             "wall_s": round(wall_s, 3),
         }
@@ -82,14 +105,7 @@ class JournalStore:
         """
         with self._store.read(_name(counter), _binding(counter)) as file:
             document: Mapping[str, Any] = parse_json(file.read(), max_bytes=_MAX_BYTES)
-        return Journal(
-            log=RunLog.restore(self._run_id, document["log"]),
-            started_at=document["started_at"],
-            releases=list(document["releases"]),
-            resumes=list(document["resumes"]),
-            history=list(document["history"]),
-            wall_s=document["wall_s"],
-        )
+        return Journal.from_dict(self._run_id, document)
 
 
 def _name(counter: int) -> str:

@@ -349,6 +349,22 @@ class LeaseKeeper:
                 "no answer yet", check="broker", got="no answer", hint=_RESUME_HINT
             )
 
+    def require(self) -> None:
+        """Return while the keys may be used and no broker has refused to go on lending them.
+
+        For work that is not counted in steps; a refusal ends the lease at once.
+
+        Raises:
+            SealtrainError: The refusal, or ``LeaseStale``.
+        """
+        with self._changed:
+            if self._bug is not None:
+                raise self._bug
+            if self._refusal is not None:
+                self._lease.end()
+                raise self._refusal
+        self._lease.require()
+
     def lapsed(self, error: SealtrainError) -> SealtrainError:
         """What a run ends with that ended with ``error``: the lapse, if that is why."""
         if self.lapse is None and self._lease.left() > 0:
@@ -373,12 +389,8 @@ class LeaseKeeper:
             why = "the lease on the keys is not renewed"
         kept = f"checkpoint {self._newest} is sealed" if self._newest else "there is no checkpoint"
         given = LeaseStale("", check="lease") if reason is None else reason
-        self.lapse = type(given)(
+        self.lapse = given.restated(
             f"{why}: training stopped after step {self._step}, {kept}",
-            check=given.check,
-            owner=given.owner,
-            got=given.got,
-            expected=given.expected,
-            hint=_RESUME_HINT if reason is None or self._passes(reason) else given.hint,
+            hint=_RESUME_HINT if reason is None or self._passes(reason) else None,
         )
         return self.lapse

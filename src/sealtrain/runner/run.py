@@ -11,9 +11,8 @@ Steps in this order and no other:
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -22,12 +21,13 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.errors import SealtrainError
 from sealtrain.recipe.backends import needs_group
 from sealtrain.runner.closing import Outcome, close_run
-from sealtrain.runner.egress import address_of, confined_to
+from sealtrain.runner.egress import confined_to
 from sealtrain.runner.guestrun import GuestRun
 from sealtrain.runner.hush import hushed
 from sealtrain.runner.leasekeeper import Follower
-from sealtrain.runner.lockdown import leave_no_memory, restrict
-from sealtrain.runner.settings import RunSettings
+from sealtrain.runner.outsourcing import Outsourcing, addresses, expect_helpers
+from sealtrain.runner.seclusion import DRIVER, kernels, lock_down, telling
+from sealtrain.runner.settings import RunSettings, load_run
 from sealtrain.runner.telling import told
 from sealtrain.runner.validating import validate_data
 from sealtrain.training.machinery.chosen import connected
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from sealtrain.training.ranks import Ranks
 
 __all__ = ["Outcome", "resume", "start"]
-
-_DRIVER = Path("/dev/nvidiactl")
 
 
 def start(
@@ -67,6 +65,7 @@ def start(
     Raises:
         SealtrainError: Whatever step fails; no plaintext is left anywhere.
     """
+    expect_helpers(settings)
     run = GuestRun.begin(settings, told=missed, clock=clock)
     return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
@@ -81,6 +80,7 @@ def resume(
     clock: Clock = system_clock,
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
+    expect_helpers(load_run(out)[0])
     run = GuestRun.again(out, told=missed, clock=clock)
     return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
 
@@ -99,11 +99,12 @@ class _Work:
     def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
         logs = run.recipe.release_policy.logs
-        accelerated = _DRIVER.exists()
+        accelerated = DRIVER.exists()
         tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
-        writable = [run.settings.out, *([_kernels()] if accelerated else [])]
-        urls = [*run.quorum.urls, *run.stores, *run.admitted.guest.services]
+        writable = [run.settings.out, *([kernels()] if accelerated else [])]
+        urls = [*run.urls]
         urls += [hook] if (hook := _webhook(run)) else []
+        urls += addresses(run.settings)
         with (
             hushed(run.tally, for_good=alone) as terminal,
             _monitor(run, metrics_port) as monitor,
@@ -115,13 +116,13 @@ class _Work:
                 noted=run.tally.note,
             ),
         ):
-            run.quorum.told = _telling(terminal)
+            run.quorum.told = telling(terminal)
             try:
                 return told(
                     lambda: self._in_ranks(
                         monitor,
                         terminal,
-                        first=lambda: self._lock_down(writable, urls) if alone else None,
+                        first=lambda: lock_down(writable, urls) if alone else None,
                         others=lambda: self._secure_rank(alone),
                     ),
                     logs,
@@ -153,16 +154,10 @@ class _Work:
             with self._run.keeper:
                 return self._trained(checkpoint, monitor, terminal, ranks)
 
-    @staticmethod
-    def _lock_down(writable: Sequence[Path], urls: Sequence[str]) -> None:
-        leave_no_memory()
-        ports = [address_of(url)[1] for url in urls]
-        restrict(writable, connect=ports, programs=_DRIVER.exists())
-
     def _secure_rank(self, alone: bool) -> None:
         """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
-        accelerated = _DRIVER.exists()
-        stores, writable = self._run.stores, [_kernels()] if accelerated else []
+        accelerated = DRIVER.exists()
+        stores, writable = self._run.stores, [kernels()] if accelerated else []
         self._rest_of_life.enter_context(
             confined_to(
                 *stores,
@@ -173,7 +168,7 @@ class _Work:
             )
         )
         if alone:
-            self._lock_down(writable, stores)
+            lock_down(writable, stores)
 
     def _rank(self, checkpoint: CheckpointRef | None) -> None:
         """What another rank does: train, and keep nothing of it."""
@@ -206,7 +201,7 @@ class _Work:
             from sealtrain.runner.script import run_script
 
             return run_script(run, self._script, checkpoint, monitor)
-        with ranks.together(checkpoint):
+        with ranks.together(checkpoint), Outsourcing.of(run) as standins:
             trained = train(
                 run.recipe,
                 run_id=run.run_id,
@@ -214,25 +209,16 @@ class _Work:
                 sources=run.sources,
                 store=run.store,
                 metrics=run.released_metrics,
-                on_checkpoint=run.checkpointed,
+                on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
                 resume=checkpoint,
                 progress=terminal if self._progress else None,
                 secret=run.secret,
                 monitor=monitor,
                 model=run.model,
                 keeper=run.keeper,
+                standins=standins,
             )
         return close_run(run, trained)
-
-
-def _telling(terminal: TextIO) -> Told:
-    """Tell of brokers where output is hushed: which one and the kind of reason, no words of it."""
-
-    def tell(url: str, error: SealtrainError) -> None:
-        terminal.write(f"broker {url}: {error.code}\n")
-        terminal.flush()
-
-    return tell
 
 
 def _webhook(run: GuestRun) -> str | None:
@@ -253,12 +239,3 @@ def _monitor(run: GuestRun, port: int | None) -> Monitor:
         port=port,
         lease_left=run.lease.left,
     )
-
-
-def _kernels() -> Path:
-    """Where compilers of kernels keep what they built: code, never data."""
-    folder = Path(tempfile.gettempdir()) / "sealtrain-kernels"
-    folder.mkdir(exist_ok=True)
-    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"):
-        os.environ[name] = str(folder)
-    return folder

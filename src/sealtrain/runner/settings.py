@@ -14,7 +14,15 @@ from sealtrain.base.platforms import Platform
 from sealtrain.errors import LockInvalid, UsageError
 from sealtrain.storage.address import is_url
 
-__all__ = ["RunSettings", "holds_run", "load_run", "name_brokers", "place_of", "save_run"]
+__all__ = [
+    "RunSettings",
+    "holds_run",
+    "load_run",
+    "name_brokers",
+    "name_helpers",
+    "place_of",
+    "save_run",
+]
 
 FILE_NAME = "run.json"
 _MAX_BYTES = 1 << 20
@@ -31,6 +39,8 @@ class RunSettings:
         collateral: Source of the collateral for the guest's quotes (``file:…`` or the URL of a
             service), ``None`` for TEEs that have none.
         gpu_collateral: The same for its accelerators.
+        accelerator: ``HOST:PORT`` of who multiplies under pads; ``None`` for recipes without.
+        dealer: ``HOST:PORT`` of who makes the pads; ``None`` where the guest does.
         brokers: A broker file (spec/key-release.md §2) for each broker that is asked.
         data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.
         base: Folder that relative paths of the recipe start from.
@@ -46,6 +56,8 @@ class RunSettings:
     base: Path
     out: Path
     gpu_collateral: str | None = None
+    accelerator: str | None = None
+    dealer: str | None = None
 
 
 class _RunFile(StrictModel):
@@ -59,6 +71,8 @@ class _RunFile(StrictModel):
     brokers: tuple[str, ...]
     data: tuple[str, ...]
     base: str
+    accelerator: str | None = None
+    dealer: str | None = None
 
 
 def place_of(text: str) -> Path | str:
@@ -79,6 +93,8 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "brokers": [str(one.resolve()) for one in settings.brokers],
         "data": [one if isinstance(one, str) else str(one.resolve()) for one in settings.data],
         "base": str(settings.base.resolve()),
+        "accelerator": settings.accelerator,
+        "dealer": settings.dealer,
     }
     atomic_write(settings.out / FILE_NAME, canonical_json(document), overwrite=True)
 
@@ -96,6 +112,22 @@ def name_brokers(out: Path, brokers: Sequence[Path]) -> None:
     """
     settings, run_id = load_run(out)
     save_run(replace(settings, brokers=tuple(brokers)), run_id)
+
+
+def name_helpers(out: Path, *, accelerator: str | None = None, dealer: str | None = None) -> None:
+    """Have an interrupted run ask these for products and pads from now on.
+
+    Args:
+        out: The run's folder.
+        accelerator: ``HOST:PORT``; ``None`` for the run's own.
+        dealer: ``HOST:PORT``; ``None`` for the run's own.
+
+    Raises:
+        UsageError, LockInvalid: As ``name_brokers``.
+    """
+    settings, run_id = load_run(out)
+    accelerator, dealer = accelerator or settings.accelerator, dealer or settings.dealer
+    save_run(replace(settings, accelerator=accelerator, dealer=dealer), run_id)
 
 
 def _lasting(guest: str) -> str:
@@ -130,5 +162,7 @@ def load_run(out: Path) -> tuple[RunSettings, str]:
         data=tuple(place_of(text) for text in run.data),
         base=Path(run.base),
         out=out,
+        accelerator=run.accelerator,
+        dealer=run.dealer,
     )
     return settings, run.run_id

@@ -49,6 +49,8 @@ def until_released(
     seconds: float,
     waits: Waits,
     first_pause: float = _FIRST_PAUSE,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Outcome:
     """Run, and resume as often as the lease comes back in time.
 
@@ -59,6 +61,8 @@ def until_released(
         seconds: How long to wait for the keys before giving up.
         waits: Told of each pause.
         first_pause: Seconds; each pause after it is twice as long, up to five minutes.
+        monotonic: What ``seconds`` are counted by.
+        sleep: Waits so many seconds.
 
     Raises:
         SealtrainError: What the run ended with, where waiting does not help or was too long.
@@ -69,14 +73,14 @@ def until_released(
         try:
             return _apart(work)
         except PASSING as error:
-            got_to, now = _newest(out), time.monotonic()
+            got_to, now = _newest(out), monotonic()
             if not until or got_to > reached:
                 until, reached, pause = now + seconds, got_to, first_pause
             if not holds_run(out) or now >= until:
                 raise
             rest = min(pause, until - now)
             waits(error, rest)
-        time.sleep(rest)
+        sleep(rest)
         work, pause = again, min(2 * pause, _LONGEST_PAUSE)
 
 

@@ -72,7 +72,7 @@ class RunContext:
 
     Attributes:
         run_id: 32 hex digits.
-        store: Seals checkpoints.
+        store: Seals checkpoints; ``None`` where a part that was interrupted is done again.
         gate: Lets metrics out.
         on_checkpoint: Told of every sealed checkpoint, by the sealing thread; may raise to stop.
         resume: Checkpoint to continue from, ``None`` to begin.
@@ -87,7 +87,7 @@ class RunContext:
     """
 
     run_id: str
-    store: BlobStore
+    store: BlobStore | None
     gate: MetricGate
     on_checkpoint: Callable[[CheckpointRef], None]
     resume: CheckpointRef | None
@@ -99,12 +99,19 @@ class RunContext:
     machinery: Machinery = field(default_factory=Copies)
     keeper: LeaseKeeping | None = None
 
+    @property
+    def blobs(self) -> BlobStore:
+        """The store. Raises ``CheckpointRefused`` where there is none."""
+        if self.store is None:
+            raise CheckpointRefused("this training keeps no checkpoints", check="store")
+        return self.store
+
     def open_saver(self) -> CheckpointSaver:
         """Begin, or continue from ``resume``. For rank 0."""
         self.close()
         arguments, keeper = self.arguments, self.keeper
         self.saver = CheckpointSaver(
-            self.store,
+            self.blobs,
             self.run_id,
             told=self.on_checkpoint,
             keep=2 if arguments is None else arguments.save_total_limit,
@@ -118,7 +125,7 @@ class RunContext:
         if self.saver is not None:
             self.saver.close()
             self.saver = None
-        if place().leads:
+        if self.store is not None and place().leads:
             self.store.sweep()
 
 
@@ -178,7 +185,7 @@ class SealedRun(TrainerCallback):
         self._save_steps = max(1, int(state.save_steps))
         self._position = DataPosition(args, objects["train_dataloader"])
         self._refuse_unmeasured()
-        if place().leads:
+        if place().leads and self._context.store is not None:
             self._context.open_saver()
         ref = self._context.resume
         if ref is not None:
@@ -243,9 +250,8 @@ class SealedRun(TrainerCallback):
             return
         saver.flush()
         if saver.best is not None and saver.best.step != self.steps:
-            kept = checkpoint.load(
-                self._context.store, self._context.run_id, saver.best, wanted=["model"]
-            )
+            wanted, context = ["model"], self._context
+            kept = checkpoint.load(context.blobs, context.run_id, saver.best, wanted=wanted)
             load_weights(objects["model"], kept["model"])
 
     def on_log(
@@ -363,7 +369,7 @@ class SealedRun(TrainerCallback):
         return wanted and best is not None and best.step == step
 
     def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
-        kept = checkpoint.load(self._context.store, self._context.run_id, ref)
+        kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
         self._context.machinery.restore(objects["model"], objects["optimizer"], kept)
         objects["lr_scheduler"].load_state_dict(kept["scheduler"])
         trainer = kept["trainer"]

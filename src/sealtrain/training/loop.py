@@ -144,7 +144,7 @@ class SealedLoop:
         ref = self._context.resume
         if ref is None:
             raise UsageError("there is no checkpoint to continue from")
-        kept = checkpoint.load(self._context.store, self._context.run_id, ref)
+        kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
         if "loop" not in kept or (kept["scheduler"] is None) != (self._scheduler is None):
             raise CheckpointRefused(
                 "the checkpoint is of another training",

@@ -37,7 +37,7 @@ def train_and_measure(
     """Run a Hugging Face trainer to its end.
 
     Args:
-        work: Gets ``evaluation``, for use during training.
+        work: Gets ``evaluation``, for use during training; has what stands in for layers.
         trainer: Ready to train.
         evaluation: Measures on the test split, ``None`` where there is nothing to measure on.
 
@@ -50,6 +50,8 @@ def train_and_measure(
     trainer.remove_callback(PrinterCallback)
     if evaluation is not None:
         work.evaluation = evaluation
+    if work.standins is not None:
+        work.standins.put_in(trainer.model)
     trainer.train()
     model = work.machinery.whole(trainer)
     if evaluation is None or model is None:

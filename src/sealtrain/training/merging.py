@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.training import quiet
+from sealtrain.training.sparse import SPARSE_FILE, put_on
 from sealtrain.training.trained import weight_files
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
 
     Args:
         adapter: Folder with what ``sealtrain open`` gave: ``adapter_config.json``,
-            ``adapter_model.safetensors``, ``config.json``, tokenizer files.
+            ``adapter_model.safetensors``, ``config.json``, tokenizer files; with trained entries
+            also ``sparse.safetensors``.
         base: Folder of the base model in full precision.
 
     Returns:
@@ -99,11 +101,19 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
             f"{adapter.name} holds no adapter that can be read", got=type(error).__name__
         ) from None
     fresh = _load_base(base, adapter, peft_config)
+    if (adapter / SPARSE_FILE).is_file():
+        try:
+            put_on(fresh, load_file(adapter / SPARSE_FILE))
+        except SafetensorError as error:
+            raise DataInvalid(
+                f"{adapter.name} holds trained entries that cannot be read",
+                got=type(error).__name__,
+            ) from None
     whole = _put_on(fresh, peft_config, weights)
     beside = {
         path.relative_to(adapter).as_posix(): path.read_bytes()
         for path in sorted(adapter.rglob("*"))
-        if path.is_file() and not path.name.startswith("adapter_")
+        if path.is_file() and not path.name.startswith("adapter_") and path.name != SPARSE_FILE
     }
     return beside | weight_files(whole)
 

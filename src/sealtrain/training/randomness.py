@@ -1,4 +1,7 @@
-"""All the random generators training draws from: kept, restored, or left undisturbed."""
+"""All the random generators training draws from: kept, restored, or left undisturbed.
+
+And kernels that draw nothing: the same bits each time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from sealtrain.training import quiet
 
 quiet.silence()
 
-__all__ = ["random_states", "restore_random_states", "undisturbed"]
+__all__ = ["deterministic", "random_states", "restore_random_states", "undisturbed"]
 
 
 def random_states() -> dict[str, Any]:
@@ -64,3 +67,21 @@ def undisturbed(model: Any) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         restore_random_states(states)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Only kernels that give the same bits each time; on CUDA those that have one."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    settings: Any = torch.utils.deterministic
+    filling = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    # Uninitialised memory is never read by these trainers; filling it costs time for nothing.
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        settings.fill_uninitialized_memory = filling

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,13 +19,19 @@ from sealtrain.training.trained import Trained, model_files
 if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.training.callback import SealedRun
     from sealtrain.training.checkpoint import CheckpointRef
     from sealtrain.training.lease import LeaseKeeping
     from sealtrain.training.sources import BlobStore, SealedFolder, Source
+    from sealtrain.training.standins import StandIns
+    from sealtrain.training.workplace import Workplace
 
 quiet.silence()
 
-__all__ = ["Trained", "train"]
+__all__ = ["Phase", "Trained", "train"]
+
+Phase = Callable[["Workplace"], tuple[Any, Any, dict[str, float], "SealedRun"]]
+"""Trains and evaluates: model, tokenizer, final metrics, and the callback that ran."""
 
 
 def train(
@@ -34,7 +40,7 @@ def train(
     run_id: str,
     base_dir: Path,
     sources: Sequence[Source],
-    store: BlobStore,
+    store: BlobStore | None,
     metrics: Callable[[int, dict[str, float | None]], None],
     on_checkpoint: Callable[[CheckpointRef], None],
     resume: CheckpointRef | None,
@@ -43,6 +49,8 @@ def train(
     monitor: Monitor | None = None,
     model: SealedFolder | None = None,
     keeper: LeaseKeeping | None = None,
+    standins: StandIns | None = None,
+    phase: Phase | None = None,
 ) -> Trained:
     """Train from the beginning or from a checkpoint, as one of the ranks if there are several.
 
@@ -51,7 +59,7 @@ def train(
         run_id: 32 hex digits, bound into checkpoints.
         base_dir: Folder that the recipe's paths start from.
         sources: The recipe's datasets, opened.
-        store: Seals checkpoints.
+        store: Seals checkpoints; none are kept without.
         metrics: Gets metrics that the release policy lets out, by step.
         on_checkpoint: Told of every sealed checkpoint, from another thread; may raise to stop.
         resume: Checkpoint to continue from.
@@ -60,6 +68,8 @@ def train(
         monitor: Watches, opened by whoever made it.
         model: The sealed model that the recipe names, opened.
         keeper: Says when to stop for the sake of the lease on the keys.
+        standins: Take the place of the model's layers while it trains and is measured.
+        phase: Trains in place of the recipe's phase, and merges by itself what is to be merged.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
@@ -75,10 +85,11 @@ def train(
     from sealtrain.training.privacy.audit import audit_figures, canary_source
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.privacy.record import privacy_record
+    from sealtrain.training.randomness import deterministic
     from sealtrain.training.workplace import Workplace
 
     # A phase loads only its own libraries.
-    phase = import_module(f"sealtrain.training.phases.{recipe.phase}")
+    of_recipe = import_module(f"sealtrain.training.phases.{recipe.phase}")
     arguments = recipe.trainer
     watch = Monitor() if monitor is None else monitor
     with (
@@ -107,17 +118,21 @@ def train(
             context=context,
             noise=None if secret is None else NoiseSource(secret),
             model=model,
+            standins=standins,
         )
         canaries = canary_source(recipe, work.noise)
         work.train_sources += [] if canaries is None else [canaries]
-        with closing(context), _deterministic(), warnings.catch_warnings():
+        with closing(context), deterministic(), warnings.catch_warnings():
             # Deprecations of one library by another tell nobody anything, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")
-            built, tokenizer, measured, callback = phase.train(work)
+            built, tokenizer, measured, callback = (phase or of_recipe.train)(work)
             if built is not None:
                 measured = {**measured, **audit_figures(work, built, tokenizer)}
-            if built is not None and recipe.peft is not None and recipe.peft.merge:
+            if built is not None and standins is not None:
+                standins.take_out(built)
+            merges = phase is None and recipe.peft is not None and recipe.peft.merge
+            if built is not None and merges:
                 built = _merged(recipe, base_dir, built)
     return Trained(
         files=work.beside | ({} if built is None else model_files(built, tokenizer)),
@@ -138,21 +153,3 @@ def _merged(recipe: Recipe, base_dir: Path, model: Any) -> Any:
 
     named = recipe.model
     return merged(model, base_dir / named.path if named.kind == "folder" else None, named.dtype)
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    """Only kernels that give the same bits each time; on CUDA those that have one."""
-    import torch
-
-    before = torch.are_deterministic_algorithms_enabled()
-    settings: Any = torch.utils.deterministic
-    filling = settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-    # Uninitialised memory is never read by these trainers; filling it costs time for nothing.
-    settings.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-        settings.fill_uninitialized_memory = filling

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sealtrain.training.callback import Evaluation, RunContext
     from sealtrain.training.machinery.chosen import Machinery
     from sealtrain.training.sources import SealedFolder, Source
+    from sealtrain.training.standins import StandIns
+    from sealtrain.training.stretch import Stretch
 
 __all__ = ["Workplace"]
 
@@ -32,6 +34,9 @@ class Workplace:
         beside: Files that go with the model's own, name → content.
         noise: ``NoiseSource`` of draws that only this run can make; ``None`` outside a guest.
         model: The sealed model of the recipe; ``None`` where it names another kind.
+        standins: What takes the place of layers while the model trains; ``None`` for nothing.
+        built: Model with its adapter, and tokenizer; a phase builds them itself when ``None``.
+        stretch: Which steps of the training are done here; ``None`` for all.
         plan: ``Plan`` of private training, once it is known.
     """
 
@@ -44,6 +49,9 @@ class Workplace:
     beside: dict[str, bytes] = field(default_factory=dict)
     noise: Any = None
     model: SealedFolder | None = None
+    standins: StandIns | None = None
+    built: tuple[Any, Any] | None = None
+    stretch: Stretch | None = None
     plan: Any = None
     _streams: list[Positioned] = field(default_factory=list)
 
@@ -74,6 +82,9 @@ class Workplace:
         seed = trainer.seed if trainer.data_seed is None else trainer.data_seed
         stream = RecordStream(self.train_sources, list(names), seed=seed, names=dict(names))
         positioned = Positioned(stream)
+        if self.stretch is not None:
+            step = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps
+            positioned.start = self.stretch.first * step
         self._streams.append(positioned)
         self.context.streams.append(positioned)
         return positioned

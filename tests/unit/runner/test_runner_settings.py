@@ -1,13 +1,14 @@
-"""An interrupted run remembers its brokers, and may be told of others."""
+"""An interrupted run remembers whom it asks, and may be told of others."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from sealtrain.errors import UsageError
-from sealtrain.runner.settings import RunSettings, load_run, name_brokers, save_run
+from sealtrain.runner.settings import RunSettings, load_run, name_brokers, name_helpers, save_run
 
 
 def test_a_run_may_be_continued_with_other_brokers(tmp_path: Path) -> None:
@@ -32,3 +33,43 @@ def test_a_run_may_be_continued_with_other_brokers(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_told_of_no_broker(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         name_brokers(tmp_path, [tmp_path / "west.yaml"])
+
+
+def test_a_run_may_be_continued_with_another_accelerator_or_dealer(tmp_path: Path) -> None:
+    settings = RunSettings(
+        lock=tmp_path / "recipe.lock.json",
+        platform="simulator",
+        guest="guest.sock",
+        collateral=None,
+        brokers=(tmp_path / "north.yaml",),
+        data=(tmp_path / "sealed",),
+        base=tmp_path,
+        out=tmp_path,
+        accelerator="gpu-1:7000",
+    )
+    save_run(settings, "5a" * 16)
+    name_helpers(tmp_path, accelerator="gpu-2:7000")
+    assert load_run(tmp_path)[0].accelerator == "gpu-2:7000"
+    name_helpers(tmp_path, dealer="tee-1:7001")
+    changed, _ = load_run(tmp_path)
+    assert (changed.accelerator, changed.dealer) == ("gpu-2:7000", "tee-1:7001")
+    assert changed.brokers == settings.brokers
+
+
+def test_a_run_file_of_before_names_neither(tmp_path: Path) -> None:
+    settings = RunSettings(
+        lock=tmp_path / "recipe.lock.json",
+        platform="simulator",
+        guest="guest.sock",
+        collateral=None,
+        brokers=(tmp_path / "north.yaml",),
+        data=(tmp_path / "sealed",),
+        base=tmp_path,
+        out=tmp_path,
+    )
+    save_run(settings, "5a" * 16)
+    document = json.loads((tmp_path / "run.json").read_text())
+    del document["accelerator"], document["dealer"]
+    (tmp_path / "run.json").write_text(json.dumps(document, sort_keys=True, separators=(",", ":")))
+    old, _ = load_run(tmp_path)
+    assert (old.accelerator, old.dealer) == (None, None)

@@ -34,6 +34,7 @@ class Story:
         (out / "checkpoints").mkdir(parents=True)
         (out / "run.json").write_text("{}")
         self.waited: list[tuple[str, float]] = []
+        self.now = 1.0
 
     def attempt(self) -> Any:
         tries = len(list(self.out.glob("try-*")))
@@ -57,7 +58,12 @@ class Story:
             seconds=seconds,
             waits=lambda error, pause: self.waited.append((error.code, pause)),
             first_pause=0.01,
+            monotonic=lambda: self.now,
+            sleep=self.sleep,
         )
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def test_it_asks_again_in_new_processes_until_the_keys_are_released(tmp_path: Path) -> None:
@@ -88,7 +94,8 @@ def test_it_gives_up_with_the_last_refusal(tmp_path: Path) -> None:
     assert (caught.value.owner, caught.value.hint, caught.value.exit_code) == (
         "clinic-c", "resume", 3
     )  # fmt: skip
-    assert 3 <= len(story.waited) <= 6
+    pauses = [0.01, 0.02, 0.04, 0.08, 0.05]
+    assert story.waited == [("approvals-missing", pytest.approx(one)) for one in pauses]
 
 
 def test_the_limit_counts_anew_once_the_run_got_further(tmp_path: Path) -> None:

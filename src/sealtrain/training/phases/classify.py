@@ -26,6 +26,7 @@ from sealtrain.training.measuring import classifier_answers, train_and_measure
 from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
 from sealtrain.training.scores import fitted_temperature, measure, softmax
+from sealtrain.training.stretch import in_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 quiet.silence()
 
-__all__ = ["train"]
+__all__ = ["answers", "build", "train"]
 
 _AUTO_CLASSES = {
     "text": "AutoModelForSequenceClassification",
@@ -62,22 +63,14 @@ def train(
     from transformers import Trainer, TrainingArguments
 
     recipe = work.recipe
-    kind = recipe.columns.kind
-    tokenizer = build_tokenizer(recipe, work.base_dir) if kind == "text" else None
-    model: Any = build_model(recipe, work.base_dir, _AUTO_CLASSES[kind], **_config(work, tokenizer))
-    if tokenizer is not None:
-        check_vocabulary(model, tokenizer)
-    if recipe.peft is not None:
-        model = _adapted(recipe, model)
-    if kind == "tabular":
-        model.standardise(*feature_scale(work))
+    model, tokenizer = work.built or build(work)
     encode = _encoder(work, tokenizer)
     rows = training_rows(work, {name: name for name in recipe.columns.names})
     stream = positioned_under(rows)
     if stream is not None:
         stream.numbered = recipe.augmentation is not None
     callback = SealedRun(work.context)
-    trainer = made_private(Trainer, work)(
+    trainer = in_stretch(made_private(Trainer, work), work.stretch)(
         model=model,
         args=TrainingArguments(
             **trainer_arguments(recipe.trainer, work.scratch)
@@ -90,6 +83,38 @@ def train(
     )
     model, metrics = train_and_measure(work, trainer, lambda model: _evaluate(work, model, encode))
     return model, tokenizer, metrics, callback
+
+
+def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase | None]:
+    """The model before its first step, the recipe's adapter on it; and its tokenizer.
+
+    Raises:
+        ModelInvalid: As ``training.models.build_model``.
+    """
+    recipe = work.recipe
+    kind = recipe.columns.kind
+    tokenizer = build_tokenizer(recipe, work.base_dir) if kind == "text" else None
+    model: Any = build_model(recipe, work.base_dir, _AUTO_CLASSES[kind], **_config(work, tokenizer))
+    if tokenizer is not None:
+        check_vocabulary(model, tokenizer)
+    if recipe.peft is not None:
+        model = _adapted(recipe, model)
+    if kind == "tabular":
+        model.standardise(*feature_scale(work))
+    return model, tokenizer
+
+
+def answers(
+    work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[list[int], list[Any]]:
+    """Label of every test record, and logits float32 (batch, labels) of every batch.
+
+    Args:
+        work: Has the records.
+        model: In evaluation mode.
+        tokenizer: That ``build`` gave.
+    """
+    return classifier_answers(work, model, _encoder(work, tokenizer))
 
 
 def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:

@@ -10,12 +10,12 @@ greedy decoding reproduces exactly, found in one forward pass. On text and conve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
 from sealtrain.training import quiet
-from sealtrain.training.adapters import adapter_config, virtual_tokens
+from sealtrain.training.adapters import adapt, adapter_config, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
 from sealtrain.training.callback import SealedRun
@@ -28,6 +28,7 @@ from sealtrain.training.measuring import (
 )
 from sealtrain.training.models import build_causal_model, build_tokenizer
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
+from sealtrain.training.stretch import in_stretch
 from sealtrain.training.turns import check_template
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 quiet.silence()
 
-__all__ = ["train"]
+__all__ = ["build", "measured", "train"]
 
+_TASK = "CAUSAL_LM"
 _TRL_NAMES = {
     "text": "text",
     "prompt": "prompt",
@@ -73,6 +75,38 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         from sealtrain.training.backends import axolotl
 
         return axolotl.train(work)
+    callback = SealedRun(work.context)
+    trainer, tokenizer, evaluate = _ready(work, callback)
+    model, metrics = train_and_measure(work, trainer, evaluate)
+    return model, tokenizer, metrics, callback
+
+
+def measured(work: Workplace) -> dict[str, float]:
+    """Metrics of the model that is built, in evaluation mode, on the test split."""
+    trainer, _, evaluate = _ready(work)
+    return evaluate(trainer.model)
+
+
+def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase]:
+    """The model before its first step, the recipe's adapter on it; and its tokenizer.
+
+    Raises:
+        ModelInvalid: As ``training.models.build_model``.
+    """
+    recipe = work.recipe
+    tokenizer = build_tokenizer(recipe, work.base_dir)
+    model = build_causal_model(recipe, work.base_dir, tokenizer)
+    if recipe.peft is None:
+        return model, tokenizer
+    checkpointing = recipe.trainer.activation_checkpointing
+    adapted = adapt(model, recipe.peft, _TASK, activation_checkpointing=checkpointing)
+    return adapted, tokenizer
+
+
+def _ready(
+    work: Workplace, *callbacks: SealedRun
+) -> tuple[Any, PreTrainedTokenizerBase, Callable[[Any], dict[str, float]]]:
+    """Trainer, tokenizer, and what measures a model."""
     import torch
     from transformers import Trainer
     from trl.trainer.sft_config import SFTConfig
@@ -92,13 +126,15 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
             return Trainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
 
     recipe = work.recipe
-    tokenizer = build_tokenizer(recipe, work.base_dir)
-    model, peft_config = _model(work, tokenizer)
+    if work.built is None:
+        tokenizer = build_tokenizer(recipe, work.base_dir)
+        model, peft_config = _model(work, tokenizer)
+    else:
+        (model, tokenizer), peft_config = work.built, None
     if recipe.columns.kind == "messages":
         _check_template(tokenizer, assistant_only=recipe.trainer.assistant_only_loss)
     names = _renamed(recipe.columns)
     tested = bool(work.test_sources) and recipe.columns.kind != "prompt-completion"
-    callback = SealedRun(work.context)
     faster = recipe.backend.name == "unsloth"  # has a loss of its own
     plain_loss = not (torch.cuda.is_available() or faster) and recipe.trainer.loss_type == "nll"
     arguments = (
@@ -110,6 +146,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     )
     config = SFTConfig(**arguments)
     kind = made_private(PlainLossTrainer if plain_loss else SFTTrainer, work)
+    kind = in_stretch(kind, work.stretch)
     trainer = work.machinery.trainer(kind)(
         model=model,
         args=as_written(config, arguments, recipe.trainer) if faster else config,
@@ -117,7 +154,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
         eval_dataset=as_iterable_dataset(work.test_stream(names)) if tested else None,
         processing_class=tokenizer,
         peft_config=peft_config,
-        callbacks=[callback],
+        callbacks=list(callbacks),
     )
 
     def evaluate(model: Any) -> dict[str, float]:
@@ -127,8 +164,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
             else _evaluate(work, model, tokenizer)
         )
 
-    model, metrics = train_and_measure(work, trainer, evaluate)
-    return model, tokenizer, metrics, callback
+    return trainer, tokenizer, evaluate
 
 
 def _model(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
@@ -137,7 +173,7 @@ def _model(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, An
     if recipe.backend.name == "unsloth":
         return load_model(recipe, work.base_dir, tokenizer), None
     model = build_causal_model(recipe, work.base_dir, tokenizer)
-    return model, None if recipe.peft is None else adapter_config(recipe.peft, "CAUSAL_LM")
+    return model, None if recipe.peft is None else adapter_config(recipe.peft, _TASK)
 
 
 def _check_template(tokenizer: PreTrainedTokenizerBase, *, assistant_only: bool) -> None:

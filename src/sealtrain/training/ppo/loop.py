@@ -108,7 +108,7 @@ class PpoLoop:
         saver.flush()
         if saver.best is not None and saver.best.step != self.steps:
             kept = checkpoint.load(
-                self._context.store, self._context.run_id, saver.best, wanted=["model"]
+                self._context.blobs, self._context.run_id, saver.best, wanted=["model"]
             )
             load_weights(self._critic, kept["model"])
 
@@ -202,7 +202,7 @@ class PpoLoop:
         saver.save(self.steps, kept, best=self._is_best(self.steps))
 
     def _restore(self, ref: CheckpointRef) -> None:
-        kept = checkpoint.load(self._context.store, self._context.run_id, ref)
+        kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
         if "kl_coef" not in kept:
             raise CheckpointRefused(
                 "the checkpoint is of another training than PPO",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 quiet.silence()
 
-__all__ = ["Cost", "Plan", "make_plan"]
+__all__ = ["Cost", "Plan", "epsilon_of", "make_plan", "smallest_noise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def make_plan(privacy: PrivateSgd, sources: Sequence[Source], *, batch: int, ste
         )
     noise = privacy.noise_multiplier
     if noise is None:
-        noise = _smallest_noise(privacy, max(rates), steps)
+        noise = smallest_noise(privacy, max(rates), steps)
     spent = epsilon_of(privacy, noise, max(rates), steps)
     if not spent <= privacy.target_epsilon:
         raise PrivacyBroken(
@@ -134,7 +134,17 @@ def epsilon_of(privacy: PrivateSgd, noise: float, rate: float, steps: int) -> fl
         return float(accountant.get_epsilon(delta=privacy.delta))
 
 
-def _smallest_noise(privacy: PrivateSgd, rate: float, steps: int) -> float:
+def smallest_noise(privacy: PrivateSgd, rate: float, steps: int) -> float:
+    """Noise multiplier that keeps ``steps`` steps to the target epsilon.
+
+    Args:
+        privacy: Names target, delta and accountant.
+        rate: Sampling rate, 0 to 1.
+        steps: Optimizer steps at most.
+
+    Raises:
+        PrivacyBroken: No noise does.
+    """
     from opacus.accountants.utils import get_noise_multiplier
 
     with warnings.catch_warnings():

@@ -23,11 +23,12 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.errors import ModelInvalid, PrivacyBroken, UsageError
+from sealtrain.errors import PrivacyBroken, UsageError
 from sealtrain.training import quiet
 from sealtrain.training.loaders.columns import Projection
 from sealtrain.training.loaders.hugging import as_iterable_dataset
 from sealtrain.training.privacy.accounting import make_plan
+from sealtrain.training.privacy.clipping import ClippedSums, trained_parameters
 from sealtrain.training.privacy.noise import rounded
 
 if TYPE_CHECKING:
@@ -160,29 +161,13 @@ class RecordGradients:
     """Gradients of single records, clipped and summed; then the noised mean as ``.grad``."""
 
     def __init__(self, model: Any, plan: Plan, noise: NoiseSource) -> None:
-        """Attach to the trainable parameters of ``model``.
-
-        Raises:
-            ModelInvalid: A layer mixes records (batch normalisation), or Opacus cannot take it.
-        """
-        from opacus.grad_sample import GradSampleHooks
-        from opacus.validators import ModuleValidator
-
-        problems = ModuleValidator.validate(model, strict=False)
-        if problems:
-            raise ModelInvalid(
-                "this model has layers that mix records or keep their gradients together",
-                check="privacy",
-                got=f"{len(problems)} such layers",
-                hint="train adapters of a model without batch normalisation",
-            )
+        """Attach to the trainable parameters of ``model``. Raises as ``ClippedSums``."""
         self._model, self._plan, self._noise = model, plan, noise
-        self._hooks = GradSampleHooks(model, loss_reduction="sum", strict=False)
-        self._sums: dict[str, Any] = {}
+        self._sums = ClippedSums(model, plan.privacy.max_grad_norm)
 
     def detach(self) -> None:
         """Take the hooks off the model."""
-        self._hooks.remove_hooks()
+        self._sums.detach()
 
     def take(self, records: int) -> None:
         """Clip and add what ``backward`` has just left for ``records`` records.
@@ -190,32 +175,7 @@ class RecordGradients:
         Raises:
             ModelInvalid: A parameter has a gradient that is not one for each record.
         """
-        import torch
-
-        found = {}
-        for name, parameter in _trained(self._model):
-            each = getattr(parameter, "grad_sample", None)
-            if each is None and parameter.grad is None:
-                continue
-            if not isinstance(each, torch.Tensor) or each.shape != (records, *parameter.shape):
-                raise ModelInvalid(
-                    "a parameter gives no gradient for each record",
-                    check="privacy",
-                    got=name[:100],
-                    hint="freeze it, or train adapters under peft instead",
-                )
-            found[name] = each.detach().double()
-            parameter.grad_sample = parameter.grad = None
-        if not found:
-            return
-        squares = [each.flatten(1).square().sum(1) for each in found.values()]
-        norms = torch.stack(squares).sum(0).sqrt()
-        factors = (self._plan.privacy.max_grad_norm / (norms + 1e-9)).clamp(max=1.0)
-        # A gradient that is not finite has no bound that clipping could give it: it is left out.
-        factors = torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
-        for name, each in found.items():
-            clipped = torch.tensordot(factors, each.nan_to_num(0.0, 0.0, 0.0), dims=1)
-            self._sums[name] = clipped + self._sums[name] if name in self._sums else clipped
+        self._sums.take(records)
 
     def give(self, *, step: int) -> None:
         """Set every trainable parameter's gradient to the noised sum over the expected records.
@@ -226,14 +186,14 @@ class RecordGradients:
         import torch
 
         deviation = self._plan.noise_multiplier * self._plan.privacy.max_grad_norm
-        for name, parameter in _trained(self._model):
+        sums = self._sums.pop()
+        for name, parameter in trained_parameters(self._model):
             drawn = self._noise.gaussian_noise(parameter.numel(), deviation, step, name)
             total = drawn.reshape(tuple(parameter.shape))
-            if name in self._sums:
-                total = total + self._sums[name].cpu().numpy()
+            if name in sums:
+                total = total + sums[name].cpu().numpy()
             mean = torch.from_numpy(rounded(total, deviation) / self._plan.batch)
             parameter.grad = mean.to(device=parameter.device, dtype=parameter.dtype)
-        self._sums = {}
 
 
 def record_losses(model: Any, batch: dict[str, Any], smoothing: float) -> Any:
@@ -315,16 +275,12 @@ def _thresholds(plan: Plan, rows: list[dict[str, Any]]) -> Any:
     return np.array([chances[row.pop(_SOURCE)] for row in rows], dtype=np.uint64)
 
 
-def _trained(model: Any) -> Iterator[tuple[str, Any]]:
-    return ((name, one) for name, one in model.named_parameters() if one.requires_grad)
-
-
 def _digests(model: Any) -> dict[str, bytes]:
     from sealtrain.training.statefile import bytes_of
 
     return {
         name: hashlib.sha256(bytes_of(one.detach().cpu().contiguous())).digest()
-        for name, one in _trained(model)
+        for name, one in trained_parameters(model)
     }
 
 

@@ -1,0 +1,1 @@
+"""Both sides of a cut run (spec/split-cut.md): a guest serves, owners send."""

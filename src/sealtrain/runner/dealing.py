@@ -1,0 +1,98 @@
+"""A guest that makes pads for others: it has no data and no keys, and holds pad secrets.
+
+It is the same measured deployment as the guest that trains. Pads go only to who was told the key
+of this process, so to guests that both proved themselves and verified this one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.hostport import written
+from sealtrain.errors import UsageError
+from sealtrain.recipe.collaboration import Pads, of_kind
+from sealtrain.runner.guest import AttestedGuest, Random
+from sealtrain.runner.seclusion import secluded
+
+if TYPE_CHECKING:
+    from sealtrain.runner.settings import RunSettings
+
+__all__ = ["deal"]
+
+_SECONDS = 30.0
+
+
+def deal(
+    settings: RunSettings,
+    listen: tuple[str, int],
+    *,
+    device: str,
+    exact: str,
+    threads: int,
+    ready: Callable[[str], object],
+    alone: bool = False,
+    clock: Clock = system_clock,
+    random: Random = os.urandom,
+) -> None:
+    """Be a dealer until the process is told to end.
+
+    Args:
+        settings: Lock, guest and collateral; brokers and data are not asked for, and ``out`` is a
+            folder that nothing is expected in.
+        listen: Host and port; port 0 for any.
+        device: Where it multiplies: ``cpu``, ``cuda``.
+        exact: Back-end (``collab.otp.exact.backend``).
+        threads: It multiplies with, on the CPU.
+        ready: Told the address that was bound.
+        alone: This process does nothing else: lock it down for good.
+        clock: Verification time of guests.
+        random: Source of ephemeral keys and nonces.
+
+    Raises:
+        UsageError: The recipe has no dealer, or the address cannot be bound.
+        Refused: This guest did not measure this lock.
+        Unreachable: The guest API did not answer.
+    """
+    import torch
+
+    from sealtrain.collab.otp.introduction import introduce
+    from sealtrain.collab.otp.serving import Limits, Server
+
+    guest = AttestedGuest(settings, clock=clock)
+    if (how := of_kind(guest.recipe, Pads)).pads != "dealer":
+        raise UsageError(
+            "the recipe has no dealer",
+            check="collaboration",
+            got=f"pads: {how.pads}",
+            expected="pads: dealer",
+        )
+    torch.set_num_threads(threads)
+    introduction = partial(
+        introduce,
+        proof=guest.proof,
+        accept_guest=guest.accepts,
+        random=random,
+        seconds=_SECONDS,
+    )
+    try:
+        server = Server(
+            "dealer",
+            device=device,
+            exact=exact,
+            limits=Limits(),
+            host=listen[0],
+            port=listen[1],
+            introduce=introduction,
+        )
+    except OSError as error:
+        raise UsageError(
+            "a dealer cannot listen there", got=f"{written(*listen)}, {error.strerror}"
+        ) from error
+    with server:
+        host, port = server.server_address[:2]
+        ready(written(str(host), port))
+        secluded(guest, lambda _terminal: server.serve_forever(), alone=alone)

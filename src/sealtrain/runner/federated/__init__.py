@@ -1,0 +1,1 @@
+"""Roles of a federated run: the lead that merges, and the parties that learn."""

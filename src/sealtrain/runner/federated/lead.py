@@ -1,0 +1,194 @@
+"""The lead of a federated run: merges what parties learned, and never sees what they learned from.
+
+1. as ``runner.lead``: admit, and have the brokers prove themselves;
+2. tell the run's id, for parties to join under, and listen for the relay;
+3. build the model, and go through the rounds (``collab.federated.federation``);
+4. seal the merged adapter to its recipients, and write the manifest (``runner.joint``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from sealtrain.base.models import load_model
+from sealtrain.collab.federated.carrier import Carrier
+from sealtrain.collab.federated.federation import Federation, Merged, Rounds, Taken
+from sealtrain.errors import ClaimContradicted, DataInvalid
+from sealtrain.recipe.adapters import Lora
+from sealtrain.recipe.collaboration import Federated, holders_of
+from sealtrain.runner.federated.terms import conversation_of, terms_of
+from sealtrain.runner.joint import checked_report, close_joint
+from sealtrain.runner.lead import LeadRun
+from sealtrain.runner.party import PartyReport
+from sealtrain.runner.seclusion import secluded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sealtrain.collab.federated.learner import Learner
+    from sealtrain.release.quorum import Told
+    from sealtrain.runner.closing import Outcome
+    from sealtrain.runner.settings import RunSettings
+    from sealtrain.training.trained import Trained
+
+__all__ = ["lead"]
+
+
+def lead(
+    settings: RunSettings,
+    relay: Path,
+    *,
+    told: Told,
+    begun: Callable[[str], None],
+    progress: bool,
+    alone: bool = False,
+) -> Outcome:
+    """Lead a federated run from its beginning to its manifest.
+
+    Args:
+        settings: Where everything is; ``data`` is not read.
+        relay: Unix socket to make, which the relay's ServerApp connects to.
+        told: Hears of each broker that did not help while others suffice.
+        begun: Given the run's id.
+        progress: Tell of each round.
+        alone: This process is for the run only: lock it down for good (``runner.lockdown``).
+
+    Raises:
+        UsageError: The recipe is for no federation.
+        TooFewParties: A round had too few updates in its time.
+        SealtrainError: Whatever else fails.
+    """
+    run = LeadRun.begin(settings, told=told)
+    terms = terms_of(run)
+    try:
+        with Carrier(relay) as carrier:
+            begun(run.run_id)
+            return secluded(
+                run,
+                lambda terminal: _Work(run, terms, carrier, terminal if progress else None).done(),
+                alone=alone,
+            )
+    finally:
+        run.close()
+
+
+class _Work:
+    """What is done while parties may be connected."""
+
+    def __init__(
+        self, run: LeadRun, terms: Federated, carrier: Carrier, terminal: TextIO | None
+    ) -> None:
+        from sealtrain.training.egress import MetricGate
+
+        self._run, self._terms, self._carrier = run, terms, carrier
+        self._terminal = terminal
+        self._gate = MetricGate(run.recipe.release_policy, run.released_metrics, self._show)
+        self._last: dict[str, float] = {}
+
+    def done(self) -> Outcome:
+        from sealtrain.collab.federated.learner import Learner
+
+        run, terms = self._run, self._terms
+        learner = Learner(run.recipe, run.settings.base, (), party="lead")
+        federation = Federation(
+            Rounds(
+                rule=terms.aggregation,
+                rounds=terms.rounds,
+                min_parties=terms.min_parties,
+                round_seconds=terms.round_seconds,
+                parties=holders_of(run.recipe),
+            ),
+            self._carrier,
+            conversation_of(run, run.run_id),
+            _Merge(run, terms, learner.form),
+            record=run.record,
+            told=self._merged_once,
+        )
+        merged = federation.run(learner.initial())
+        reports = [report for _party, report in sorted(merged.reports.items())]
+        return close_joint(run, self._trained(learner, merged), reports)
+
+    def _merged_once(self, number: int, loss: float | None) -> None:
+        if loss is not None:
+            self._last = {"loss": loss}
+            self._gate.offer(number * self._terms.local_steps, self._last)
+
+    def _show(self, step: int, values: dict[str, float | None]) -> None:
+        if self._terminal is not None:
+            shown = " · ".join(f"{name} {value}" for name, value in values.items())
+            of = self._terms.rounds
+            self._terminal.write(f"round {step // self._terms.local_steps} of {of} · {shown}\n")
+            self._terminal.flush()
+
+    def _trained(self, learner: Learner, merged: Merged) -> Trained:
+        from sealtrain.collab.federated.learner import pooled
+        from sealtrain.training.facts import accelerators, environment
+        from sealtrain.training.trained import Trained
+
+        trainer = self._run.recipe.trainer
+        rows = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps
+        try:
+            measured = pooled([one for _party, one in sorted(merged.counts.items())])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataInvalid("a party's counts are none", check="counts") from error
+        finite = {name: value for name, value in measured.items() if math.isfinite(value)}
+        return Trained(
+            files=learner.export(merged.state),
+            steps=trainer.max_steps,
+            samples_seen=merged.steps * rows,
+            tokens=None,
+            metrics=self._gate.filtered({**self._last, **finite}),
+            environment=environment(),
+            accelerators=accelerators(),
+            withheld=dict(self._gate.withheld),
+        )
+
+
+class _Merge:
+    """``Merging`` by the recipe's rule."""
+
+    def __init__(self, run: LeadRun, terms: Federated, form: dict[str, Tensor]) -> None:
+        self._run, self._terms, self._form = run, terms, form
+        peft = run.recipe.peft
+        self._rank: int | None = None
+        if terms.aggregation == "exact" and isinstance(peft, Lora):
+            self._rank = peft.r
+
+    def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
+        """Read an update to ``state``. Raises ``UpdateRefused`` when it is none."""
+        from sealtrain.collab.federated.update import Update, change_norm, decode_state
+
+        previous = decode_state(state, self._form)
+        read = Update(
+            party=party, weight=records, state=decode_state(update, self._form, party=party)
+        )
+        return Taken(
+            party=party, records=records, norm=change_norm(read.state, previous), value=read
+        )
+
+    def read_report(self, party: str, document: dict[str, Any]) -> PartyReport:
+        """A party's report. Raises ``ClaimContradicted`` when it is another's, or none."""
+        report = load_model(PartyReport, document, ClaimContradicted, "a party's report")
+        if report.name != party:
+            raise ClaimContradicted(
+                "a party reports under another name", check="party", got=report.name, expected=party
+            )
+        return checked_report(self._run, report)
+
+    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> bytes:
+        """The adapter after round ``number``."""
+        from sealtrain.collab.federated.merging import merge
+        from sealtrain.collab.federated.update import decode_state, encode_state
+
+        merged = merge(
+            self._terms.aggregation,
+            [one.value for one in taken],
+            decode_state(state, self._form),
+            rank=self._rank,
+            trim=self._terms.trim,
+            max_norm=self._terms.max_update_norm,
+        )
+        return encode_state(merged)

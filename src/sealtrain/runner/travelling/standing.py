@@ -1,0 +1,100 @@
+"""The folder of a run's sealed states, and which orchestrator leads it.
+
+Who leads holds a lock on a file in it, which the system takes away with the process. Nothing rests
+on that but order: an accelerator serves the newest orchestrator only, and a state opens under the
+joint key of the holders only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.models import Hex32, StrictModel, load_model
+from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
+
+__all__ = ["Standing", "leading"]
+
+_POLL_S: Final = 0.2
+_MAX_BYTES: Final = 4096
+
+
+class Standing(StrictModel):
+    """Which run the states are of, and whether it is over."""
+
+    version: Literal[1] = 1
+    run_id: Hex32
+    finished: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> Standing | None:
+        """What lies in a folder; ``None`` where no run began.
+
+        Raises:
+            LockInvalid: It is malformed.
+        """
+        path = folder / "run.json"
+        if not path.is_file():
+            return None
+        return load_model(cls, parse_json(read_bounded(path, _MAX_BYTES)), LockInvalid, "run.json")
+
+    def write(self, folder: Path) -> None:
+        """Keep it in a folder."""
+        atomic_write(folder / "run.json", canonical_json(self.to_dict()), overwrite=True)
+
+
+@contextmanager
+def leading(folder: Path, *, wait: float, waiting: Callable[[], None]) -> Iterator[None]:
+    """Lead the run of a folder while the block runs.
+
+    Args:
+        folder: Of sealed states; made where it is not there.
+        wait: Seconds to wait for another orchestrator to be gone, 0 for none.
+        waiting: Called once when there is another one.
+
+    Raises:
+        AlreadyExists: Another orchestrator leads, and nobody was to wait.
+        PeerUnreachable: It led on for all of the time.
+        UsageError: The folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "leading").open("wb")
+    except OSError as error:
+        raise UsageError("no folder for sealed states", got=error.strerror) from error
+    with lock:
+        until = time.monotonic() + wait
+        asked = False
+        while not _locked(lock.fileno()):
+            if not wait:
+                raise AlreadyExists(
+                    "another orchestrator leads this run",
+                    got=str(folder),
+                    hint="wait for its end with --standby",
+                )
+            if not asked:
+                waiting()
+                asked = True
+            if time.monotonic() > until:
+                raise PeerUnreachable(
+                    "the other orchestrator led on all the time",
+                    check="standby",
+                    got=f"{wait:g} s",
+                    hint="wait longer with --wait",
+                )
+            time.sleep(_POLL_S)
+        yield
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

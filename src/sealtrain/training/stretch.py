@@ -1,0 +1,46 @@
+"""Some steps of a longer training: its data and learning rates go on where the step stands.
+
+What parties train between two merges is such a stretch. It begins with a fresh optimizer, the rows
+that the whole training would have come to, and the rate that its schedule has there. So a stretch
+follows from the recipe, its place and the weights it begins with: a party that comes back needs no
+checkpoint of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Stretch", "in_stretch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Steps ``first`` … ``first + steps`` of ``total``."""
+
+    first: int
+    steps: int
+    total: int
+
+
+def in_stretch(trainer: type[Any], stretch: Stretch | None) -> type[Any]:
+    """``trainer`` itself, or its subclass whose schedule is that of the whole training.
+
+    Args:
+        trainer: ``transformers.Trainer`` or a subclass.
+        stretch: ``None`` where all steps are done here.
+    """
+    if stretch is None:
+        return trainer
+    first, total = stretch.first, stretch.total
+
+    class StretchTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
+        """The trainer, in the middle of a schedule."""
+
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            scheduler = super().create_scheduler(total, optimizer)
+            for _ in range(first):
+                scheduler.step()
+            return scheduler
+
+    return StretchTrainer

@@ -1,0 +1,117 @@
+"""A broker, a simulated guest and three owners' sealed records for a recipe of several parties.
+
+What owners type goes through the command line in this process; brokers and guest API are threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+from broker_site import BrokerSite, broker_site
+from manifest_world import OWNERS, RECIPE
+from parties_world import FEDERATED
+from typer.testing import CliRunner
+
+from sealtrain.attest.simulator.server import running as simulated_guest
+from sealtrain.base.encoding import to_base64
+from sealtrain.cli import app
+from sealtrain.manifest.trust import Trust, parse_trust
+from sealtrain.recipe.lock import LockedRecipe, lock_recipe, measure_installation
+from sealtrain.release.client import BrokerClient
+from sealtrain.runner.settings import RunSettings
+
+
+@dataclass(kw_only=True)
+class JointSite:
+    """Where parties and lead find what they need."""
+
+    site: BrokerSite
+    client: BrokerClient
+    broker: Path
+    locked: LockedRecipe
+
+    @property
+    def folder(self) -> Path:
+        return self.site.folder
+
+    def settings(self, out: str) -> RunSettings:
+        return RunSettings(
+            lock=self.folder / "recipe.lock.json",
+            platform="simulator",
+            guest=str(self.folder / "joint.sock"),
+            collateral=f"file:{self.folder / 'simulator' / 'collateral.json'}",
+            brokers=(self.broker,),
+            data=(self.folder / "sealed",),
+            base=self.folder,
+            out=self.folder / out,
+        )
+
+    def trust(self) -> Trust:
+        key = self.site.key(self.client)()
+        return parse_trust(
+            {
+                "version": 1,
+                "consortium_id": self.site.consortium.consortium_id,
+                "recipe_hash": self.locked.recipe_hash,
+                "compose_hash": self.locked.compose_hash,
+                "app_id": self.locked.app_id,
+                "brokers": {
+                    "signing_keys": [to_base64(key)],
+                    "threshold": 1,
+                    "datasets": "all",
+                },
+                "appraisal": self.site.pin.appraisal.to_dict(),
+                "simulated": "accept-insecure",
+            }
+        )
+
+
+def records(owner: str) -> str:
+    """Six records of one owner, each with its name."""
+    rows = ({"prompt": f"{owner} {number}:", "completion": " a"} for number in range(6))
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@contextmanager
+def joint_site(folder: Path, **recipe: Any) -> Iterator[JointSite]:
+    """All approved; every party may begin."""
+    # Each guest measures this installation: once is enough for all that are in this process.
+    once = patch("sealtrain.recipe.measure.measure_installation", cache(measure_installation))
+    with once, broker_site(folder) as site, site.serving("state") as client:
+        document = RECIPE | {"collaboration": FEDERATED} | recipe
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+        locked = lock_recipe(folder / "recipe.yaml", consortium_id=site.consortium.consortium_id)
+        locked.write(folder, overwrite=True)
+        site.locked = locked
+        broker = site.broker_file(client)
+        (folder / "sealed").mkdir()
+        for one in locked.lock.recipe.datasets:
+            source = folder / f"{one.owner}.{one.name}.jsonl"
+            source.write_text(records(one.owner))
+            typed(
+                "seal", source, "--name", one.name,
+                "--identity", folder / f"{one.owner}.identity.json",
+                "--deployment", folder / "app-compose.json", "--broker", broker,
+                "--out", folder / "sealed" / f"{one.owner}.{one.name}.sealed",
+            )  # fmt: skip
+        for owner in OWNERS[:2]:
+            site.decide(client, owner)
+        with simulated_guest(
+            folder / "joint.sock", folder / "app-compose.json", folder / "simulator"
+        ):
+            yield JointSite(site=site, client=client, broker=broker, locked=locked)
+
+
+def typed(*words: str | Path) -> Any:
+    """A command of ours in this process."""
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert done.exit_code == 0, done.exception or done.output
+    return json.loads(done.stdout)
