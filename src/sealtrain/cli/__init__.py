@@ -25,6 +25,7 @@ from sealtrain.cli import (
     doctor,
     evaluate,
     exports,
+    federate,
     keys,
     manifest,
     merge,
@@ -33,8 +34,10 @@ from sealtrain.cli import (
     recipe,
     rehearse,
     simulator,
+    split,
     succession,
     train,
+    travel,
     trust,
     validate,
     withdraw,
@@ -79,6 +82,9 @@ _nouns.add_typer(trust.app, name="trust")
 _nouns.add_typer(broker.app, name="broker")
 _nouns.add_typer(chain.app, name="chain")
 _nouns.add_typer(simulator.app, name="simulator")
+_nouns.add_typer(split.app, name="split")
+_nouns.add_typer(travel.app, name="travel")
+_nouns.add_typer(federate.app, name="federate")
 
 app = typer.Typer(
     name="sealtrain",

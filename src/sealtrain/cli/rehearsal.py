@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sealtrain.errors import AlreadyExists, Unreachable, UsageError, error_by_code
@@ -19,9 +20,9 @@ from sealtrain.errors import AlreadyExists, Unreachable, UsageError, error_by_co
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "program"]
 
-_STARTS_WITHIN_SECONDS = 60
+_STARTS_WITHIN_SECONDS = 180
 _ENDS_WITHIN_SECONDS = 20
 _POLL_SECONDS = 0.02
 
@@ -69,6 +70,9 @@ class Rehearsal:
         # A socket's path has at most 107 characters, wherever the rehearsal lies.
         sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
         self._sockets = Path(self._stack.enter_context(sockets))
+        # Whoever ends this process ends its servers too, as Ctrl-C does.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        self._stack.callback(signal.signal, signal.SIGTERM, before)
         return self
 
     def __exit__(
@@ -101,18 +105,14 @@ class Rehearsal:
             UsageError: ``data`` does not fit the recipe's datasets.
             SealtrainError: Whatever a step refused.
         """
-        wanted = [f"{one.owner}.{one.name}" for one in recipe.datasets]
-        if set(data) != set(wanted):
-            raise UsageError(
-                "the data given are not the datasets of the recipe",
-                got=", ".join(sorted(data)) or "none",
-                expected=", ".join(sorted(wanted)),
-                hint="give --data OWNER.NAME=PATH once for each",
-            )
+        from sealtrain.recipe.terms import expect_data
+
+        wanted = expect_data(recipe.datasets, data)
         if not set(seal_as) <= set(wanted):
             raise UsageError("options for a dataset the recipe does not name", got=min(seal_as))
         people = sorted({*recipe.owners, *recipe.release_policy.model.recipients})
         self._found(people)
+        self._trust_machines()
         self._lock(path, recipe.name)
         self._open_brokers()
         for key in wanted:
@@ -121,6 +121,26 @@ class Rehearsal:
             self._approve(owner)
         trained = self._train(path)
         return trained | self._verify(recipe.release_policy.model.recipients[0])
+
+    def play_recipe(
+        self,
+        recipe: Mapping[str, Any],
+        data: Mapping[str, Path],
+        seal_as: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """As ``play``, with a recipe that is written to ``recipe_file`` first."""
+        import yaml
+
+        from sealtrain.recipe.schema import load_recipe
+
+        self.recipe_file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
+        files = {key: str(one) for key, one in data.items()}
+        return self.play(self.recipe_file, load_recipe(self.recipe_file), files, seal_as)
+
+    @property
+    def recipe_file(self) -> Path:
+        """Where ``play_recipe`` writes its recipe."""
+        return self.out / "recipe.yaml"
 
     def _found(self, people: list[str]) -> None:
         self._say(f"founding a consortium of {len(people)}; all must approve")
@@ -133,6 +153,12 @@ class Rehearsal:
             "--out", self._consortium,
         )  # fmt: skip
 
+    def _trust_machines(self) -> None:
+        """The policy of everybody here, before the lock: a recipe may name it."""
+        self._run(
+            "simulator", "policy", "--state", self._root, "--out", self._policy, *self._machine
+        )
+
     def _lock(self, path: Path, name: str) -> None:
         self._say(f"locking recipe {name}")
         self._run("lock", path, "--consortium", self._consortium, "--out", self.out / "engineer")
@@ -140,18 +166,13 @@ class Rehearsal:
     def _open_brokers(self) -> None:
         named = "a broker" if self._count == 1 else f"{self._count} brokers"
         self._say(f"starting simulated guests and {named}")
-        root, policy = self.out / "simulated-root", self.out / "policy.yaml"
-        compose = self.out / "broker-compose.json"
-        self._run("simulator", "policy", "--state", root, "--out", policy, *self._machine)
+        policy, compose = self._policy, self.out / "broker-compose.json"
         self._run(
             "broker", "deployment", "--consortium", self._consortium, "--policy", policy,
             "--out", compose,
         )  # fmt: skip
-        for document, socket in ((compose, "broker.sock"), (self._deployment, "guest.sock")):
-            self._serve(
-                "guest API", "simulator", "serve", document,
-                "--socket", self._sockets / socket, "--state", root, *self._machine,
-            )  # fmt: skip
+        self._boot(compose, "broker.sock")
+        self._boot(self._deployment, "guest.sock")
         for file in self._broker_files:
             name = file.stem
             url = self._serve(
@@ -164,6 +185,15 @@ class Rehearsal:
                 "broker", "pin", "--url", url, "--deployment", compose, "--policy", policy,
                 "--out", file,
             )  # fmt: skip
+
+    def _boot(self, document: Path, socket: str) -> Path:
+        """Start a simulated guest that measures a document; the socket it is asked at."""
+        place = self._sockets / socket
+        self._serve(
+            "guest API", "simulator", "serve", document,
+            "--socket", place, "--state", self._root, *self._machine,
+        )  # fmt: skip
+        return place
 
     def _seal(self, key: str, source: Path, words: list[str]) -> None:
         owner, _, name = key.partition(".")
@@ -186,21 +216,45 @@ class Rehearsal:
         )  # fmt: skip
 
     def _train(self, path: Path) -> dict[str, Any]:
+        helpers = self._helpers(path)
         self._say("training")
-        trained = self._run(
+        return {"trained": self._run(*self._training(path), *helpers, shown=True)}
+
+    def _helpers(self, path: Path) -> tuple[str, ...]:
+        """Start who multiplies and deals, where the recipe has that; the options that name them."""
+        from sealtrain.recipe.schema import load_recipe
+
+        how = load_recipe(path).collaboration
+        if how is None or how.kind != "pads":
+            return ()
+        words = ("--accelerator", self._accelerator())
+        return (*words, "--dealer", self._dealer(path)) if how.pads == "dealer" else words
+
+    def _accelerator(self, *words: str) -> str:
+        return self._serve("accelerator ready", "split", "accelerator", *words)
+
+    def _dealer(self, path: Path) -> str:
+        return self._serve(
+            "dealer ready", "split", "dealer", self.out / "engineer" / "recipe.lock.json",
+            "--platform", "simulator", "--guest", self._boot(self._deployment, "dealer.sock"),
+            *self._collateral, "--base", path.resolve().parent,
+        )  # fmt: skip
+
+    def _training(self, path: Path) -> tuple[str | Path, ...]:
+        """The words of the command that trains."""
+        return (
             "train", self.out / "engineer" / "recipe.lock.json", "--platform", "simulator",
             "--guest", self._sockets / "guest.sock", *self._collateral,
             *self._brokers, "--data", self._sealed, "--base", path.resolve().parent,
-            "--out", self.out / "run", shown=True,
+            "--out", self.out / "run",
         )  # fmt: skip
-        return {"trained": trained}
 
     def _verify(self, recipient: str) -> dict[str, Any]:
         self._say("verifying the manifest, opening the model")
         trust, manifest = self.out / "trust.yaml", self.out / "run" / "manifest.json"
         self._run(
             "trust", "new", "--consortium", self._consortium, "--deployment", self._deployment,
-            "--policy", self.out / "policy.yaml", *self._brokers, *self._at_least, "--out", trust,
+            "--policy", self._policy, *self._brokers, *self._at_least, "--out", trust,
         )  # fmt: skip
         verified = self._run("verify", manifest, "--trust", trust)
         report, model = self.out / "report.html", self.out / recipient / "model"
@@ -210,6 +264,14 @@ class Rehearsal:
             "--out", model,
         )  # fmt: skip
         return {"verified": verified, "report": str(report), "model": str(model)}
+
+    @property
+    def _root(self) -> Path:
+        return self.out / "simulated-root"
+
+    @property
+    def _policy(self) -> Path:
+        return self.out / "policy.yaml"
 
     @property
     def _consortium(self) -> Path:
@@ -239,9 +301,8 @@ class Rehearsal:
 
     @property
     def _collateral(self) -> tuple[str, ...]:
-        folder = self.out / "simulated-root"
-        words = ("--collateral", f"file:{folder / 'collateral.json'}")
-        of_gpus = folder / "gpu-collateral.json"
+        words = ("--collateral", f"file:{self._root / 'collateral.json'}")
+        of_gpus = self._root / "gpu-collateral.json"
         return (*words, *(("--gpu-collateral", f"file:{of_gpus}") if of_gpus.exists() else ()))
 
     def _identity(self, owner: str) -> Path:
@@ -250,7 +311,7 @@ class Rehearsal:
     def _run(self, *words: str | Path, shown: bool = False) -> dict[str, Any]:
         """One command; its refusal becomes ours."""
         done = subprocess.run(  # noqa: S603  # our own program with our own words
-            [*_program(words), "--json"],
+            [*program(words), "--json"],
             stdout=subprocess.PIPE,
             stderr=None if shown else subprocess.PIPE,
             text=True,
@@ -265,10 +326,11 @@ class Rehearsal:
     def _serve(self, ready: str, *words: str | Path) -> str:
         """Start a server for the length of the rehearsal; the last word of the line ``ready``."""
         log = self.out / f"server-{len(list(self.out.glob('server-*.log'))) + 1}.log"
-        return self._stack.enter_context(_server(ready, _program(words), log))
+        return self._stack.enter_context(_server(ready, program(words), log))
 
 
-def _program(words: tuple[str | Path, ...]) -> list[str]:
+def program(words: tuple[str | Path, ...]) -> list[str]:
+    """The command line of this program with these words."""
     return [sys.executable, "-m", "sealtrain", *map(str, words)]
 
 

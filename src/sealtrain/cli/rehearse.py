@@ -11,7 +11,7 @@ from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.simulator import Gpus, Switches, Tee
 
-__all__ = ["register"]
+__all__ = ["pairs", "register"]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def rehearse(
     wanted = load_recipe(recipe)
     machine = ("--tee", tee, "--gpus", str(gpus), "--switches", str(switches))
     with Rehearsal(out, say, machine, brokers=brokers, threshold=threshold) as stage:
-        done = stage.play(recipe, wanted, _pairs(data), _pairs(seal_as))
+        done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
     passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     metrics = [f"{name:<12} {value}" for name, value in done["trained"]["metrics"].items()]
     emit(
@@ -66,7 +66,12 @@ def rehearse(
     )
 
 
-def _pairs(words: list[str]) -> dict[str, str]:
+def pairs(words: list[str]) -> dict[str, str]:
+    """Words ``OWNER.NAME=VALUE`` of a repeated option, by their first half.
+
+    Raises:
+        UsageError: One is of another form.
+    """
     from sealtrain.errors import UsageError
 
     found: dict[str, str] = {}

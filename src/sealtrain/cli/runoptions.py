@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from sealtrain.runner.settings import RunSettings
 
 __all__ = [
+    "AcceleratorAddress",
     "Base",
     "BrokerFiles",
     "Collateral",
     "Data",
+    "DealerAddress",
     "GpuCollateral",
     "GuestAddress",
     "PlatformName",
@@ -51,6 +53,22 @@ Data = Annotated[
 Base = Annotated[
     Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
 ]
+AcceleratorAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--accelerator",
+        metavar="HOST:PORT",
+        help="Who multiplies under pads, where the recipe has that (sealtrain split accelerator).",
+    ),
+]
+DealerAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--dealer",
+        metavar="HOST:PORT",
+        help="Who makes the pads, where the recipe has a dealer (sealtrain split dealer).",
+    ),
+]
 
 
 def run_settings(
@@ -64,6 +82,8 @@ def run_settings(
     data: list[str],
     base: Path | None,
     out: Path,
+    accelerator: str | None = None,
+    dealer: str | None = None,
 ) -> RunSettings:
     """Settings of a run from the words of a command.
 
@@ -83,6 +103,8 @@ def run_settings(
         data=tuple(place_of(one) for one in data),
         base=base or lock.parent,
         out=out,
+        accelerator=accelerator,
+        dealer=dealer,
     )
 
 

@@ -10,10 +10,12 @@ import typer
 
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
+    AcceleratorAddress,
     Base,
     BrokerFiles,
     Collateral,
     Data,
+    DealerAddress,
     GpuCollateral,
     GuestAddress,
     PlatformName,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.runner.closing import Outcome
 
-__all__ = ["register"]
+__all__ = ["register", "show_outcome"]
 
 MetricsPort = Annotated[
     int | None,
@@ -61,6 +63,8 @@ def train(
     collateral: Collateral = None,
     gpu_collateral: GpuCollateral = None,
     base: Base = None,
+    accelerator: AcceleratorAddress = None,
+    dealer: DealerAddress = None,
     metrics_port: MetricsPort = None,
     wait_for_lease: WaitForLease = None,
     as_json: Json = False,
@@ -83,8 +87,10 @@ def train(
         data=data,
         base=base,
         out=out,
+        accelerator=accelerator,
+        dealer=dealer,
     )
-    _show(_done(begin, out, metrics_port, wait_for_lease), as_json)
+    show_outcome(_done(begin, out, metrics_port, wait_for_lease), as_json)
 
 
 def resume(
@@ -93,16 +99,20 @@ def resume(
         list[Path] | None,
         typer.Option("--broker", help="Ask these brokers instead of the run's; repeat for each."),
     ] = None,
+    accelerator: AcceleratorAddress = None,
+    dealer: DealerAddress = None,
     metrics_port: MetricsPort = None,
     wait_for_lease: WaitForLease = None,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
-    from sealtrain.runner.settings import name_brokers
+    from sealtrain.runner.settings import name_brokers, name_helpers
 
     if brokers:
         name_brokers(out, brokers)
-    _show(_done(_resumption(out, metrics_port), out, metrics_port, wait_for_lease), as_json)
+    if accelerator or dealer:
+        name_helpers(out, accelerator=accelerator, dealer=dealer)
+    show_outcome(_done(_resumption(out, metrics_port), out, metrics_port, wait_for_lease), as_json)
 
 
 def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
@@ -131,7 +141,8 @@ def _say_waiting(error: SealtrainError, seconds: float) -> None:
     say(f"  no key is held; asking again in {seconds:.0f} s")
 
 
-def _show(outcome: Outcome, as_json: bool) -> None:
+def show_outcome(outcome: Outcome, as_json: bool) -> None:
+    """Print what a finished run left."""
     if outcome.simulated:
         say("SIMULATED — NOT ATTESTED")
     metrics = [f"{name:<12} {value}" for name, value in outcome.metrics.items()]

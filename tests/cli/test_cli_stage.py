@@ -1,0 +1,30 @@
+"""The stage of a rehearsal is struck however the rehearsal ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from sealtrain.cli.rehearsal import Rehearsal, _server
+
+SERVER = "import os, sys, time; print('serving', os.getpid(), file=sys.stderr); time.sleep(60)"
+
+
+def ended_in_the_middle(folder: Path, servers: list[int]) -> None:
+    with Rehearsal(folder / "out", lambda _said: None) as stage:
+        server = _server("serving", [sys.executable, "-u", "-c", SERVER, "server"], folder / "log")
+        servers.append(int(stage._stack.enter_context(server)))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_who_terminates_a_rehearsal_ends_its_servers_too(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    servers: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        ended_in_the_middle(tmp_path, servers)
+    assert not Path(f"/proc/{servers[0]}").exists()
+    assert signal.getsignal(signal.SIGTERM) is before

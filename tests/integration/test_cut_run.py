@@ -1,0 +1,130 @@
+"""A server's guest as a process and three owners' clients: from consents to a verified manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cut_world import DECODER_CONFIG, one_thread
+from joint_site import JointSite, joint_site
+from manifest_world import OWNERS, RECIPE
+
+from sealtrain.base.clock import system_clock
+from sealtrain.base.hostport import host_and_port
+from sealtrain.cli.connection import own_key
+from sealtrain.errors import SealtrainError
+from sealtrain.keys.identity import Identity
+from sealtrain.manifest import form
+from sealtrain.manifest.verify import verify_manifest
+from sealtrain.runner.cut.send import Sending, Sent, send
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(280),
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+    pytest.mark.usefixtures(one_thread.__name__),
+]
+WITHIN_S = 240.0
+CUT = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "wire": "int8"}
+
+
+def serving(at: JointSite) -> subprocess.Popen[bytes]:
+    settings = at.settings("run")
+    command = [
+        sys.executable, "-m", "sealtrain", "split", "serve", settings.lock,
+        "--platform", "simulator", "--guest", settings.guest, "--collateral", settings.collateral,
+        "--broker", at.broker, "--base", settings.base, "--out", settings.out,
+        "--patience", "120", "--wait", "200", "--json",
+    ]  # fmt: skip
+    with (at.folder / "run.log").open("wb") as said, (at.folder / "run.json").open("wb") as told:
+        return subprocess.Popen(
+            list(map(str, command)),
+            stdout=told,
+            stderr=said,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+
+def place(at: JointSite, server: subprocess.Popen[bytes]) -> tuple[str, int]:
+    """Where the server listens, once it says so."""
+    until = time.monotonic() + WITHIN_S
+    while time.monotonic() < until and server.poll() is None:
+        for line in (at.folder / "run.log").read_text().splitlines():
+            if "cut server ready" in line:
+                return host_and_port(line.rsplit(" ", 1)[-1])
+        time.sleep(0.05)
+    raise AssertionError((at.folder / "run.log").read_text() + (at.folder / "run.json").read_text())
+
+
+def sending(at: JointSite, owner: str, server: tuple[str, int], **changed: Any) -> Sending:
+    me = Identity.load(at.folder / f"{owner}.identity.json")
+    values: dict[str, Any] = {
+        "deployment": at.folder / "app-compose.json",
+        "server": server,
+        "me": me,
+        "consortium": at.site.consortium,
+        "data": (at.folder / "sealed",),
+        "base": at.folder,
+        "out": at.folder / f"{owner}-run",
+        "key_of": lambda folder: own_key(folder, me),
+        "patience": 120.0,
+        "wait": 120.0,
+    }
+    return Sending(**values | changed)
+
+
+def test_a_cut_run_ends_in_a_manifest_that_every_owner_holds_and_verifies(tmp_path: Path) -> None:
+    recipe: dict[str, Any] = {
+        "model": RECIPE["model"] | {"config": DECODER_CONFIG},
+        "trainer": {"max_steps": 4, "per_device_train_batch_size": 4, "max_length": 32},
+        "collaboration": CUT,
+    }
+    with joint_site(tmp_path, **recipe) as at:
+        server = serving(at)
+        try:
+            address = place(at, server)
+            done: dict[str, Sent | SealtrainError] = {}
+
+            def serve(owner: str) -> None:
+                try:
+                    done[owner] = send(
+                        sending(at, owner, address), ready=lambda: None, told=lambda _size: None
+                    )
+                except SealtrainError as error:
+                    done[owner] = error
+
+            threads = [threading.Thread(target=serve, args=(one,), daemon=True) for one in OWNERS]
+            for thread in threads:
+                thread.start()
+            code = server.wait(WITHIN_S)
+            for thread in threads:
+                thread.join(WITHIN_S)
+        finally:
+            server.kill()
+            server.wait()
+        answer = json.loads((tmp_path / "run.json").read_text())
+        assert code == 0, (answer, (tmp_path / "run.log").read_text())
+        manifest = (tmp_path / "run" / "manifest.json").read_bytes()
+        report = verify_manifest(
+            manifest, at.trust(), artefacts=tmp_path / "run", now=system_clock()
+        )
+        sent = {owner: one for owner, one in done.items() if isinstance(one, Sent)}
+        assert sorted(sent) == list(OWNERS), done
+        assert all(one.manifest.read_bytes() == manifest and one.bytes for one in sent.values())
+        assert all(one.run_id == answer["run_id"] for one in sent.values())
+    outcomes = {check.name: check.outcome for check in report.checks}
+    assert set(outcomes.values()) == {"passed"}
+    predicate = form.read(manifest).predicate
+    assert predicate.collaboration is not None
+    assert [one.name for one in predicate.collaboration.parties] == list(OWNERS)
+    assert not predicate.releases
+    assert {"activations-reveal", "clients-word"} <= {one.id for one in predicate.limits}
+    files = {one.name for one in predicate.outputs.files}
+    assert {"model/adapter_model.safetensors.sealed", "model/sparse.safetensors.sealed"} <= files

@@ -1,0 +1,151 @@
+"""Owners send activations, a guest trains on them: conversations, order, results."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cut_world import PARTIES, RUN_ID, Site, cut_recipe, one_thread, site
+from safetensors.torch import load
+
+from sealtrain.collab.split.learning import Learning
+from sealtrain.errors import PeerUnreachable
+from sealtrain.training.run import Trained, train
+from sealtrain.training.sparse import SPARSE_FILE
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+    pytest.mark.usefixtures(one_thread.__name__),
+]
+
+
+def learned(at: Site, metrics: list[Any] | None = None) -> tuple[Trained, Learning]:
+    """What a server's guest makes of its clients."""
+    learning = Learning(at.recipe, Path())
+    at.clients.joined(within=60)
+    kept: list[Any] = [] if metrics is None else metrics
+    trained = train(
+        at.recipe,
+        run_id=RUN_ID,
+        base_dir=Path(),
+        sources=at.clients.sources(),
+        store=None,
+        metrics=lambda step, values: kept.append((step, values)),
+        on_checkpoint=lambda _ref: None,
+        resume=None,
+        progress=None,
+        phase=learning.train,
+    )
+    return trained, learning
+
+
+@pytest.mark.parametrize("phase", ["classify", "sft"])
+def test_a_guest_learns_from_activations_of_two_owners(phase: str) -> None:
+    with site(cut_recipe(phase)) as at:
+        owners = [at.client(name) for name in PARTIES]
+        threads = at.joining(*owners)
+        trained, learning = learned(at)
+        at.clients.end(b"the manifest")
+        for thread in threads:
+            thread.join(60)
+    assert not at.failures
+    assert trained.steps == 6
+    assert "accuracy" in trained.metrics
+    # Six batches of four are less than a round of records, so no message was asked for twice.
+    assert all(0 < one.sent < 1_000_000 for one in owners)
+    adapter = load(trained.files["adapter_model.safetensors"])
+    layer = "layer" if phase == "classify" else "layers"
+    assert adapter
+    assert not any(f".{layer}.0." in name or f".{layer}.1." in name for name in adapter)
+    entries = load(trained.files[SPARSE_FILE])
+    assert sum(len(value) for name, value in entries.items() if name.endswith("index")) == (
+        learning.entries
+    )
+
+
+def test_the_result_depends_on_nothing_but_the_recipe_and_the_records() -> None:
+    """Who joins first, and what has to be sent again, changes no bit."""
+    results = []
+    for order, kept in ((PARTIES, 1 << 30), (PARTIES[::-1], 0)):
+        with site(cut_recipe(), kept_bytes=kept) as at:
+            at.joining(*(at.client(name) for name in order))
+            results.append(learned(at)[0].files)
+            at.clients.end(b"")
+    assert results[0].keys() == results[1].keys()
+    assert all(results[0][name] == results[1][name] for name in results[0])
+
+
+def test_a_merged_result_is_the_whole_model_with_what_was_trained() -> None:
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    merged = {"method": "lora", "target_modules": ["query"], "merge": True}
+    with site(cut_recipe(peft=merged)) as at:
+        at.joining(*(at.client(name) for name in PARTIES))
+        trained, _ = learned(at)
+        at.clients.end(b"")
+    assert SPARSE_FILE not in trained.files
+    weights = load(trained.files["model.safetensors"])
+    auto: Any = AutoModelForSequenceClassification
+    config = dict(at.recipe.model.config)
+    fresh = auto.from_config(AutoConfig.for_model(config.pop("model_type"), **config, num_labels=2))
+    assert not fresh.load_state_dict(weights, strict=False).unexpected_keys
+    assert "bert.encoder.layer.0.attention.self.query.weight" in weights
+    torch.manual_seed(7)
+    base = auto.from_config(AutoConfig.for_model("bert", **dict(config), num_labels=2)).state_dict()
+    front = "bert.encoder.layer.1.attention.self.query.weight"
+    back = "bert.encoder.layer.2.attention.self.query.weight"
+    assert torch.equal(weights[front], base[front])
+    assert not torch.equal(weights[back], base[back])
+
+
+def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:
+    with site(cut_recipe(), kept_bytes=0) as at:
+        first = at.channel(PARTIES[0])
+        client, other = at.client(PARTIES[0]), at.client(PARTIES[1])
+        lost = threading.Thread(target=_until_lost, args=(client, first), daemon=True)
+        lost.start()
+        at.joining(other)
+        at.clients.joined(within=60)
+        source = at.clients.sources()[0].dataset
+        before = source.batch(0)
+        first._socket.close()  # the line is cut, nobody said a word
+        lost.join(60)
+        at.joining(client)
+        assert source.batch(0).equals(before)
+        at.clients.end(b"")
+
+
+def _until_lost(client: Any, channel: Any) -> None:
+    from contextlib import suppress
+
+    with suppress(Exception):
+        client.serve(channel)
+
+
+def test_an_owner_waits_as_long_as_training_goes_on() -> None:
+    """Longer than either side would stay silent: the server says that it is there."""
+    with site(cut_recipe(), patience=1.5) as at:
+        client, received = at.client(PARTIES[0]), []
+
+        def serve() -> None:
+            with at.channel(PARTIES[0], within=1.5) as channel:
+                received.append(client.serve(channel))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        thread.join(5)
+        assert thread.is_alive()
+        at.clients.end(b"the manifest")
+        thread.join(60)
+    assert received == [b"the manifest"]
+
+
+def test_an_owner_who_stays_away_ends_the_run() -> None:
+    with site(cut_recipe(), patience=1.0) as at:
+        at.joining(at.client(PARTIES[0]))
+        with pytest.raises(PeerUnreachable, match="not joined") as missing:
+            at.clients.joined(within=1.0)
+    assert missing.value.owner == PARTIES[1]

@@ -1,0 +1,162 @@
+"""Lead and parties as real processes: one is killed and joins again, and a manifest says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federated_world import Relay
+from joint_site import JointSite, joint_site
+from manifest_world import OWNERS
+from parties_world import FEDERATED
+
+from sealtrain.base.clock import system_clock
+from sealtrain.manifest import form
+from sealtrain.manifest.verify import verify_manifest
+
+pytestmark = [pytest.mark.slow, pytest.mark.claim("C75", "C76"), pytest.mark.timeout(280)]
+WITHIN_S = 200.0
+RECIPE: dict[str, Any] = {
+    "model": {
+        "config": {
+            "model_type": "llama",
+            "vocab_size": 259,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 64,
+        },
+        "init_seed": 7,
+        "tokenizer": {"kind": "bytes"},
+    },
+    "trainer": {"max_steps": 12, "per_device_train_batch_size": 4, "max_length": 32},
+    "peft": {"method": "lora", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"]},
+    "release_policy": {
+        "metrics": ["loss"],
+        "round_to": 4,
+        "every_n_steps": 2,
+        "model": {"recipients": list(OWNERS)},
+    },
+}
+
+
+@dataclass
+class Stage:
+    """Processes, and where they talk."""
+
+    at: JointSite
+    sockets: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, *words: str | Path) -> None:
+        settings = self.at.settings(name)
+        command = [
+            sys.executable, "-m", "sealtrain", "federate", words[0], settings.lock, *words[1:],
+            "--platform", "simulator", "--guest", settings.guest,
+            "--collateral", settings.collateral, "--broker", self.at.broker,
+            "--base", settings.base, "--out", settings.out,
+            "--relay", self.sockets / f"{name}.sock", "--json",
+        ]  # fmt: skip
+        with self.log(name).open("ab") as said, self.answer(name).open("wb") as told:
+            self.processes[name] = subprocess.Popen(
+                list(map(str, command)),
+                stdout=told,
+                stderr=said,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+
+    def join(self, owner: str, run_id: str, *words: str) -> None:
+        sealed = self.at.settings(owner).data[0]
+        self.start(owner, "join", "--data", sealed, "--party", owner, "--run", run_id, *words)
+
+    def log(self, name: str) -> Path:
+        return self.at.folder / f"{name}.log"
+
+    def answer(self, name: str) -> Path:
+        return self.at.folder / f"{name}.json"
+
+    def said(self, name: str, word: str, *, times: int = 1) -> str:
+        """The line with a word, once a process said it so many times."""
+        until = time.monotonic() + WITHIN_S
+        while time.monotonic() < until:
+            lines = [one for one in self.log(name).read_text().splitlines() if word in one]
+            if len(lines) >= times:
+                return lines[times - 1]
+            if self.processes[name].poll() is not None and not lines:
+                break
+            time.sleep(0.05)
+        raise AssertionError(
+            f"{name}: {self.log(name).read_text()} {self.answer(name).read_text()}"
+        )
+
+    def ended(self, name: str) -> dict[str, Any]:
+        code = self.processes[name].wait(WITHIN_S)
+        answer: dict[str, Any] = json.loads(self.answer(name).read_text())
+        assert code == 0, (name, answer, self.log(name).read_text())
+        return answer
+
+
+@contextmanager
+def stage(folder: Path, **recipe: Any) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        at = stack.enter_context(joint_site(folder, **RECIPE | recipe))
+        # A socket's path is short, wherever the tests lie.
+        sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-"))
+        made = Stage(at=at, sockets=Path(sockets))
+        try:
+            yield made
+        finally:
+            for process in made.processes.values():
+                process.kill()
+                process.wait()
+
+
+def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Path) -> None:
+    how = FEDERATED | {"rounds": 6, "local_steps": 2, "aggregation": "exact", "min_parties": 2}
+    with stage(tmp_path, collaboration=how) as made:
+        made.start("lead", "lead")
+        run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
+        relay = Relay(
+            made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS]
+        )
+        for owner in OWNERS:
+            made.join(owner, run_id)
+        made.said("lead", "round 1 of 6")
+        lost = OWNERS[2]
+        made.processes[lost].kill()
+        made.processes[lost].wait()
+        made.join(lost, run_id, "--again")
+        outcome = made.ended("lead")
+        relay.close()
+        rounds = {owner: made.ended(owner)["rounds"] for owner in OWNERS[:2]}
+        assert list(rounds.values()) == [[1, 2, 3, 4, 5, 6]] * 2
+
+        manifest = Path(outcome["manifest"])
+        found = verify_manifest(
+            manifest.read_bytes(), made.at.trust(), artefacts=manifest.parent, now=system_clock()
+        )
+        assert found.predicate.collaboration is not None
+        entries = form.read(manifest.read_bytes()).predicate.run_log.entries
+        merges = [one["fields"]["parties"] for one in entries if one["event"] == "round.merged"]
+        left = [one["fields"]["party"] for one in entries if one["event"] == "party.left"]
+        assert len(merges) == 6
+        assert merges[0] == list(OWNERS)
+        assert left == [lost]
+        assert outcome["metrics"].keys() == {"loss"}
+        # Who carried it knows the recipe, out of the evidence, and no record, tensor or receipt.
+        carried = b"".join(relay.seen)
+        assert len(carried) > 100_000
+        for word in (b"hospital-a 0", b"lora_A", b'"F32"', b'"receipt"'):
+            assert word not in carried

@@ -1,0 +1,259 @@
+"""Parties and their lead against a real broker: own keys, own leases, one manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joint_site import JointSite, joint_site
+from manifest_world import OWNERS
+
+from sealtrain.attest.guest import open_guest
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.simulator.server import running as simulated_guest
+from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.collab.channel.proofs import ProveGuest
+from sealtrain.consortium.uses import Uses
+from sealtrain.errors import (
+    AlreadyExists,
+    ApprovalRevoked,
+    ClaimContradicted,
+    ComposeHashMismatch,
+    DatasetMismatch,
+    EgressRefused,
+    LeaseStale,
+    RunMismatch,
+    UsageError,
+)
+from sealtrain.manifest.checks.collaboration import RULES
+from sealtrain.manifest.verify import verify_manifest
+from sealtrain.records.parties import party_run_id
+from sealtrain.runner.guestrun import GuestRun
+from sealtrain.runner.holding import DataGuest
+from sealtrain.runner.joint import close_joint
+from sealtrain.runner.lead import LeadRun
+from sealtrain.runner.party import PartyReport, PartyRun
+from sealtrain.runner.seclusion import secluded
+from sealtrain.training.trained import Trained
+
+pytestmark = pytest.mark.claim("C79")
+
+A, B, C = OWNERS
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JointSite]:
+    with joint_site(tmp_path_factory.mktemp("parties")) as site:
+        yield site
+
+
+@pytest.fixture(autouse=True)
+def rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No party trains here, so there are no rounds to look at."""
+    monkeypatch.setitem(RULES, "federated", lambda _case: "nothing to hold")
+
+
+def untold(_url: str, _error: Exception) -> None:
+    """One broker: nothing is missed while others suffice."""
+
+
+def begun(at: JointSite, name: str, run_id: str, out: str, **changed: Any) -> PartyRun:
+    return PartyRun.begin(at.settings(out), name, run_id, told=untold, **changed)
+
+
+def texts(party: PartyRun) -> set[str]:
+    rows = [row for one in party.sources for row in one.dataset.batch(0).to_pylist()]
+    return {row["prompt"].split(" ")[0] for row in rows}
+
+
+def trained(files: dict[str, bytes]) -> Trained:
+    return Trained(
+        files=files,
+        steps=300,
+        samples_seen=1,
+        tokens=None,
+        metrics={"loss": 0.5},
+        environment={},
+        accelerators=(),
+        withheld={},
+    )
+
+
+def test_parties_hold_their_own_data_and_one_manifest_says_so(at: JointSite) -> None:
+    lead = LeadRun.begin(at.settings("lead"), told=untold)
+    parties = [begun(at, name, lead.run_id, f"whole-{name}") for name in OWNERS]
+    assert [texts(one) for one in parties] == [{name} for name in OWNERS]
+    shares = {one.name: one.share("test-state") for one in parties}
+    assert len(set(shares.values())) == 3
+    key = lead.joint_key("test-state", shares)
+    lead.record("federation.begun", {"parties": list(OWNERS)})
+
+    # One of them is interrupted, and goes on: same shares, and receipts of both its releases.
+    parties[1].close()
+    with pytest.raises(LeaseStale):
+        parties[1].share("test-state")
+    parties[1] = begun(at, B, lead.run_id, f"whole-{B}", resume=True)
+    parties[1].renew()
+    assert lead.joint_key("test-state", shares | {B: parties[1].share("test-state")}) == key
+
+    until = system_clock()
+    reports = [PartyReport.from_bytes(one.report(until).to_bytes()) for one in parties]
+    assert [len(one.releases) for one in reports] == [1, 3, 1]
+    outcome = close_joint(lead, trained({"adapter.bin": b"weights"}), reports)
+    for one in parties:
+        one.close()
+
+    data = outcome.manifest.read_bytes()
+    found = verify_manifest(data, at.trust(), artefacts=outcome.manifest.parent, now=system_clock())
+    together = found.predicate.collaboration
+    assert together is not None
+    assert [(one.name, one.run_id) for one in together.parties] == [
+        (name, party_run_id(lead.run_id, name)) for name in OWNERS
+    ]
+    _recorded_for_all(at, data, lead.run_id)
+
+
+def _recorded_for_all(at: JointSite, manifest: bytes, run_id: str) -> None:
+    """Each owner finds the model that its data went into."""
+    entries = at.client.ledger_entries(0, 100)
+    ids = {
+        one["dataset_id"]
+        for e in entries
+        if e["kind"] == "release"
+        for one in e["body"]["datasets"]
+    }
+    uses = Uses(ids)
+    for index, entry in enumerate(entries):
+        uses.entry(index, entry)
+    (recorded,) = [entry["body"] for entry in entries if entry["kind"] == "manifest"]
+    assert recorded["manifest_digest"] == sha256_hex(manifest)
+    assert set(recorded["parties"]) == {party_run_id(run_id, name) for name in OWNERS}
+    assert len(uses.found()) == 4
+    for one in uses.found():
+        assert [len(run.manifests) for run in one.runs] == [1], one.name
+
+
+def test_the_broker_gives_no_guest_data_of_two_owners(at: JointSite) -> None:
+    """As a guest would that asks for everybody's data: measured code of ours does not."""
+    with pytest.raises(DatasetMismatch) as caught:
+        DataGuest(
+            at.settings("all"), os.urandom(16).hex(), resuming=False, told=untold, shared_out=True
+        )
+    assert (caught.value.check, caught.value.expected) == ("dataset owner", "datasets of one")
+
+
+def test_one_guest_does_not_train_what_is_for_several(at: JointSite) -> None:
+    with pytest.raises(UsageError, match="several parties"):
+        GuestRun.begin(at.settings("alone"), told=untold)
+
+
+def test_a_stranger_is_no_party(at: JointSite) -> None:
+    with pytest.raises(UsageError, match="no data of this owner"):
+        begun(at, "clinic-x", os.urandom(16).hex(), "stranger")
+
+
+def test_a_partys_folder_is_its_own(at: JointSite) -> None:
+    run_id = os.urandom(16).hex()
+    begun(at, A, run_id, "own").close()
+    with pytest.raises(AlreadyExists):
+        begun(at, A, run_id, "own")
+    with pytest.raises(RunMismatch, match="another party"):
+        begun(at, B, run_id, "own", resume=True)
+    with pytest.raises(RunMismatch, match="begun before"):
+        begun(at, A, run_id, "elsewhere")
+    moved = begun(at, A, run_id, "elsewhere", resume=True)
+    assert len(moved.report(system_clock()).releases) == 1
+    moved.close()
+
+
+def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:
+    lead = LeadRun.begin(at.settings("strict"), told=untold)
+    mine, theirs = (begun(at, name, lead.run_id, f"strict-{name}") for name in (A, B))
+    until = system_clock()
+    report, other = mine.report(until), theirs.report(until)
+    foreign = begun(at, C, os.urandom(16).hex(), "foreign")
+    files = trained({"a": b"1"})
+    lies: list[tuple[Any, str]] = [
+        ([report, report], "one party"),
+        ([report, foreign.report(until)], "run id"),
+        ([report, other.model_copy(update={"name": C})], "run id"),
+        ([report, other.model_copy(update={"datasets": report.datasets})], "dataset"),
+        ([report, other.model_copy(update={"role": "lead"})], "role"),
+    ]
+    for reports, said in lies:
+        with pytest.raises(ClaimContradicted, match=said):
+            close_joint(lead, files, reports)
+    assert not (at.folder / "strict" / "manifest.json").exists()
+    for data in (b"{}", b" " + report.to_bytes(), b"[" * 100):
+        with pytest.raises(ClaimContradicted):
+            PartyReport.from_bytes(data)
+    for one in (mine, theirs, foreign):
+        one.close()
+    lead.close()
+
+
+def test_guests_of_another_deployment_are_not_accepted(at: JointSite, tmp_path: Path) -> None:
+    """Genuine evidence of a guest of the same hardware that measured something else."""
+    lead = LeadRun.begin(at.settings("chooses"), told=untold)
+    binding = Binding("channel-initiator", {"any": "transcript"})
+    assert lead.accepts(lead.proof(binding), binding).simulated
+    other = tmp_path / "app-compose.json"
+    measured = json.loads((at.folder / "app-compose.json").read_bytes())
+    other.write_text(json.dumps(measured | {"name": "another"}))
+    with simulated_guest(at.folder / "other.sock", other, at.folder / "simulator"):
+        settings = at.settings("chooses")
+        stranger = open_guest(
+            "simulator", str(at.folder / "other.sock"), collateral=settings.collateral
+        )
+        with pytest.raises(ComposeHashMismatch):
+            lead.accepts(ProveGuest(stranger.evidence)(binding), binding)
+    lead.close()
+
+
+def test_a_party_reaches_its_peers_and_brokers_alone(at: JointSite) -> None:
+    """Secluded as an ordinary run is: nothing else is reached, said or written."""
+    party = begun(at, A, os.urandom(16).hex(), "secluded")
+    with listening() as peer, listening() as elsewhere:
+        peers = [f"tcp://127.0.0.1:{peer}"]
+
+        def reach(port: int) -> None:
+            print("a row")
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+        secluded(party, lambda _terminal: reach(peer), peers=peers)
+        secluded(party, lambda _terminal: party.renew(), peers=peers)
+        with pytest.raises(EgressRefused):
+            secluded(party, lambda _terminal: reach(elsewhere), peers=peers)
+        stolen = at.folder / "stolen"
+        with pytest.raises(EgressRefused):
+            secluded(party, lambda _terminal: stolen.write_text("a row"), peers=peers)
+    assert not stolen.exists()
+    assert party.tally.counts["network.refused"] == 1
+    assert party.tally.counts["printed"] == 2
+    party.close()
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """A port of this machine that takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_party_stops_when_an_owner_revokes(at: JointSite) -> None:
+    party = begun(at, C, os.urandom(16).hex(), "revoked")
+    party.keeper.require()
+    at.site.decide(at.client, B, "revoke")
+    party.keeper.tend()
+    with pytest.raises(ApprovalRevoked):
+        party.keeper.require()
+    with pytest.raises(LeaseStale):
+        party.key.reveal()
+    party.close()
