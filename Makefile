@@ -15,7 +15,7 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz service format clean
+.PHONY: help demo test check fuzz service tables format clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -41,6 +41,10 @@ service: $(STAMP) ## try a broker against its own OpenAPI document with schemath
 	@test -x $(VENV)-service/bin/st || { $(BIN)/python -m venv $(VENV)-service && $(VENV)-service/bin/pip \
 		install -q --disable-pip-version-check 'schemathesis==4.32.5' 'cryptography>=50'; }
 	$(BIN)/python tools/service/check.py --st $(VENV)-service/bin/st
+
+tables: $(STAMP) ## measure again what docs/reference/benchmarks says (about an hour, on an idle machine)
+	$(BIN)/python benchmarks/travelling.py --write
+	$(BIN)/python benchmarks/medical.py --workers 2 --write
 
 format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/ruff check --fix --exit-zero .

@@ -20,27 +20,20 @@ steps and rates are fixed below.
 from __future__ import annotations
 
 import argparse
-import csv
-import hashlib
 import json
-import os
 import platform
-import tarfile
 import tempfile
 import time
-import xml.etree.ElementTree as Xml
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medical_sets import Rows, folder_of, medquad, mts_dialog, pubmedqa
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from twosided import run, seal
-
-Rows = list[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -60,61 +53,6 @@ class Task:
     steps: int
     max_length: int
     learning_rate: float
-
-
-def pubmedqa(folder: Path) -> tuple[Rows, Rows]:
-    """Question and abstract; ``final_decision`` is the label."""
-    records = json.loads((folder / "pubmedqa_pqal/ori_pqal.json").read_text("utf-8"))
-    tested = json.loads((folder / "pubmedqa_pqal/test_ground_truth.json").read_text("utf-8"))
-    rows = {
-        key: {
-            "text": f"{one['QUESTION']} {' '.join(reversed(one['CONTEXTS']))}",
-            "label": one["final_decision"],
-        }
-        for key, one in records.items()
-    }
-    train = [row for key, row in rows.items() if key not in tested]
-    return train, [row for key, row in rows.items() if key in tested]
-
-
-def mts_dialog(folder: Path) -> tuple[Rows, Rows]:
-    """Conversation and section header."""
-
-    def of(*names: str) -> Rows:
-        rows = []
-        for name in names:
-            path = folder / "mts_dialog" / f"MTS-Dialog-{name}.csv"
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                for one in csv.DictReader(file):
-                    label = one["section_header"].strip().upper()
-                    rows.append({"text": one["dialogue"], "label": label})
-        return rows
-
-    tests = ("TestSet-1-MEDIQA-Chat-2023", "TestSet-2-MEDIQA-Sum-2023")
-    return of("TrainingSet", "ValidationSet"), of(*tests)
-
-
-def medquad(folder: Path) -> tuple[Rows, Rows]:
-    """Answer and type of its question, of the eight types that occur most."""
-    found: list[tuple[str, str, str]] = []
-    with tarfile.open(folder / "medquad/medquad_xml.tar.xz") as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.name.endswith(".xml") else None
-            if file is None:
-                continue
-            document = Xml.fromstring(file.read())  # noqa: S314 - a published collection
-            focus = (document.findtext("Focus") or "").strip().lower()
-            for pair in document.iter("QAPair"):
-                question, answer = pair.find("Question"), (pair.findtext("Answer") or "").strip()
-                if question is not None and answer:
-                    found.append((focus, answer, question.get("qtype", "")))
-    kinds = {kind for kind, _ in Counter(kind for _, _, kind in found).most_common(8)}
-    split: tuple[Rows, Rows] = ([], [])
-    for focus, answer, kind in found:
-        if kind in kinds:
-            tested = hashlib.sha256(focus.encode()).digest()[0] < 0.15 * 256
-            split[tested].append({"text": answer, "label": kind})
-    return split
 
 
 TASKS = {
@@ -229,10 +167,7 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := set(given.tasks) - set(TASKS):
         parser.error(f"no such task: {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
-    root = Path(__file__).resolve().parents[1]
-    shared = root / os.environ.get("SEALTRAIN_SHARED", "../shared") / "data" / "medical"
-    if not shared.is_dir():
-        raise SystemExit("SEALTRAIN_SHARED names no folder with data/medical in it")
+    shared = folder_of()
     results = {}
     for name in given.tasks or TASKS:
         results[name] = one = measure(name, shared, given.steps)

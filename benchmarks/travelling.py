@@ -1,0 +1,218 @@
+"""What it costs to train on data of several holders: an accelerator travels, or something else.
+
+    python benchmarks/travelling.py [--quick] [--json] [--write] [--kilobytes 2048]
+
+GPT-2 in small on shards of llm.c, two holders, one thread, the same batches in the same order:
+
+==============  ====================================================================================
+``travelling``  holders write into the accelerator's buffer under one-shot capabilities
+``tls``         data sharing: persistent TLS 1.3 sessions that end in the accelerator's own memory
+``tls+bus``     data sharing as on hardware: the sessions end in a guest, and each chunk crosses an
+                encrypted bus to the accelerator from there, as it does for ``travelling``
+``model``       the model goes from holder to holder, each has an accelerator of its own
+``gradient``    each holder computes its part of each step, gradients are added up
+==============  ====================================================================================
+
+All ways keep their sessions open; where data come to the model one half of the buffer is filled
+while the other is trained on, and TLS requests are sent one chunk ahead. Two questions, two tables.
+*Trained* trains for real, with caps in the proportion to the data that the paper's have to its
+512 MiB, so that there are as many trips. *Trips* moves chunks of the paper's own sizes and trains
+on nothing, so that what a trip costs by itself is seen, and split into latency and bandwidth.
+
+Emulated: one process stands for the accelerator, loopback for link and bus. Every party is a
+process of its own; all share this machine's processors. Proofs are by Ed25519 keys, not by
+evidence: they are made once a run, outside of what is measured. Shards are read in plaintext.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from measured_on import machine
+from sealtrain.collab.sharing.training import turns
+from sealtrain.collab.travelling.program import ProgramSettings
+from sealtrain.collab.travelling.schedule import HolderPlan, Plan
+from travelling_page import page, printed
+from travelling_runs import HOLDERS, WAYS, Stage, Told, write_shard
+
+MEBIBYTE = 1 << 20
+PAPER = {"bytes": 512 * MEBIBYTE, "seconds": 1230.0}
+"""Of work (B): bytes it trained on, and how long that took."""
+CAPS = {"4M": 4, "20M": 20, "100M": 100, "500M": 500, "uncapped": None}
+"""Caps of the buffer, MiB."""
+FED = ("travelling", "tls", "tls+bus")
+PROGRAM = ProgramSettings(
+    n_layer=1, n_head=2, n_embd=32, vocab_size=256, seq_len=128, batch_size=4,
+    learning_rate=1e-3, seed=0,
+)  # fmt: skip
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks"
+
+
+def plan_of(program: ProgramSettings, size: int, cap: int | None) -> Plan:
+    """A run over so many bytes of all holders, with a buffer of at most ``cap`` bytes."""
+    tokens = size // 2 // len(HOLDERS)
+    whole = 2 * (size // len(HOLDERS))  # two halves, each as long as one holder's data
+    return Plan(
+        program=program,
+        holders=tuple(HolderPlan(name=name, tokens=tokens, max_tokens=tokens) for name in HOLDERS),
+        buffer_bytes=whole if cap is None else min(cap, whole),
+        seal_every=1,
+    )
+
+
+def trained(stage: Stage, size: int, caps: dict[str, int | None], ways: tuple[str, ...]) -> Told:
+    """Train for real: every way at every cap."""
+    scale = size / PAPER["bytes"]
+    stage.pooled(plan_of(PROGRAM, size // 8, None))  # the first training of a process is slow
+    alone = stage.pooled(plan_of(PROGRAM, size, None))
+    rows = []
+    for name, cap in caps.items():
+        plan = plan_of(PROGRAM, size, None if cap is None else int(cap * MEBIBYTE * scale))
+        row: Told = {
+            "cap": name,
+            "buffer_bytes": plan.buffer_bytes,
+            "trips": sum(1 for _ in turns(plan)),
+            "ways": {},
+        }
+        for way in ways:
+            if way == "gradient":
+                continue
+            row["ways"][way] = shares(stage.run(way, plan))
+        models = {one.pop("model") for one in row["ways"].values()}
+        if len(models | ({alone["model"]} if cap is None else set())) != 1:
+            raise SystemExit(f"the ways end with different models at {name}")
+        rows.append(row)
+    told: Told = {
+        "bytes": size,
+        "scale": 1 / scale,
+        "pooled_seconds": alone["training"],
+        "microseconds_a_byte": 1e6 * alone["training"] / size,
+        "rows": rows,
+    }
+    if "gradient" in ways:
+        run = stage.run("gradient", plan_of(PROGRAM, size, None))
+        told["gradient"] = shares(run) | {"steps": run["trips"]}
+        told["gradient"].pop("model")
+    return told
+
+
+def shares(run: Told) -> Told:
+    """A run with what it is made of: shares of the total, milliseconds a trip."""
+    rest = run["total"] - run["training"] - run["transfer"]
+    trips = run["trips"]
+    return run | {
+        "transfer_share": run["transfer"] / run["total"],
+        "rest": rest,
+        "beside_training_share": (run["transfer"] + rest) / run["total"],
+        "beside_training_ms_a_trip": 1e3 * (run["transfer"] + rest) / trips,
+        "timers_ms_a_trip": {
+            name: 1e3 * seconds / trips for name, seconds in run["timers"].items()
+        },
+    }
+
+
+def trips(stage: Stage, caps: dict[str, int | None], most: int) -> Told:
+    """Move chunks of the paper's sizes and train on nothing: every way of data at every cap."""
+    program = PROGRAM.model_copy(update={"batch_size": 1})
+    rows = []
+    for way in FED:  # the first run of a process is slow
+        stage.run(way, plan_of(program, 4 * MEBIBYTE, MEBIBYTE), idle=True)
+    for name, cap in caps.items():
+        chunk = (int(PAPER["bytes"]) if cap is None else cap * MEBIBYTE) // 2
+        many = len(HOLDERS) * max(1, min(16, most // chunk // len(HOLDERS)))
+        plan = plan_of(program, many * chunk, None if cap is None else cap * MEBIBYTE)
+        row: Told = {"cap": name, "chunk_bytes": plan.chunk_bytes, "ways": {}}
+        for way in FED:
+            run = stage.run(way, plan, idle=True)
+            row["trips"] = run["trips"]
+            row["ways"][way] = {
+                "ms_a_trip": 1e3 * run["total"] / run["trips"],
+                "processor_ms_a_trip": 1e3 * run["processor"] / run["trips"],
+                "timers_ms_a_trip": {
+                    part: 1e3 * seconds / run["trips"] for part, seconds in run["timers"].items()
+                },
+            }
+        rows.append(row)
+    return {"rows": rows, "fit": {way: fitted(rows, way) for way in FED}}
+
+
+def fitted(rows: list[Told], way: str) -> Told:
+    """Latency and bandwidth of a way: least squares of relative errors over the caps."""
+    sizes = np.array([row["chunk_bytes"] for row in rows], dtype=float)
+    spent = np.array([row["ways"][way]["ms_a_trip"] for row in rows])
+    weighted = np.stack([1 / spent, sizes / spent], axis=1)
+    (latency, a_byte), *_ = np.linalg.lstsq(weighted, np.ones(len(rows)), rcond=None)
+    return {"latency_ms": float(latency), "megabytes_a_second": float(1e-3 / a_byte)}
+
+
+def outlook(told: Told) -> Told:
+    """Arithmetic: the trips as measured, hidden behind training as fast as the paper's."""
+    seconds_a_byte = PAPER["seconds"] / PAPER["bytes"]
+    rows = []
+    for row in told["rows"]:
+        many = -(-PAPER["bytes"] // row["chunk_bytes"])
+        learning = 1e3 * seconds_a_byte * row["chunk_bytes"]
+        ways = {}
+        for way, one in row["ways"].items():
+            # The first chunk hides behind nothing; of the others shows what outlasts training.
+            waited = one["ms_a_trip"] + (many - 1) * max(0.0, one["ms_a_trip"] - learning)
+            bare = many * one["ms_a_trip"]
+            ways[way] = {
+                "share": waited / 1e3 / (PAPER["seconds"] + waited / 1e3),
+                "share_if_nothing_were_hidden": bare / 1e3 / (PAPER["seconds"] + bare / 1e3),
+            }
+        rows.append({"cap": row["cap"], "trips": many, "ways": ways})
+    return {**PAPER, "rows": rows}
+
+
+def measured(given: argparse.Namespace) -> Told:
+    """Everything."""
+    caps: dict[str, Any] = {"4M": 4, "uncapped": None} if given.quick else CAPS
+    size = (256 if given.quick else given.kilobytes) << 10
+    largest = 200 * MEBIBYTE if given.quick else int(PAPER["bytes"])
+    with tempfile.TemporaryDirectory() as folder:
+        for seed, name in enumerate(HOLDERS):
+            write_shard(
+                Path(folder) / f"{name}.bin", largest // 4, vocabulary=PROGRAM.vocab_size, seed=seed
+            )
+        with Stage(Path(folder), WAYS) as stage:
+            told = {
+                "given": {"quick": given.quick, "holders": len(HOLDERS)},
+                "program": PROGRAM.to_dict(),
+                "trained": trained(stage, size, caps, WAYS),
+            }
+            quick = {"4M": 4, "20M": 20}
+            told["trips"] = trips(stage, quick if given.quick else caps, 200 * MEBIBYTE)
+    told["outlook"] = outlook(told["trips"])
+    return told
+
+
+def main() -> None:
+    """Measure, then print or write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}/travelling.*")
+    parser.add_argument("--quick", action="store_true", help="two caps, little data: does it run")
+    parser.add_argument("--kilobytes", type=int, default=2048, help="data of all holders, KiB")
+    given = parser.parse_args()
+    load = round(os.getloadavg()[0], 1)  # of others: on a busy machine no figure is worth much
+    results = {
+        "machine": machine("torch", "transformers", "cryptography", load=load),
+        **measured(given),
+    }
+    if given.write:
+        PAGE.mkdir(parents=True, exist_ok=True)
+        (PAGE / "travelling.json").write_text(json.dumps(results, indent=2) + "\n")
+        (PAGE / "travelling.md").write_text(page(results))
+    print(json.dumps(results, indent=2) if given.json else printed(results))
+
+
+if __name__ == "__main__":
+    main()

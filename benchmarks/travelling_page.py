@@ -1,0 +1,149 @@
+"""The tables of `travelling.py`, for a terminal and as a page of the documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Told = dict[str, Any]
+SHORT = {"travelling": "travelling", "tls": "TLS", "tls+bus": "TLS + bus", "model": "model"}
+TIMERS = ("grab", "import_key", "open", "buffer_write", "export_key", "scrub", "measure")
+PAPER_TX = {
+    "4M": (47.568, 0.082), "20M": (15.787, 0.084), "100M": (4.674, 0.083), "500M": (1.272, 0.080),
+    "uncapped": (0.594, 0.079),
+}  # fmt: skip
+"""Share of transfer that work (B) tells: of its baseline, of its own; per cent."""
+
+
+def page(told: Told) -> str:
+    """Markdown."""
+    trained, fit = told["trained"], told["trips"]["fit"]
+    tables = {
+        "trained": _trained(trained),
+        "timers": _timers(trained["rows"]),
+        "trips": _trips(told["trips"]),
+        "fit": _fit(fit),
+        "outlook": _outlook(told["outlook"]),
+    }
+    fields = {
+        **told["machine"],
+        **told["program"],
+        "kibibytes": f"{trained['bytes'] / 1024:.0f}",
+        "state": f"{_state_bytes(trained) / 1024:.0f}",
+        "seconds": f"{trained['pooled_seconds']:.1f}",
+        "a_byte": f"{trained['microseconds_a_byte']:.1f}",
+        "scale": f"{trained['scale']:.0f}",
+        **{name: "\n".join(lines) for name, lines in tables.items()},
+    }
+    return Path(__file__).with_name("travelling_page.template").read_text().format(**fields)
+
+
+def printed(told: Told) -> str:
+    """The tables alone."""
+    parts = [
+        [str(told["machine"])],
+        _trained(told["trained"]),
+        _timers(told["trained"]["rows"]),
+        _trips(told["trips"]),
+        _fit(told["trips"]["fit"]),
+        _outlook(told["outlook"]),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _state_bytes(trained: Told) -> int:
+    """What model sharing sends on each turn; 0 where it was not run."""
+    ways = [one for row in trained["rows"] for one in row["ways"].values()]
+    return next((one["bytes_a_trip"] for one in ways if "bytes_a_trip" in one), 0)
+
+
+def _trained(trained: Told) -> list[str]:
+    ways = list(trained["rows"][0]["ways"])
+    lines = [
+        "| cap | trips | " + " | ".join(f"{SHORT[way]} s, share; beside training" for way in ways)
+        + " | paper: baseline, travelling |",
+        "|---|---:|" + "---:|" * len(ways) + "---:|",
+    ]  # fmt: skip
+    for row in trained["rows"]:
+        cells = [
+            f"{one['transfer']:.3f}, {_percent(one['transfer_share'])}; "
+            f"{_percent(one['beside_training_share'])}"
+            for one in row["ways"].values()
+        ]
+        theirs = ", ".join(f"{share:.3g} %" for share in PAPER_TX[row["cap"]])
+        lines.append(f"| {row['cap']} | {row['trips']} | " + " | ".join(cells) + f" | {theirs} |")
+    if "gradient" in trained:
+        one = trained["gradient"]
+        lines += [
+            "",
+            f"Gradient sharing has no trips: {one['steps']} steps waited {one['transfer']:.1f} s, "
+            f"{_percent(one['transfer_share'])} of {one['total']:.1f} s.",
+        ]
+    return lines
+
+
+def _timers(rows: list[Told]) -> list[str]:
+    lines = ["| cap | " + " | ".join(TIMERS) + " |", "|---|" + "---:|" * len(TIMERS)]
+    for row in rows:
+        spent = row["ways"]["travelling"]["timers_ms_a_trip"]
+        cells = [f"{spent.get(name, 0.0):.2f}" for name in TIMERS]
+        lines.append(f"| {row['cap']} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _trips(told: Told) -> list[str]:
+    ways = list(told["rows"][0]["ways"])
+    lines = [
+        "| cap | chunk MiB | " + " | ".join(f"{SHORT[way]} ms (processor)" for way in ways)
+        + " | travelling ÷ TLS + bus | ÷ TLS |",
+        "|---|---:|" + "---:|" * len(ways) + "---:|---:|",
+    ]  # fmt: skip
+    for row in told["rows"]:
+        cells = [
+            f"{one['ms_a_trip']:.1f} ({one['processor_ms_a_trip']:.1f})"
+            for one in row["ways"].values()
+        ]
+        ratios = [_ratio(row["ways"], way) for way in ("tls+bus", "tls")]
+        lines.append(
+            f"| {row['cap']} | {row['chunk_bytes'] / (1 << 20):.0f} | "
+            + " | ".join(cells)
+            + f" | {ratios[0]} | {ratios[1]} |"
+        )
+    return lines
+
+
+def _ratio(ways: Told, other: str) -> str:
+    """Travelling to another way, by the clock and in processor time."""
+    wall, processor = (
+        ways["travelling"][name] / ways[other][name]
+        for name in ("ms_a_trip", "processor_ms_a_trip")
+    )
+    return f"{wall:.2f} ({processor:.2f})"
+
+
+def _fit(fit: Told) -> list[str]:
+    lines = ["| | latency, ms a trip | bandwidth, MB/s |", "|---|---:|---:|"]
+    for way, one in fit.items():
+        lines.append(
+            f"| {SHORT[way]} | {one['latency_ms']:.1f} | {one['megabytes_a_second']:.0f} |"
+        )
+    return lines
+
+
+def _outlook(told: Told) -> list[str]:
+    ways = list(told["rows"][0]["ways"])
+    lines = [
+        "| cap | trips | " + " | ".join(SHORT[way] for way in ways) + " |",
+        "|---|---:|" + "---:|" * len(ways),
+    ]
+    for row in told["rows"]:
+        cells = [
+            f"{_percent(one['share'])} ({_percent(one['share_if_nothing_were_hidden'])})"
+            for one in row["ways"].values()
+        ]
+        lines.append(f"| {row['cap']} | {row['trips']} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3f} %" if share < 0.01 else f"{100 * share:.1f} %"
