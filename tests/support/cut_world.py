@@ -21,7 +21,7 @@ from sealtrain.collab.channel.channel import AttestedChannel, connect
 from sealtrain.collab.channel.ports import listening
 from sealtrain.collab.split.front import Reading
 from sealtrain.collab.split.learning import Learning
-from sealtrain.collab.split.received import Clients, Wanted
+from sealtrain.collab.split.received import Clients
 from sealtrain.collab.split.sending import Client, OwnDataset
 from sealtrain.collab.split.talk import conversation_of
 from sealtrain.consortium.datasets import sign_dataset, verify_dataset
@@ -237,13 +237,9 @@ def site(recipe: Any, **changed: Any) -> Iterator[Site]:
     target = Target(
         app_id="22" * 20, compose_hash=sha256_hex(COMPOSE), recipe_hash=digest("recipe")
     )
-    wanted = [
-        Wanted(owner=one.owner, name=one.name, role=one.role, weight=one.weight)
-        for one in recipe.datasets
-    ]
     values: dict[str, Any] = {"patience": PATIENCE, "clock": lambda: NOW} | changed
     expected = values.pop("expected", None) or Learning(recipe, Path()).expected
-    clients = Clients(RUN_ID, target, consortium, wanted, expected, guest(), **values)
+    clients = Clients(RUN_ID, target, consortium, recipe.datasets, expected, guest(), **values)
     with listening(("127.0.0.1", 0), clients.handle, what="clients") as address:
         try:
             yield Site(recipe, consortium, target, clients, address)

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from sealtrain.errors import ModelInvalid
 from sealtrain.training import quiet
+from sealtrain.training.randomness import undisturbed
 
 quiet.silence()
 
@@ -154,7 +155,7 @@ class Back:
         self.width = int(base.config.hidden_size)
         self._base = base
         ids, mask = _trial_tokens(base)
-        with _evaluating(model):
+        with undisturbed(model):
             outputs: list[torch.Tensor] = []
 
             def called() -> None:
@@ -312,16 +313,3 @@ def _uncut(got: str) -> ModelInvalid:
 
 def _first(outputs: Any) -> torch.Tensor:
     return cast(torch.Tensor, outputs[0])
-
-
-class _evaluating:  # noqa: N801  # a context, read as a verb
-    """A model without dropout, for the length of a block."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self._was = model, model.training
-
-    def __enter__(self) -> None:
-        self._model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self._model.train(self._was)

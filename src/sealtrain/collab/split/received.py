@@ -46,22 +46,13 @@ if TYPE_CHECKING:
 
     from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.terms import Dataset
 
-__all__ = ["Clients", "RemoteRecords", "Wanted"]
+__all__ = ["Clients", "RemoteRecords"]
 
 KEPT_BYTES: Final = 4 << 30
 _POLL_SECONDS: Final = 0.2
 Random = Callable[[int], bytes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A dataset that the recipe names."""
-
-    owner: str
-    name: str
-    role: str
-    weight: float
 
 
 @dataclass(slots=True)
@@ -102,7 +93,7 @@ class Clients:
         run_id: Of the run.
         target: Deployment and recipe that owners must have consented to.
         consortium: Whose owners may join.
-        wanted: The datasets, in the recipe's order.
+        wanted: The recipe's datasets.
         expected: What their messages must hold.
         proof: Proves this guest.
         patience: Seconds to wait for an owner who left to come back, and between bytes.
@@ -116,7 +107,7 @@ class Clients:
         run_id: str,
         target: Target,
         consortium: Consortium,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[Dataset],
         expected: Expected,
         proof: ProveGuest,
         *,

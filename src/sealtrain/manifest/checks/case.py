@@ -89,10 +89,6 @@ class Case:
         """Dataset manifests with verified owners."""
         return _established(self.datasets, "datasets")
 
-    def need_decisions(self) -> tuple[SignedDecision, ...]:
-        """Decisions with verified owners, in the manifest's order."""
-        return _established(self.decisions, "approvals")
-
     @property
     def receipts(self) -> tuple[ReleaseReceipt, ...] | None:
         """Receipts of trusted brokers, in order of time; ``None`` until check 11 passed."""

@@ -94,7 +94,7 @@ class _Work:
 
     def done(self, listener: socket.socket, terminal: TextIO | None) -> Outcome:
         from sealtrain.collab.split.learning import Learning
-        from sealtrain.collab.split.received import Clients, Wanted
+        from sealtrain.collab.split.received import Clients
         from sealtrain.training.run import train
 
         run, how = self._run, self._how
@@ -103,10 +103,7 @@ class _Work:
             run.run_id,
             run.target,
             run.consortium,
-            [
-                Wanted(owner=one.owner, name=one.name, role=one.role, weight=one.weight)
-                for one in run.recipe.datasets
-            ],
+            run.recipe.datasets,
             learning.expected,
             run.proof,
             patience=self._patience,
