@@ -476,7 +476,7 @@ def test_a_ledger_that_cannot_be_written_answers_internal(
     site.decide("hospital-a")
     site.decide("hospital-b")
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_store, "_insert", full)
+        patched.setattr(ledger_store.LedgerStore, "_insert", full)
         with pytest.raises(BrokerUnreachable):
             site.obtain(folders)
     site.obtain(folders)

@@ -20,6 +20,7 @@ def system_clock() -> int:
     return int(time.time())
 
 
+@lru_cache(maxsize=16)  # everything in the same second says it
 def to_rfc3339(seconds: int) -> str:
     """``1760000000`` → ``"2025-10-09T08:53:20Z"``."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

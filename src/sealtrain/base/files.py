@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -18,9 +19,11 @@ __all__ = [
     "atomic_write",
     "atomic_writer",
     "read_bounded",
+    "stamp_of",
     "sync",
 ]
 
+_SETTLES_NS = 1_000_000_000
 TEMPORARY_SUFFIX = ".tmp"
 """Ends the hidden name of a file that is not complete."""
 
@@ -104,16 +107,40 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
         LimitExceeded: The file is longer than ``max_bytes``.
         DataInvalid: There is no such file.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+    with _readable(path), path.open("rb") as file:
+        data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise LimitExceeded(
             f"{path} is too large", got=f"over {max_bytes} bytes", expected=f"at most {max_bytes}"
         )
     return data
+
+
+def stamp_of(path: Path, *, clock: Callable[[], int] = time.time_ns) -> tuple[int, ...]:
+    """Numbers of which one changes whenever a file is written or another takes its place.
+
+    A file system tells two moments apart only if they are some milliseconds apart: a file that has
+    just changed has another stamp each time it is asked for.
+
+    Args:
+        path: Of the file.
+        clock: Nanoseconds since 1970.
+
+    Raises:
+        DataInvalid: There is no such file.
+    """
+    with _readable(path):
+        found = path.stat()
+    now = clock()
+    unsettled = now if now - found.st_ctime_ns < _SETTLES_NS else 0
+    return (
+        found.st_dev,
+        found.st_ino,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        unsettled,
+    )
 
 
 def sync(path: Path) -> None:
@@ -123,6 +150,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
 
 
 def _check_place(path: Path, overwrite: bool) -> None:

@@ -7,4 +7,6 @@ __all__ = ["printable"]
 
 def printable(text: str, limit: int | None = None) -> str:
     """``text`` with a question mark for each control character, cut at ``limit`` characters."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:limit])
+    if (cut := text[:limit]).isprintable():
+        return cut
+    return "".join(letter if letter.isprintable() else "?" for letter in cut)

@@ -50,6 +50,9 @@ class _Lines(logging.Formatter):
 
 def configure(form: LogFormat) -> None:
     """Send the process's log to stderr in one form."""
+    # No line shows where it was written, by which thread or process: nobody needs to look.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

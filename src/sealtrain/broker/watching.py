@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -67,7 +68,7 @@ class Watch:
                     *message.get("headers", ()),
                     (b"x-request-id", request_id.encode()),
                     # By the broker's clock, not the socket's: clients sign by it.
-                    (b"date", formatdate(self._now(), usegmt=True).encode()),
+                    (b"date", _http_date(self._now())),
                 ]
             await send(message)
 
@@ -106,6 +107,11 @@ class Watch:
         request_line(request_id=request_id, **told)
         refused = code is not None and issubclass(error_by_code(code), Refused)
         self._metrics.count(**told, refused=refused)
+
+
+@lru_cache(maxsize=4)
+def _http_date(now: int) -> bytes:
+    return formatdate(now, usegmt=True).encode()
 
 
 def _bound_head(scope: Scope) -> None:

@@ -222,7 +222,10 @@ class Ledger:
         Raises:
             DataInvalid: There is no such entry.
         """
-        entry, size = self.entry(index), self.size
+        kept = self._store.kept
+        size = kept.size if index < kept.size else self.size
+        written = kept.entry(index)
+        entry = self.entry(index) if written is None else _entry(written)
         path = merkle.inclusion_path(index, size, self._store.subtree)
         return LedgerProof(
             entry=entry,

@@ -10,7 +10,7 @@
 - A connection that broke is made anew, and then the newest head that was computed here must still
   be there: a server put in the place of another may have lost what that one had acknowledged.
 
-Roots never change once written, so those read or written last are kept in memory.
+What was used last is kept in memory (``KeptTree``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import islice
 from typing import Any, Final, LiteralString
 
 import psycopg
 
 from sealtrain.consortium.ledger_schema import MAKE, STRUCTURE, structure
 from sealtrain.consortium.ledger_tree import (
-    Nodes,
+    Grown,
+    KeptTree,
     another_meta,
     grown,
     recomputed,
@@ -37,7 +37,6 @@ from sealtrain.errors import ConfigError, LedgerInconsistent
 
 __all__ = ["PostgresLedger", "meta_of"]
 
-_KEPT_NODES: Final = 1 << 14
 _BATCH: Final = 1000
 
 _SAY: Final = "INSERT INTO sealtrain_ledger.meta (name, value) VALUES (%s, %s)"
@@ -80,8 +79,7 @@ class PostgresLedger:
         """
         self._database = database
         self.name = database.name
-        self._kept: Nodes = {}
-        self._keeping = threading.Lock()
+        self.kept = KeptTree(self._stored)
         self._seen = (0, b"")  # the largest head computed here
         # Readers do not wait for a writer that waits for its turn.
         self._reader = _Line(database, self._still_there)
@@ -113,7 +111,7 @@ class PostgresLedger:
         with self._writer.transaction() as connection:
             first = self._next(connection)
             made = self._insert(connection, first, entries)
-        self._keep(made)
+        self.kept.grown(made)
         return first
 
     def pending(self, connection: Any) -> _Pending:
@@ -133,17 +131,17 @@ class PostgresLedger:
 
     def _insert(
         self, connection: psycopg.Connection, first: int, entries: Sequence[bytes]
-    ) -> Nodes:
-        """Write entries from an index on; returns the new roots."""
-        made = grown(first, entries, self._node)
+    ) -> Grown:
+        """Write entries from an index on."""
+        made = grown(first, entries, self.kept.node)
         connection.execute(
             _APPEND,
             {
                 "first": first,
                 "data": list(entries),
-                "level": [level for level, _ in made],
-                "i": [place for _, place in made],
-                "hash": list(made.values()),
+                "level": [level for level, _ in made.nodes],
+                "i": [place for _, place in made.nodes],
+                "hash": list(made.nodes.values()),
             },
         )
         return made
@@ -155,7 +153,7 @@ class PostgresLedger:
 
     def subtree(self, start: int, end: int) -> bytes:
         """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
-        root = subtree(start, end, self._node)
+        root = subtree(start, end, self.kept.node)
         if start == 0 and end > self._seen[0]:
             self._seen = (end, root)
         return root
@@ -175,22 +173,11 @@ class PostgresLedger:
                     _streamed(connection, "nodes", _ALL_NODES),
                 )
 
-    def _node(self, level: int, place: int) -> bytes:
-        kept = self._kept.get((level, place))
-        if kept is not None:
-            return kept
+    def _stored(self, level: int, place: int) -> bytes:
         rows = self._reader.rows(_NODE, [level, place])
         if not rows:
             raise tampered(f"stored hash {(level, place)} is missing")
-        found = bytes(rows[0][0])
-        self._keep({(level, place): found})
-        return found
-
-    def _keep(self, nodes: Nodes) -> None:
-        with self._keeping:
-            self._kept.update(nodes)
-            for place in list(islice(self._kept, max(0, len(self._kept) - _KEPT_NODES))):
-                del self._kept[place]
+        return bytes(rows[0][0])
 
     def _still_there(self, connection: psycopg.Connection) -> None:
         """Compare the newest head that was computed here with what a new connection shows."""
@@ -216,7 +203,7 @@ class _Pending:
         self._connection = connection
         self._entries: list[bytes] = []
         self._first: int | None = None
-        self._made: Nodes = {}
+        self._made: Grown | None = None
 
     @property
     def count(self) -> int:
@@ -254,7 +241,8 @@ class _Pending:
             self._made = self._ledger._insert(self._connection, self._first, self._entries)
 
     def written(self) -> None:
-        self._ledger._keep(self._made)
+        if self._made is not None:
+            self._ledger.kept.grown(self._made)
 
     def dropped(self) -> None:
         """The transaction's end lets go of the lock."""

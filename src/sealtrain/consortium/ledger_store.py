@@ -5,7 +5,7 @@
   edits the file; for that there are ``recompute`` and checkpoints kept elsewhere.
 - ``BEGIN IMMEDIATE`` before the size is read: writers in several processes queue up.
 - One connection to read and one to append, each behind a lock: any thread may call, and nothing is
-  read that is not on disk.
+  read that is not on disk. What was used last is kept in memory (``KeptTree``).
 
 Errors of SQLite become ours: a damaged file is ``LedgerInconsistent``, a file that is locked for
 too long, full or not writable is ``Unreachable``.
@@ -19,12 +19,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sealtrain.base.files import sync
 from sealtrain.consortium.ledger_tree import (
+    Grown,
+    KeptTree,
     another_meta,
     grown,
     recomputed,
@@ -82,6 +83,7 @@ class LedgerStore:
             Unreachable: The file cannot be opened.
         """
         self._path = path
+        self.kept = KeptTree(self._stored)
         self._lock = threading.RLock()
         self._turn = threading.Lock()  # not of a thread: pending entries are those of several
         with self._errors():
@@ -117,8 +119,9 @@ class LedgerStore:
         """
         with self._writing() as db:
             first = _size(db)
-            _insert(db, first, entries)
-            return first
+            made = self._insert(first, entries)
+        self.kept.grown(made)
+        return first
 
     def pending(self, connection: Any) -> _Pending:
         """Entries to write together, by a connection of the file's own: one sync for all."""
@@ -134,8 +137,7 @@ class LedgerStore:
 
     def subtree(self, start: int, end: int) -> bytes:
         """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
-        with self._reading() as db:
-            return subtree(start, end, partial(_node, db))
+        return subtree(start, end, self.kept.node)
 
     def recompute(self) -> int:
         """Recompute every hash from the entries and return their number.
@@ -166,6 +168,27 @@ class LedgerStore:
             for name, value in db.execute("SELECT name, value FROM meta"):
                 if meta.get(name) != value:
                     raise another_meta(self._path.name, name, value, meta.get(name))
+
+    def _stored(self, level: int, position: int) -> bytes:
+        with self._reading() as db:
+            row = db.execute(
+                "SELECT hash FROM node WHERE level = ? AND i = ?", (level, position)
+            ).fetchone()
+        if row is None:
+            raise tampered(f"stored hash {(level, position)} is missing")
+        return bytes(row[0])
+
+    def _insert(self, first: int, entries: Sequence[bytes]) -> Grown:
+        """Write entries from an index on, in the writer's transaction."""
+        made = grown(first, entries, self.kept.node)
+        self._writer.executemany(
+            "INSERT INTO entry (i, data) VALUES (?, ?)", enumerate(entries, first)
+        )
+        self._writer.executemany(
+            "INSERT INTO node (level, i, hash) VALUES (?, ?, ?)",
+            ((*place, value) for place, value in made.nodes.items()),
+        )
+        return made
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -235,6 +258,7 @@ class _Pending:
         self._entries: list[bytes] = []
         self._db: sqlite3.Connection | None = None
         self._first = 0
+        self._made: Grown | None = None
 
     @property
     def count(self) -> int:
@@ -268,10 +292,12 @@ class _Pending:
         if self._db is None:
             return
         with self._store._errors():
-            _insert(self._db, self._first, self._entries)
+            self._made = self._store._insert(self._first, self._entries)
             self._db.execute("COMMIT")
 
     def written(self) -> None:
+        if self._made is not None:
+            self._store.kept.grown(self._made)
         self.dropped()
 
     def dropped(self) -> None:
@@ -290,15 +316,6 @@ def _connected(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
-
-
-def _insert(db: sqlite3.Connection, first: int, entries: Sequence[bytes]) -> None:
-    made = grown(first, entries, partial(_node, db))
-    db.executemany("INSERT INTO entry (i, data) VALUES (?, ?)", enumerate(entries, first))
-    db.executemany(
-        "INSERT INTO node (level, i, hash) VALUES (?, ?, ?)",
-        ((*place, value) for place, value in made.items()),
-    )
 
 
 def _create_private(path: Path) -> None:
@@ -327,12 +344,3 @@ def _switch_to_wal(db: sqlite3.Connection) -> None:
 
 def _size(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT coalesce(max(i) + 1, 0) FROM entry").fetchone()[0])
-
-
-def _node(db: sqlite3.Connection, level: int, position: int) -> bytes:
-    row = db.execute(
-        "SELECT hash FROM node WHERE level = ? AND i = ?", (level, position)
-    ).fetchone()
-    if row is None:
-        raise tampered(f"stored hash {(level, position)} is missing")
-    return bytes(row[0])

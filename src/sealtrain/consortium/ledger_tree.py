@@ -6,13 +6,18 @@ Node ``(level, i)`` is the root over the entries ``i << level … ((i + 1) << le
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol
 
 from sealtrain.errors import LedgerInconsistent
 from sealtrain.records import merkle
 
 __all__ = [
+    "Grown",
+    "KeptTree",
     "Node",
     "Nodes",
     "Pending",
@@ -29,6 +34,54 @@ Node = Callable[[int, int], bytes]
 
 Nodes = dict[tuple[int, int], bytes]
 """Roots by level and place."""
+
+
+_KEPT_NODES: Final = 1 << 14
+_KEPT_ENTRIES: Final = 256
+
+
+class KeptTree:
+    """The part of a tree that was used last, in memory: what is on disk never changes.
+
+    Any thread may call.
+
+    Args:
+        read: Gives a root that is not kept.
+    """
+
+    def __init__(self, read: Node) -> None:
+        self.size = 0
+        """Entries that are on disk, at least."""
+        self._read = read
+        self._nodes: Nodes = {}
+        self._entries: dict[int, bytes] = {}
+        self._keeping = threading.Lock()
+
+    def node(self, level: int, position: int) -> bytes:
+        """A stored root. Errors as ``read``."""
+        kept = self._nodes.get((level, position))
+        if kept is None:
+            kept = self._read(level, position)
+            with self._keeping:
+                _keep(self._nodes, {(level, position): kept}, _KEPT_NODES)
+        return kept
+
+    def entry(self, index: int) -> bytes | None:
+        """An entry that was written a moment ago; ``None`` for any other."""
+        return self._entries.get(index)
+
+    def grown(self, grown: Grown) -> None:
+        """Remember what was committed."""
+        with self._keeping:
+            _keep(self._nodes, grown.nodes, _KEPT_NODES)
+            _keep(self._entries, dict(enumerate(grown.entries, grown.first)), _KEPT_ENTRIES)
+            self.size = max(self.size, grown.first + len(grown.entries))
+
+
+def _keep(kept: dict[Any, bytes], more: dict[Any, bytes], most: int) -> None:
+    kept.update(more)
+    for place in list(islice(kept, max(0, len(kept) - most))):
+        del kept[place]
 
 
 class Pending(Protocol):
@@ -60,6 +113,9 @@ class Pending(Protocol):
 class StoredTree(Protocol):
     """Entries by index and hashes by range, durable once ``append`` returns."""
 
+    kept: KeptTree
+    """What of it is in memory."""
+
     def close(self) -> None:
         """Let go of files and connections. Nothing is lost without it."""
 
@@ -86,16 +142,28 @@ class StoredTree(Protocol):
         """Recompute every hash from the entries and return their number."""
 
 
-def grown(first: int, entries: Sequence[bytes], node: Node) -> Nodes:
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a tree gains.
+
+    Attributes:
+        first: Index of the first new entry.
+        entries: New entries.
+        nodes: New roots by level and place.
+    """
+
+    first: int
+    entries: tuple[bytes, ...]
+    nodes: Nodes
+
+
+def grown(first: int, entries: Sequence[bytes], node: Node) -> Grown:
     """What a tree of ``first`` entries gains with more of them.
 
     Args:
         first: Entries it has.
         entries: Entries to add.
         node: Gives stored roots.
-
-    Returns:
-        New roots by level and place.
     """
     made: Nodes = {}
     for index, data in enumerate(entries, start=first):
@@ -106,7 +174,7 @@ def grown(first: int, entries: Sequence[bytes], node: Node) -> Nodes:
             value = merkle.node_hash(left, value)
             level, position = level + 1, position >> 1
             made[level, position] = value
-    return made
+    return Grown(first, tuple(entries), made)
 
 
 def subtree(start: int, end: int, node: Node) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
-from sealtrain.base.files import atomic_folder, atomic_write, atomic_writer, read_bounded
+from sealtrain.base.files import atomic_folder, atomic_write, atomic_writer, read_bounded, stamp_of
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 
 
@@ -142,6 +144,36 @@ def test_an_absent_file_and_a_folder_are_typed_refusals(tmp_path: Path) -> None:
         read_bounded(tmp_path / "absent", 5)
     with pytest.raises(DataInvalid, match="cannot read"):
         read_bounded(tmp_path, 5)
+
+
+def test_a_stamp_changes_with_the_file_and_with_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    later = time.time_ns() + 10**10
+
+    def stamp() -> tuple[int, ...]:
+        return stamp_of(path, clock=lambda: later)
+
+    path.write_bytes(b"one")
+    seen = {stamp()}
+    assert stamp() in seen
+    os.utime(path, ns=(1, 1))
+    seen.add(stamp())
+    path.write_bytes(b"three")
+    os.utime(path, ns=(1, 1))
+    seen.add(stamp())
+    atomic_write(path, b"three", overwrite=True)
+    os.utime(path, ns=(1, 1))
+    seen.add(stamp())
+    assert len(seen) == 4
+    with pytest.raises(DataInvalid, match="cannot read"):
+        stamp_of(tmp_path / "absent")
+
+
+def test_a_file_that_has_just_changed_has_no_lasting_stamp(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    changed = path.stat().st_ctime_ns
+    assert stamp_of(path, clock=lambda: changed + 1) != stamp_of(path, clock=lambda: changed + 2)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -117,6 +117,31 @@ def test_every_entry_is_provable_at_every_moment(ledger: Ledger) -> None:
             assert verify_proof(proof, SIGNER.public, origin=ORIGIN) == ledger.entry(index)
 
 
+def test_what_was_just_written_is_proven_from_memory_and_what_others_wrote_from_disk(
+    database: Path | Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_ledger(database) as first, open_ledger(database) as second:
+        assert second.append("b", {"n": 0}) == 0
+        assert first.append("a", {"n": 1}) == 1
+        assert first.proof(0).entry["kind"] == "b"
+        assert second.append("b", {"n": 2}) == 2
+        assert first.proof(2).size == 3
+        index = first.append("a", {"n": 3})
+        with monkeypatch.context() as patched:
+            patched.setattr(type(first._store), "read", None)
+            patched.setattr(type(first._store), "size", None)
+            proof = first.proof(index)
+        assert verify_proof(proof, SIGNER.public, origin=ORIGIN)["body"] == {"n": 3}
+
+
+def test_what_lately_was_used_takes_bounded_memory(ledger: Ledger) -> None:
+    ledger.append_all(("a", {"n": number}) for number in range(1000))
+    kept = ledger._store.kept
+    assert len(kept._entries) == 256
+    assert kept.size == 1000
+    assert ledger.entry(0)["body"] == {"n": 0}
+
+
 def test_every_earlier_checkpoint_extends_to_the_present_one(ledger: Ledger) -> None:
     kept = [ledger.checkpoint()]
     for number in range(12):

@@ -15,7 +15,7 @@ from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tsm import REPORTS, Folders, tsm_report
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.files import read_bounded
+from sealtrain.base.files import read_bounded, stamp_of
 from sealtrain.errors import DataInvalid, ReportDataMismatch, TrustInvalid
 
 __all__ = ["CollateralSource", "collect_quote", "load_collateral"]
@@ -119,13 +119,13 @@ def load_collateral(uri: str, quote: TdxQuote | None = None) -> Collateral:
         )
     path = Path(unquote(rest.removeprefix("//")))
     try:
-        return _parsed(read_bounded(path, MAX_COLLATERAL_BYTES))
+        return _read(path, stamp_of(path))
     except DataInvalid as error:
         raise TrustInvalid(
             f"collateral cannot be read: {error.message}", check="collateral", hint=error.hint
         ) from error
 
 
-@lru_cache(maxsize=4)  # a broker reads its file for every decision; the same bytes say the same
-def _parsed(data: bytes) -> Collateral:
-    return Collateral.from_dict(parse_json(data, max_depth=8))
+@lru_cache(maxsize=4)  # a broker needs its file for every decision; it seldom changes
+def _read(path: Path, _stamp: tuple[int, ...]) -> Collateral:
+    return Collateral.from_dict(parse_json(read_bounded(path, MAX_COLLATERAL_BYTES), max_depth=8))
