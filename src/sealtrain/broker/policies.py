@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.statements import run
+from sealtrain.broker.statements import Settled, settled_rows
 from sealtrain.broker.tables import owner_policies
 
 __all__ = ["Policies"]
@@ -26,12 +26,13 @@ _IN_FORCE: Final = (
 class Policies:
     """Reads and writes of one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, settled: Settled | None) -> None:
         self._connection = connection
+        self._settled = settled
 
     def in_force(self) -> dict[str, tuple[str, bytes]]:
         """Each owner's newest: name → digest and envelope."""
-        rows = run(self._connection, _IN_FORCE, {})
+        rows = settled_rows(self._connection, _IN_FORCE, {}, self._settled)
         return {owner: (digest, bytes(envelope)) for owner, digest, envelope in rows}
 
     def submitted(self, digest: str) -> int | None:

@@ -286,26 +286,27 @@ class Broker:
             sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
             lease_id = self._parts.random(32).hex()
             receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
-            if run is None:
-                transaction.begin_run(
+            with transaction.at_once():
+                if run is None:
+                    transaction.begin_run(
+                        request.run_id,
+                        app_id=request.app_id,
+                        compose_hash=request.compose_hash,
+                        recipe_hash=request.recipe_hash,
+                        now=now,
+                    )
+                transaction.withdrawals.given(
                     request.run_id,
-                    app_id=request.app_id,
-                    compose_hash=request.compose_hash,
-                    recipe_hash=request.recipe_hash,
+                    [one.dataset_id for one in permit.datasets],
+                    resumed=run is not None,
+                )
+                transaction.grant_lease(
+                    lease_id,
+                    request.run_id,
+                    not_after=permit.not_after,
+                    instance_id=guest.measured.instance_id,
                     now=now,
                 )
-            transaction.withdrawals.given(
-                request.run_id,
-                [one.dataset_id for one in permit.datasets],
-                resumed=run is not None,
-            )
-            transaction.grant_lease(
-                lease_id,
-                request.run_id,
-                not_after=permit.not_after,
-                instance_id=guest.measured.instance_id,
-                now=now,
-            )
             # Last, so that the ledger holds no release that the database undid; before the commit,
             # so that the database holds none that the ledger does not.
             index = self.ledger.append(

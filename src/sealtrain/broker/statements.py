@@ -27,12 +27,17 @@ __all__ = [
     "LEASE",
     "RUN",
     "WAITING",
+    "Settled",
     "among",
     "datasets_named",
     "places",
     "run",
     "run_all",
+    "settled_rows",
 ]
+
+Settled = dict[tuple[sa.Executable, tuple[Any, ...]], list[Any]]
+"""Rows by statement and parameters."""
 
 _key: Final[sa.BindParameter[str]] = sa.bindparam("key", type_=sa.Text)
 _at: Final[sa.BindParameter[int]] = sa.bindparam("at", type_=sa.BigInteger)
@@ -149,6 +154,31 @@ def run(connection: Connection, statement: sa.Executable, values: Mapping[str, A
     driver: Any = connection.connection.driver_connection
     given = {**constants, **values}
     return driver.execute(text, given if order is None else [given[one] for one in order])
+
+
+def settled_rows(
+    connection: Connection,
+    statement: sa.Executable,
+    values: Mapping[str, Any],
+    settled: Settled | None,
+) -> list[Any]:
+    """Rows of what owners handed in, read once for all blocks that share a transaction.
+
+    Args:
+        connection: In a transaction.
+        statement: As for ``run``, on tables that only change in transactions of one block.
+        values: Of its parameters.
+        settled: What was read in this transaction before; ``None`` in one that may change it.
+
+    Raises:
+        Error: As ``run``.
+    """
+    if settled is None:
+        return list(run(connection, statement, values).fetchall())
+    key = (statement, tuple(values.values()))
+    if key not in settled:
+        settled[key] = run(connection, statement, values).fetchall()
+    return settled[key]
 
 
 @lru_cache(maxsize=128)

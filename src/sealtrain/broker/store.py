@@ -12,7 +12,7 @@ challenge exactly one sees it unused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,8 +89,8 @@ class Store:
             Unreachable: The database cannot be read or written; nothing happened, unless the
                 connection to a server broke during the commit.
         """
-        with self._together.block(alone=alone) as connection:
-            yield Transaction(connection)
+        with self._together.block(alone=alone) as (connection, settled):
+            yield Transaction(connection, settled)
 
     def join(self, ledger: Ledger) -> None:
         """Let entries commit with the transaction in which they are appended, where both can.
@@ -106,10 +106,16 @@ class Store:
 
 
 class Transaction:
-    """Reads and writes of one transaction; holds the write lock."""
+    """Reads and writes of one transaction; holds the write lock.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        connection: In the transaction.
+        settled: As for ``statements.settled_rows``.
+    """
+
+    def __init__(self, connection: Connection, settled: statements.Settled | None = None) -> None:
         self._connection = connection
+        self._settled = settled
         self.cosignatures = Cosignatures(connection)
         """Owners' cosignatures of the ledger."""
         self.nonces = Nonces(connection)
@@ -118,13 +124,23 @@ class Transaction:
         """Operators' tokens."""
         self.withdrawals = Withdrawals(connection)
         """Datasets that owners took back, and which run was given which."""
-        self.policies = Policies(connection)
+        self.policies = Policies(connection, settled)
         """What owners ask of guests that read their data."""
-        self.successions = Successions(connection)
+        self.successions = Successions(connection, settled)
         """What took the consortium's place."""
 
     def _run(self, statement: sa.Executable, values: Mapping[str, Any]) -> Any:
         return statements.run(self._connection, statement, values)
+
+    def _settled_rows(self, statement: sa.Executable, values: Mapping[str, Any]) -> list[Any]:
+        return statements.settled_rows(self._connection, statement, values, self._settled)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What the block writes goes to a server in one go; its errors may come at the end."""
+        driver: Any = self._connection.connection.driver_connection
+        with getattr(driver, "pipeline", nullcontext)():
+            yield
 
     # Challenges
 
@@ -203,7 +219,7 @@ class Transaction:
         Raises:
             LimitExceeded: There are more than ``limit``.
         """
-        rows = self._run(statements.DECISIONS, {"limit": limit + 1})
+        rows = self._settled_rows(statements.DECISIONS, {"limit": limit + 1})
         found = tuple(bytes(envelope) for (envelope,) in rows)
         if len(found) > limit:
             raise LimitExceeded(
@@ -225,7 +241,7 @@ class Transaction:
     ) -> dict[str, dict[tuple[str, str], StoredDocument]]:
         found: dict[str, dict[tuple[str, str], StoredDocument]] = {}
         named = statements.places(dataset_ids)
-        for row in self._run(statements.datasets_named(len(named)), named):
+        for row in self._settled_rows(statements.datasets_named(len(named)), named):
             dataset_id, app_id, compose_hash, index, digest, envelope = row
             stored = (index, digest, bytes(envelope))
             found.setdefault(dataset_id, {})[app_id, compose_hash] = stored

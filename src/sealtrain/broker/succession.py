@@ -12,7 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.statements import run
+from sealtrain.broker.statements import Settled, settled_rows
 from sealtrain.broker.tables import successions
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
@@ -31,13 +31,17 @@ _RECORDED: Final = sa.select(
 class Successions:
     """Reads and writes of one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, settled: Settled | None) -> None:
         self._connection = connection
+        self._settled = settled
 
     def recorded(self) -> tuple[str, str, int] | None:
         """What took this consortium's place: its id, the digest of the envelope, its entry."""
-        row = run(self._connection, _RECORDED, {}).fetchone()
-        return None if row is None else (row[0], row[1], int(row[2]))
+        for successor, digest, index in settled_rows(
+            self._connection, _RECORDED, {}, self._settled
+        ):
+            return successor, digest, int(index)
+        return None
 
     def add(self, successor_id: str, digest: str, *, ledger_index: int) -> None:
         """Record that the consortium was succeeded; only one succession ever is."""

@@ -9,7 +9,8 @@
    it never holds what the ledger does not.
 4. If the commit fails, or the database undoes more than one block, the whole group fails.
 5. A block that asks to be alone begins after a commit of all before it and commits by itself. It
-   may read the ledger and finds there what the database says.
+   may read the ledger and finds there what the database says. Only such a block changes what owners
+   handed in: the others read that once for their group.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from sealtrain.broker.database import begin, commit, failures
+from sealtrain.broker.statements import Settled
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.ledger_tree import Pending
 from sealtrain.errors import SealtrainError, Unreachable
@@ -52,8 +54,10 @@ class Together:
         """Whose entries commit with the blocks that append them."""
 
     @contextmanager
-    def block(self, *, alone: bool) -> Iterator[Connection]:
+    def block(self, *, alone: bool) -> Iterator[tuple[Connection, Settled | None]]:
         """A part of a transaction; on disk when it is left, or undone if it raises.
+
+        Yields the connection, and what was read before of the tables that do not change in it.
 
         Args:
             alone: Begin after all others were committed, and share the commit with none.
@@ -67,7 +71,7 @@ class Together:
             group = self._joined(alone=alone)
             try:
                 with failures(self._engine), group.block():
-                    yield group.connection
+                    yield group.connection, None if alone else group.settled
             finally:
                 if group.lost is not None:
                     self._open = None
@@ -127,6 +131,7 @@ class _Group:
 
     def __init__(self, connection: Connection, ledger: Ledger | None, began: float) -> None:
         self.connection = connection
+        self.settled: Settled = {}
         self.began = began
         self.blocks = 0
         """That are in it and were not undone."""

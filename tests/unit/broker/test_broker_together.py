@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker import together
+from sealtrain.broker import statements, together
 from sealtrain.broker.database import commit
 from sealtrain.broker.store import Store, Transaction
 from sealtrain.consortium.ledger import Ledger
@@ -225,6 +225,64 @@ def test_who_is_alone_finds_everything_before_it_on_disk(site: Site, commits: li
     assert "first" in found[0]
     assert len(found[0]) == told[1].result()
     assert len(commits) >= 2
+
+
+def test_what_an_owner_hands_in_is_seen_by_every_block_behind_it(site: Site) -> None:
+    seen: list[tuple[bytes, ...]] = []  # in the order of turns, which is nobody's choice
+
+    def reads(name: str) -> int:
+        with site.store.transaction(alone=False) as transaction:
+            seen.append(transaction.decisions(limit=9))
+            return site.add(transaction, name)
+
+    def hands_in() -> int:
+        with site.store.transaction() as transaction:
+            assert transaction.decisions(limit=9) == ()
+            transaction.add_decision(digest="1" * 64, **TARGET, envelope=b"no", ledger_index=0)
+            seen.append(transaction.decisions(limit=9))
+        return 0
+
+    site.queued(lambda: reads("before"), hands_in, lambda: reads("behind"), lambda: reads("last"))
+    reads("later")
+    handed_in = seen.index((b"no",))
+    assert seen == [()] * handed_in + [(b"no",)] * (5 - handed_in)
+
+
+def test_what_owners_handed_in_is_read_once_for_all_that_share_a_commit(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    run = statements.run
+
+    def counted(connection: Connection, statement: object, values: object) -> object:
+        asked.append(statement)
+        return run(connection, statement, values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(statements, "run", counted)
+
+    def reads(name: str) -> int:
+        with site.store.transaction(alone=False) as transaction:
+            transaction.decisions(limit=9)
+            transaction.successions.require_none()
+            assert transaction.policies.in_force() == {}
+            return site.add(transaction, name)
+
+    site.queued(*(lambda name=name: reads(name) for name in ("second", "third", "fourth")))
+    assert asked.count(statements.DECISIONS) == 1
+    assert asked.count(statements.BEGIN_RUN) == 4
+
+
+def test_what_is_written_at_once_is_undone_like_anything_else(site: Site) -> None:
+    def twice() -> int:
+        with site.store.transaction(alone=False) as transaction, transaction.at_once():
+            site.add(transaction, "twice")
+            return site.add(transaction, "twice")
+
+    _, bad, good = site.queued(twice, lambda: site.run("good"))
+    assert isinstance(bad.exception(), Exception)
+    assert site.runs("first", "twice", "good") == [True, False, True]
+    assert sorted(site.entries()) == ["first", "good"]
+    assert good.exception() is None
 
 
 def test_entries_that_wait_are_not_read_nor_proven(site: Site) -> None:
