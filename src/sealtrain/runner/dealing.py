@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
-from sealtrain.base.hostport import written
 from sealtrain.errors import UsageError
 from sealtrain.recipe.collaboration import Pads, of_kind
 from sealtrain.runner.guest import AttestedGuest, Random
@@ -78,21 +77,14 @@ def deal(
         random=random,
         seconds=_SECONDS,
     )
-    try:
-        server = Server(
-            "dealer",
-            device=device,
-            exact=exact,
-            limits=Limits(),
-            host=listen[0],
-            port=listen[1],
-            introduce=introduction,
-        )
-    except OSError as error:
-        raise UsageError(
-            "a dealer cannot listen there", got=f"{written(*listen)}, {error.strerror}"
-        ) from error
-    with server:
-        host, port = server.server_address[:2]
-        ready(written(str(host), port))
+    with Server(
+        "dealer",
+        device=device,
+        exact=exact,
+        limits=Limits(),
+        host=listen[0],
+        port=listen[1],
+        introduce=introduction,
+    ) as server:
+        ready(server.place)
         secluded(guest, lambda _terminal: server.serve_forever(), alone=alone)

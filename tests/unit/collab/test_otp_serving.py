@@ -24,7 +24,7 @@ from sealtrain.collab.otp.engine import Inside, UnderPads
 from sealtrain.collab.otp.exact import Float64
 from sealtrain.collab.otp.masks import drawn_secret
 from sealtrain.collab.otp.pads import Pads
-from sealtrain.collab.otp.serving import Limits, run, served
+from sealtrain.collab.otp.serving import Limits, Server, run, served
 from sealtrain.errors import (
     AcceleratorUnreachable,
     LimitExceeded,
@@ -269,6 +269,17 @@ def test_where_nothing_listens_it_is_said_where() -> None:
 
 
 # --- As a process -------------------------------------------------------------------------------
+
+
+def test_where_something_listens_already_it_is_said() -> None:
+    with in_thread("accelerator") as server, pytest.raises(UsageError, match="cannot listen"):
+        Server(
+            "dealer",
+            device="cpu",
+            exact="float64",
+            limits=Limits(),
+            port=server.server_address[1],
+        )
 
 
 def test_a_dealer_is_a_process_that_ends_with_its_block() -> None:

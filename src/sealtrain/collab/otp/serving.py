@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from sealtrain.base.hostport import written
 from sealtrain.collab.otp import wire
 from sealtrain.collab.otp.dealer import Answers, session_info
 from sealtrain.collab.otp.exact import backend
@@ -34,6 +35,7 @@ from sealtrain.errors import (
     LimitExceeded,
     PadsRefused,
     SealtrainError,
+    UsageError,
 )
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.training import quiet
@@ -101,7 +103,7 @@ class Server(socketserver.ThreadingTCPServer):
             (``introduction.introduce``); refusals it raises end the connection.
 
     Raises:
-        OSError: It cannot listen there.
+        UsageError: It cannot listen there.
     """
 
     daemon_threads = True
@@ -129,7 +131,18 @@ class Server(socketserver.ThreadingTCPServer):
         self._lock = threading.Lock()
         self._free = threading.BoundedSemaphore(limits.connections)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Conversation)
+        try:
+            super().__init__((host, port), _Conversation)
+        except OSError as error:
+            raise UsageError(
+                f"the {role} cannot listen there", got=f"{written(host, port)}, {error.strerror}"
+            ) from error
+
+    @property
+    def place(self) -> str:
+        """Where it listens, ``HOST:PORT``."""
+        host, port = self.server_address[:2]
+        return written(str(host), port)
 
     def keep(self, values: torch.Tensor) -> bytes:
         """Know a matrix from now on; its digest.
@@ -343,7 +356,7 @@ def run(settings: dict[str, Any], *, say: Callable[[bytes], object], lifeline: i
             exact=settings["exact"],
             limits=Limits(**settings["limits"]),
         )
-    except (SealtrainError, RuntimeError, AssertionError, OSError) as error:  # torch asserts, too
+    except (SealtrainError, RuntimeError, AssertionError) as error:  # torch asserts, too
         say(json.dumps({"refused": f"{type(error).__name__} on {settings['device']}"}).encode())
         return
     key = None if server.key is None else server.key.public.raw.hex()
