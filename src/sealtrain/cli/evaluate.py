@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
     Base,
     BrokerFiles,
@@ -64,6 +64,6 @@ def evaluate(
     outcome = start(settings, progress=False, missed=broker_missed, alone=True)
     if outcome.simulated:
         say("SIMULATED — NOT ATTESTED")
-    metrics = [f"{name:<12} {value}" for name, value in outcome.metrics.items()]
+    metrics = metric_lines(outcome.metrics)
     shown = [f"run          {outcome.run_id}", *metrics, f"manifest     {outcome.manifest}"]
     emit(as_json, outcome.to_dict(), shown)

@@ -16,6 +16,7 @@ from sealtrain.cli.runoptions import (
     Data,
     GpuCollateral,
     GuestAddress,
+    LockFile,
     PlatformName,
     broker_missed,
     run_settings,
@@ -28,7 +29,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Lock = Annotated[Path, typer.Argument(help="recipe.lock.json")]
 Relay = Annotated[
     Path, typer.Option(help="Unix socket to make; the relay's Flower app connects to it.")
 ]
@@ -36,7 +36,7 @@ Relay = Annotated[
 
 @app.command()
 def lead(
-    lock: Lock,
+    lock: LockFile,
     platform: PlatformName,
     guest: GuestAddress,
     brokers: BrokerFiles,
@@ -75,7 +75,7 @@ def lead(
 
 @app.command()
 def join(
-    lock: Lock,
+    lock: LockFile,
     platform: PlatformName,
     guest: GuestAddress,
     brokers: BrokerFiles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Json",
     "emit",
+    "metric_lines",
     "progress_bytes",
     "progress_items",
     "report_bug",
@@ -38,6 +39,11 @@ def emit(as_json: bool, data: dict[str, Any], lines: Iterable[str] = ()) -> None
     else:
         for line in lines:
             typer.echo(line)
+
+
+def metric_lines(metrics: Mapping[str, float | None]) -> list[str]:
+    """Metrics of a run, one a line."""
+    return [f"{name:<12} {value}" for name, value in metrics.items()]
 
 
 def say(text: str) -> None:

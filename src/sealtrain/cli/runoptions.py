@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sealtrain.runner.settings import RunSettings
 
 __all__ = [
+    "ANYWHERE",
     "AcceleratorAddress",
     "Base",
     "BrokerFiles",
@@ -22,11 +23,15 @@ __all__ = [
     "DealerAddress",
     "GpuCollateral",
     "GuestAddress",
+    "Listen",
+    "LockFile",
     "PlatformName",
+    "Threads",
     "broker_missed",
     "run_settings",
 ]
 
+LockFile = Annotated[Path, typer.Argument(help="recipe.lock.json")]
 PlatformName = Annotated[
     str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what proves the guest.")
 ]
@@ -53,6 +58,9 @@ Data = Annotated[
 Base = Annotated[
     Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
 ]
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")]
+ANYWHERE = "127.0.0.1:0"
+Threads = Annotated[int, typer.Option(min=1, max=1024, help="Threads, on the CPU.")]
 AcceleratorAddress = Annotated[
     str | None,
     typer.Option(

@@ -10,11 +10,15 @@ import typer
 from sealtrain.cli import split_cut, split_demo
 from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.cli.runoptions import (
+    ANYWHERE,
     Base,
     Collateral,
     GpuCollateral,
     GuestAddress,
+    Listen,
+    LockFile,
     PlatformName,
+    Threads,
     run_settings,
 )
 
@@ -24,16 +28,10 @@ app = typer.Typer(
     help="Fine-tune in a slow guest on a fast machine that nobody trusts.", no_args_is_help=True
 )
 
-Listen = Annotated[
-    str,
-    typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any."),
-]
 Device = Annotated[str, typer.Option(help="Where it multiplies: cpu, cuda, cuda:1.")]
 Exact = Annotated[
     str, typer.Option(help="How it multiplies: float64, int8-limb, or fastest of them.")
 ]
-Threads = Annotated[int, typer.Option(min=1, max=1024, help="Threads, on the CPU.")]
-ANYWHERE = "127.0.0.1:0"
 
 
 @app.command()
@@ -55,10 +53,9 @@ def accelerator(
     """
     import torch
 
-    from sealtrain.base.hostport import host_and_port, written
+    from sealtrain.base.hostport import host_and_port
     from sealtrain.collab.otp.faults import LyingServer
     from sealtrain.collab.otp.serving import Limits, Server
-    from sealtrain.errors import UsageError
 
     host, port = host_and_port(listen)
     torch.set_num_threads(threads)
@@ -69,24 +66,17 @@ def accelerator(
         "host": host,
         "port": port,
     }
-    try:
-        server = Server("accelerator", **place) if alter is None else LyingServer(alter, **place)
-    except OSError as error:
-        raise UsageError(
-            "an accelerator cannot listen there", got=f"{listen}, {error.strerror}"
-        ) from error
-    with server:
+    with Server("accelerator", **place) if alter is None else LyingServer(alter, **place) as server:
         if alter is not None:
             say(f"fault: product {alter} will be wrong")
         say(f"multiplying by {server.exact.name} on {device}")
-        bound, number = server.server_address[:2]
-        say(f"accelerator ready at {written(str(bound), number)}")
+        say(f"accelerator ready at {server.place}")
         server.serve_forever()
 
 
 @app.command()
 def dealer(
-    lock: Annotated[Path, typer.Argument(help="recipe.lock.json")],
+    lock: LockFile,
     platform: PlatformName,
     guest: GuestAddress,
     collateral: Collateral = None,

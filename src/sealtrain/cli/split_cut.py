@@ -9,15 +9,19 @@ import typer
 
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
+    ANYWHERE,
     Base,
     BrokerFiles,
     Collateral,
     GpuCollateral,
     GuestAddress,
+    Listen,
+    LockFile,
     PlatformName,
     broker_missed,
     run_settings,
 )
+from sealtrain.cli.train import show_outcome
 
 __all__ = ["register"]
 
@@ -33,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    lock: Annotated[Path, typer.Argument(help="recipe.lock.json")],
+    lock: LockFile,
     platform: PlatformName,
     guest: GuestAddress,
     brokers: BrokerFiles,
@@ -41,9 +45,7 @@ def serve(
     collateral: Collateral = None,
     gpu_collateral: GpuCollateral = None,
     base: Base = None,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")
-    ] = "127.0.0.1:0",
+    listen: Listen = ANYWHERE,
     wait: Annotated[float, typer.Option(min=1, help="Seconds for all owners to join.")] = 3600,
     patience: Patience = 600,
     as_json: Json = False,
@@ -76,18 +78,7 @@ def serve(
         progress=True,
         alone=True,
     )
-    emit(
-        as_json,
-        outcome.to_dict(),
-        [
-            *([] if not outcome.simulated else ["SIMULATED — NOT ATTESTED"]),
-            f"run          {outcome.run_id}",
-            f"steps        {outcome.steps}",
-            *(f"{name:<12} {value}" for name, value in outcome.metrics.items()),
-            f"model        {outcome.model}",
-            f"manifest     {outcome.manifest}",
-        ],
-    )
+    show_outcome(outcome, as_json)
 
 
 def client(

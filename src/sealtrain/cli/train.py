@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
     AcceleratorAddress,
     Base,
@@ -18,6 +18,7 @@ from sealtrain.cli.runoptions import (
     DealerAddress,
     GpuCollateral,
     GuestAddress,
+    LockFile,
     PlatformName,
     broker_missed,
     run_settings,
@@ -54,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    lock: Annotated[Path, typer.Argument(help="recipe.lock.json")],
+    lock: LockFile,
     platform: PlatformName,
     guest: GuestAddress,
     brokers: BrokerFiles,
@@ -145,14 +146,13 @@ def show_outcome(outcome: Outcome, as_json: bool) -> None:
     """Print what a finished run left."""
     if outcome.simulated:
         say("SIMULATED — NOT ATTESTED")
-    metrics = [f"{name:<12} {value}" for name, value in outcome.metrics.items()]
     emit(
         as_json,
         outcome.to_dict(),
         [
             f"run          {outcome.run_id}",
             f"steps        {outcome.steps}",
-            *metrics,
+            *metric_lines(outcome.metrics),
             f"model        {outcome.model}",
             f"manifest     {outcome.manifest}",
         ],

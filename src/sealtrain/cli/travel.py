@@ -10,13 +10,16 @@ import typer
 from sealtrain.cli import travel_demo
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
+    ANYWHERE,
     Base,
     BrokerFiles,
     Collateral,
     Data,
     GpuCollateral,
     GuestAddress,
+    LockFile,
     PlatformName,
+    Threads,
     broker_missed,
     run_settings,
 )
@@ -32,8 +35,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-ANYWHERE = "127.0.0.1:0"
-LockFile = Annotated[Path, typer.Argument(help="recipe.lock.json")]
 Device = Annotated[str, typer.Option(help="Where the accelerator computes: cpu or cuda.")]
 
 
@@ -115,7 +116,7 @@ def accelerate(
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds a holder may be silent within a write.")
     ] = 60,
-    threads: Annotated[int, typer.Option(min=1, max=1024, help="Threads, on the CPU.")] = 1,
+    threads: Threads = 1,
     collateral: Collateral = None,
     gpu_collateral: GpuCollateral = None,
     base: Base = None,
