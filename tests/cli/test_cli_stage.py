@@ -9,19 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.cli.rehearsal import Rehearsal, _server
+from sealtrain.cli import programs
+from sealtrain.cli.rehearsal import Rehearsal
 
 SERVER = "import os, sys, time; print('serving', os.getpid(), file=sys.stderr); time.sleep(60)"
 
 
 def ended_in_the_middle(folder: Path, servers: list[int]) -> None:
     with Rehearsal(folder / "out", lambda _said: None) as stage:
-        server = _server("serving", [sys.executable, "-u", "-c", SERVER, "server"], folder / "log")
-        servers.append(int(stage._stack.enter_context(server)))
+        servers.append(int(stage._serve("serving", "server")))
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_who_terminates_a_rehearsal_ends_its_servers_too(tmp_path: Path) -> None:
+def test_who_terminates_a_rehearsal_ends_its_servers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "program", lambda _words: [sys.executable, "-u", "-c", SERVER])
     before = signal.getsignal(signal.SIGTERM)
     servers: list[int] = []
     with pytest.raises(KeyboardInterrupt):

@@ -10,19 +10,15 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.parts import Part
-from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.cli.output import Json, emit, metric_lines, say
+from sealtrain.cli.programs import Part
+from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
-
-if TYPE_CHECKING:
-    from sealtrain.cli.flower import Flower
 
 __all__ = ["register"]
 
@@ -33,8 +29,7 @@ _MEASURES = ("radius", "texture", "concave points", "smoothness")
 _WITHIN_S = 600.0
 _POLL_S = 0.1
 
-RECIPE: dict[str, Any] = {
-    "version": 1,
+RECIPE: dict[str, Any] = ON_SIMULATOR | {
     "name": "federated-biopsies",
     "description": "Benign or malignant, learned at three hospitals from records that stay there",
     "phase": "classify",
@@ -83,17 +78,10 @@ RECIPE: dict[str, Any] = {
         "round_seconds": 240,
         "aggregation": "exact",
     },
-    "privacy": {"dp": "none"},
     "release_policy": {
         "metrics": ["loss", "accuracy", "f1", "auroc"],
         "round_to": 3,
         "model": {"recipients": [HOSPITALS[0]]},
-    },
-    "hardware": {
-        "platforms": ["simulator"],
-        "image": None,
-        "key_provider": "none",
-        "key_provider_id": None,
     },
 }
 
@@ -119,21 +107,14 @@ def demo(
     say("SIMULATED — NOT ATTESTED")
     with _Stage(out, lambda text: say(f"  {text}")) as stage:
         done = stage.play_recipe(RECIPE, _records(stage.out / "records"))
-    done["rounds"] = _rounds(Path(done["trained"]["manifest"]))
-    passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
+    merged = [one["fields"] for one in run_log(done) if one["event"] == "round.merged"]
     emit(
         as_json,
-        done,
+        {**done, "rounds": merged},
         [
-            *(
-                f"round {one['round']}      merged of {', '.join(one['parties'])}"
-                for one in done["rounds"]
-            ),
-            *(f"{name:<12} {value}" for name, value in done["trained"]["metrics"].items()),
-            f"verified     {passed} checks passed",
-            f"manifest     {done['trained']['manifest']}",
-            f"report       {done['report']}",
-            f"model        {done['model']}",
+            *(f"round {one['round']}      merged of {', '.join(one['parties'])}" for one in merged),
+            *metric_lines(done["trained"]["metrics"]),
+            *result_lines(done),
         ],
     )
 
@@ -144,50 +125,39 @@ class _Stage(Rehearsal):
     def _train(self, path: Path) -> dict[str, Any]:
         from sealtrain.cli.flower import Flower
 
-        self._base = path.parent
-        with Flower(self.out / "flower") as flower:
-            self._say("starting Flower: a SuperLink, and a SuperNode at each hospital")
-            flower.open_link()
-            for hospital in HOSPITALS:
-                flower.add_node(hospital, self._sockets / f"{hospital}.relay")
-            return self._federated(flower)
+        flower = self._stack.enter_context(Flower(self.out / "flower"))
+        self._say("starting Flower: a SuperLink, and a SuperNode at each hospital")
+        flower.open_link()
+        for hospital in HOSPITALS:
+            flower.add_node(hospital, self._relay(hospital))
+        self._say("starting the lead, and a guest at each hospital")
+        lead = self._part(
+            "lead", "federate", "lead", *self._in_guest(path, self._sockets / "guest.sock"),
+            *self._brokers, "--relay", self._relay("lead"), "--out", self.out / "run",
+        )  # fmt: skip
+        for hospital in HOSPITALS:
+            self._boot(self._deployment, f"{hospital}.sock")
+        run_id = lead.place("federation ready", within=_WITHIN_S)
+        parties = {one: self._joined(path, one, one, run_id) for one in HOSPITALS}
+        flower.run_app(self._relay("lead"))
+        self._say("rounds: each hospital learns, the lead merges")
+        told = self._follow(lead, parties, 0, until="round 1 of")
+        lost = HOSPITALS[-1]
+        parties[lost].kill()
+        self._say(f"{lost} is cut off, and starts again while the others go on")
+        parties[lost] = self._joined(path, f"{lost}-again", lost, run_id, "--again")
+        self._follow(lead, parties, told, until=None)
+        return {"trained": lead.answer()}
 
-    def _federated(self, flower: Flower) -> dict[str, Any]:
-        with ExitStack() as stack:
-            self._say("starting the lead, and a guest at each hospital")
-            lead = self._part(
-                stack, "lead", "lead", "--guest", self._sockets / "guest.sock",
-                "--relay", self._sockets / "lead.relay", "--out", self.out / "run",
-            )  # fmt: skip
-            for hospital in HOSPITALS:
-                self._boot(self._deployment, f"{hospital}.sock")
-            run_id = lead.place("federation ready", within=_WITHIN_S)
-            parties = {one: self._joined(stack, one, one, run_id) for one in HOSPITALS}
-            flower.run_app(self._sockets / "lead.relay")
-            self._say("rounds: each hospital learns, the lead merges")
-            told = self._follow(lead, parties, 0, until="round 1 of")
-            lost = HOSPITALS[-1]
-            parties[lost].process.kill()
-            parties[lost].process.wait()
-            self._say(f"{lost} is cut off, and starts again while the others go on")
-            parties[lost] = self._joined(stack, f"{lost}-again", lost, run_id, "--again")
-            self._follow(lead, parties, told, until=None)
-            return {"trained": lead.answer()}
-
-    def _joined(self, stack: ExitStack, name: str, hospital: str, run_id: str, *words: str) -> Part:
+    def _joined(self, path: Path, name: str, hospital: str, run_id: str, *words: str) -> Part:
         return self._part(
-            stack, name, "join", "--guest", self._sockets / f"{hospital}.sock",
-            "--data", self._sealed, "--party", hospital, "--run", run_id,
-            "--relay", self._sockets / f"{hospital}.relay", "--out", self.out / f"{hospital}-run",
-            *words,
+            name, "federate", "join", *self._in_guest(path, self._sockets / f"{hospital}.sock"),
+            *self._brokers, "--data", self._sealed, "--party", hospital, "--run", run_id,
+            "--relay", self._relay(hospital), "--out", self.out / f"{hospital}-run", *words,
         )  # fmt: skip
 
-    def _part(self, stack: ExitStack, name: str, role: str, *words: str | Path) -> Part:
-        lock = self.out / "engineer" / "recipe.lock.json"
-        common = (
-            "--platform", "simulator", *self._collateral, *self._brokers, "--base", self._base,
-        )  # fmt: skip
-        return stack.enter_context(Part(name, self.out, ("federate", role, lock, *words, *common)))
+    def _relay(self, name: str) -> Path:
+        return self._sockets / f"{name}.relay"
 
     def _follow(
         self, lead: Part, parties: Mapping[str, Part], told: int, *, until: str | None
@@ -208,16 +178,6 @@ class _Stage(Rehearsal):
                     party.answer()  # raises what it ended with, unless all was done
             time.sleep(_POLL_S)
         raise Unreachable("the rounds did not come to an end", hint=f"see {lead.log}")
-
-    _base = Path()
-
-
-def _rounds(manifest: Path) -> list[dict[str, Any]]:
-    """Merges in a manifest's run log."""
-    from sealtrain.manifest import form
-
-    entries = form.read(manifest.read_bytes()).predicate.run_log.entries
-    return [dict(one["fields"]) for one in entries if one["event"] == "round.merged"]
 
 
 def _records(folder: Path) -> dict[str, Path]:

@@ -19,13 +19,13 @@ from types import TracebackType
 from typing import Self
 
 from sealtrain.base.extras import extra_missing
+from sealtrain.cli.programs import end
 from sealtrain.collab.federated.app import write_app
 from sealtrain.errors import Unreachable
 
 __all__ = ["Flower"]
 
 _STARTS_WITHIN_S = 90.0
-_ENDS_WITHIN_S = 20.0
 _POLL_S = 0.1
 _LINK = "rehearsal"
 
@@ -135,7 +135,7 @@ class Flower:
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-        self._stack.callback(_end, process)
+        self._stack.callback(end, process)
         return process
 
 
@@ -149,15 +149,6 @@ def require_flower() -> None:
         import flwr  # noqa: F401
     except ImportError as error:
         raise extra_missing("The rehearsal of a federation", "federated", error) from error
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_ENDS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _answers(port: int) -> bool:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from sealtrain.errors import AlreadyExists, Unreachable, UsageError, error_by_code
+from sealtrain.cli.programs import Part, answered, program
+from sealtrain.errors import AlreadyExists, UsageError
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["Rehearsal", "program"]
+__all__ = ["ON_SIMULATOR", "Rehearsal", "result_lines", "run_log"]
 
-_STARTS_WITHIN_SECONDS = 180
-_ENDS_WITHIN_SECONDS = 20
-_POLL_SECONDS = 0.02
+_STARTS_WITHIN_S: Final = 180
+
+ON_SIMULATOR: Final[dict[str, Any]] = {
+    "version": 1,
+    "privacy": {"dp": "none"},
+    "hardware": {
+        "platforms": ["simulator"],
+        "image": None,
+        "key_provider": "none",
+        "key_provider_id": None,
+    },
+}
+"""What the recipes of all demos have in common."""
 
 
 class Rehearsal:
@@ -235,18 +243,22 @@ class Rehearsal:
 
     def _dealer(self, path: Path) -> str:
         return self._serve(
-            "dealer ready", "split", "dealer", self.out / "engineer" / "recipe.lock.json",
-            "--platform", "simulator", "--guest", self._boot(self._deployment, "dealer.sock"),
-            *self._collateral, "--base", path.resolve().parent,
+            "dealer ready", "split", "dealer",
+            *self._in_guest(path, self._boot(self._deployment, "dealer.sock")),
         )  # fmt: skip
 
     def _training(self, path: Path) -> tuple[str | Path, ...]:
         """The words of the command that trains."""
         return (
-            "train", self.out / "engineer" / "recipe.lock.json", "--platform", "simulator",
-            "--guest", self._sockets / "guest.sock", *self._collateral,
-            *self._brokers, "--data", self._sealed, "--base", path.resolve().parent,
-            "--out", self.out / "run",
+            "train", *self._in_guest(path, self._sockets / "guest.sock"), *self._brokers,
+            "--data", self._sealed, "--out", self.out / "run",
+        )  # fmt: skip
+
+    def _in_guest(self, path: Path, guest: Path) -> tuple[str | Path, ...]:
+        """The words of every command that does its part of the lock in a guest."""
+        return (
+            self._lock_file, "--platform", "simulator", "--guest", guest, *self._collateral,
+            "--base", path.resolve().parent,
         )  # fmt: skip
 
     def _verify(self, recipient: str) -> dict[str, Any]:
@@ -280,6 +292,10 @@ class Rehearsal:
     @property
     def _deployment(self) -> Path:
         return self.out / "engineer" / "app-compose.json"
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.out / "engineer" / "recipe.lock.json"
 
     @property
     def _broker_files(self) -> list[Path]:
@@ -316,44 +332,32 @@ class Rehearsal:
             stderr=None if shown else subprocess.PIPE,
             text=True,
         )
-        answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
-        if done.returncode == 0:
-            return answer
-        told = answer.get("error", {"code": "error", "message": "it ended without a word"})
-        code, message = told.pop("code"), told.pop("message")
-        raise error_by_code(code)(f"{words[0]}: {message}", **told)
+        return answered(str(words[0]), done.returncode, done.stdout)
 
     def _serve(self, ready: str, *words: str | Path) -> str:
         """Start a server for the length of the rehearsal; the last word of the line ``ready``."""
-        log = self.out / f"server-{len(list(self.out.glob('server-*.log'))) + 1}.log"
-        return self._stack.enter_context(_server(ready, program(words), log))
+        name = f"server-{len(list(self.out.glob('server-*.log'))) + 1}"
+        return self._part(name, *words, answers=False).place(ready, within=_STARTS_WITHIN_S)
+
+    def _part(self, name: str, *words: str | Path, answers: bool = True) -> Part:
+        """A command that goes on beside the others, to the end of the rehearsal at most."""
+        return self._stack.enter_context(Part(name, self.out, words, answers=answers))
 
 
-def program(words: tuple[str | Path, ...]) -> list[str]:
-    """The command line of this program with these words."""
-    return [sys.executable, "-m", "sealtrain", *map(str, words)]
+def result_lines(done: Mapping[str, Any]) -> list[str]:
+    """What a rehearsal left, for people."""
+    passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
+    return [
+        f"verified     {passed} checks passed",
+        f"manifest     {done['trained']['manifest']}",
+        f"report       {done['report']}",
+        f"model        {done['model']}",
+    ]
 
 
-@contextmanager
-def _server(ready: str, command: list[str], log: Path) -> Iterator[str]:
-    with log.open("wb") as said:
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)  # noqa: S603
-    try:
-        until = time.monotonic() + _STARTS_WITHIN_SECONDS
-        while not (lines := [line for line in log.read_text().splitlines() if ready in line]):
-            if server.poll() is not None or time.monotonic() > until:
-                raise Unreachable(
-                    f"{command[3]} did not start",
-                    got=f"status {server.poll()}",
-                    expected=f"ready within {_STARTS_WITHIN_SECONDS} s",
-                    hint=f"see {log}",
-                )
-            time.sleep(_POLL_SECONDS)
-        yield lines[0].rsplit(" ", 1)[-1]
-    finally:
-        server.terminate()
-        try:
-            server.wait(_ENDS_WITHIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+def run_log(done: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The run log in the manifest that a rehearsal left."""
+    from sealtrain.manifest import form
+
+    manifest = Path(done["trained"]["manifest"])
+    return form.read(manifest.read_bytes()).predicate.run_log.entries

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli.brokers import Threshold
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.simulator import Gpus, Switches, Tee
 
 __all__ = ["pairs", "register"]
@@ -43,7 +43,7 @@ def rehearse(
     Every step runs as its own sealtrain process with throwaway keys. Nothing of it is attested: use
     data you may show.
     """
-    from sealtrain.cli.rehearsal import Rehearsal
+    from sealtrain.cli.rehearsal import Rehearsal, result_lines
     from sealtrain.recipe.schema import load_recipe
 
     say("SIMULATED — NOT ATTESTED")
@@ -51,19 +51,7 @@ def rehearse(
     machine = ("--tee", tee, "--gpus", str(gpus), "--switches", str(switches))
     with Rehearsal(out, say, machine, brokers=brokers, threshold=threshold) as stage:
         done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
-    passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
-    metrics = [f"{name:<12} {value}" for name, value in done["trained"]["metrics"].items()]
-    emit(
-        as_json,
-        done,
-        [
-            *metrics,
-            f"verified     {passed} checks passed",
-            f"manifest     {done['trained']['manifest']}",
-            f"report       {done['report']}",
-            f"model        {done['model']}",
-        ],
-    )
+    emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])
 
 
 def pairs(words: list[str]) -> dict[str, str]:

@@ -6,13 +6,14 @@ with another one; what it learned is compared with the int8 model trained here i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from sealtrain.cli.acts import Played
-from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.cli.acts import CLINICS, DATASETS, Played, made_up
+from sealtrain.cli.output import metric_lines
+from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import ProductAltered, SealtrainError, UsageError
 
 __all__ = ["CLOSE", "play"]
@@ -21,10 +22,8 @@ CLOSE = 1e-3
 """Losses under pads stay so near to those of the int8 model."""
 _ALTERED_PRODUCT = 150
 """After the first sealed checkpoint, and before the last step."""
-_CLINICS = ("clinic-a", "clinic-b")
 
-RECIPE: dict[str, Any] = {
-    "version": 1,
+RECIPE: dict[str, Any] = ON_SIMULATOR | {
     "name": "split-pads",
     "description": "Triage notes, learned in a guest whose frozen layers are multiplied elsewhere",
     "phase": "sft",
@@ -42,10 +41,7 @@ RECIPE: dict[str, Any] = {
         "init_seed": 1,
         "tokenizer": {"kind": "bytes"},
     },
-    "datasets": [
-        *({"owner": clinic, "name": "notes", "role": "train"} for clinic in _CLINICS),
-        {"owner": _CLINICS[0], "name": "check", "role": "test"},
-    ],
+    "datasets": DATASETS,
     "columns": {"prompt": "prompt", "completion": "completion"},
     "trainer": {
         "max_steps": 30,
@@ -64,17 +60,10 @@ RECIPE: dict[str, Any] = {
         "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"],
     },
     "collaboration": {"kind": "pads", "pads": "dealer", "checks": 2, "policy": "policy.yaml"},
-    "privacy": {"dp": "none"},
     "release_policy": {
         "metrics": ["loss", "eval_loss", "accuracy"],
         "round_to": 6,
-        "model": {"recipients": [_CLINICS[0]]},
-    },
-    "hardware": {
-        "platforms": ["simulator"],
-        "image": None,
-        "key_provider": "none",
-        "key_provider_id": None,
+        "model": {"recipients": [CLINICS[0]]},
     },
 }
 
@@ -120,14 +109,14 @@ def play(out: Path, say: Callable[[str], None]) -> Played:
         SealtrainError: Whatever a step refused.
     """
     with _Stage(out, say) as stage:
-        data = _records(stage.out / "records")
+        data = made_up(stage.out / "records", _measured, learned=96, checked=32)
         done = stage.play_recipe(RECIPE, data)
         tried = stage.tried(stage.recipe_file, data)
     return _played(done, tried)
 
 
 def _played(done: dict[str, Any], tried: dict[str, Any]) -> Played:
-    spent = _spent(Path(done["trained"]["manifest"]))
+    spent = _spent(done)
     under_pads = {one["step"]: one["loss"] for one in done["trained"]["history"] if "loss" in one}
     here = {one["step"]: one["loss"] for one in tried["under_pads"] if "loss" in one}
     int8 = {one["step"]: one["loss"] for one in tried["int8"] if "loss" in one}
@@ -143,7 +132,6 @@ def _played(done: dict[str, Any], tried: dict[str, Any]) -> Played:
             got=f"{apart:.6f} apart",
             expected=f"at most {CLOSE}",
         )
-    passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     steps = [
         f"  step {step:<4} {loss:.6f} under pads   {int8[step]:.6f} int8"
         for step, loss in under_pads.items()
@@ -157,49 +145,27 @@ def _played(done: dict[str, Any], tried: dict[str, Any]) -> Played:
             f"refused      {done['refused']['code']}: the accelerator that altered a product",
             f"products     {spent['products']} made elsewhere, {spent['bytes_out']} bytes out, "
             f"{spent['beginnings']} beginnings",
-            *(f"{name:<12} {value}" for name, value in done["trained"]["metrics"].items()),
-            f"verified     {passed} checks passed",
-            f"manifest     {done['trained']['manifest']}",
-            f"report       {done['report']}",
-            f"model        {done['model']}",
+            *metric_lines(done["trained"]["metrics"]),
+            *result_lines(done),
         ),
     )
 
 
-def _spent(manifest: Path) -> dict[str, Any]:
-    """What a manifest's run log says of products made elsewhere, all processes of the run."""
+def _spent(done: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run log says of products made elsewhere, all processes of the run."""
     from dataclasses import asdict
 
-    from sealtrain.manifest import form
     from sealtrain.manifest.checks.pads import outsourced
     from sealtrain.recipe.collaboration import Pads
 
-    entries = form.read(manifest.read_bytes()).predicate.run_log.entries
-    return asdict(outsourced(entries, Pads.model_validate(RECIPE["collaboration"])))
+    return asdict(outsourced(run_log(done), Pads.model_validate(RECIPE["collaboration"])))
 
 
-def _records(folder: Path) -> dict[str, Path]:
-    """Made-up measurements and what follows from them, by ``owner.name``."""
-    import random
-
-    folder.mkdir()
-    files = {}
-    for key, count in (("clinic-a.notes", 96), ("clinic-b.notes", 96), ("clinic-a.check", 32)):
-        drawn = random.Random(key)  # noqa: S311  # nothing secret
-        rows = []
-        for _ in range(count):
-            pulse, heat, oxygen = (
-                drawn.randint(50, 140),
-                drawn.randint(355, 410),
-                drawn.randint(84, 100),
-            )
-            urgent = pulse > 120 or heat > 395 or oxygen < 90
-            rows.append(
-                {
-                    "prompt": f"pulse {pulse}, {heat / 10} C, oxygen {oxygen} %:",
-                    "completion": " urgent" if urgent else " routine",
-                }
-            )
-        files[key] = folder / f"{key}.jsonl"
-        files[key].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return files
+def _measured(drawn: Random) -> dict[str, str]:
+    """Made-up measurements, and what follows from them."""
+    pulse, heat, oxygen = drawn.randint(50, 140), drawn.randint(355, 410), drawn.randint(84, 100)
+    urgent = pulse > 120 or heat > 395 or oxygen < 90
+    return {
+        "prompt": f"pulse {pulse}, {heat / 10} C, oxygen {oxygen} %:",
+        "completion": " urgent" if urgent else " routine",
+    }

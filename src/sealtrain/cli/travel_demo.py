@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import struct
 import time
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from sealtrain.cli.output import Json, emit, say
-from sealtrain.cli.parts import Part
-from sealtrain.cli.rehearsal import Rehearsal
+from sealtrain.cli.programs import Part
+from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
 __all__ = ["register"]
@@ -27,8 +27,7 @@ _ROW_TOKENS: Final = 1024
 _WITHIN_S: Final = 600.0
 _POLL_S: Final = 0.02
 
-RECIPE: dict[str, Any] = {
-    "version": 1,
+RECIPE: dict[str, Any] = ON_SIMULATOR | {
     "name": "travelling-accelerator",
     "description": "A small GPT-2 from texts of three libraries, none of which leaves its library",
     "phase": "cpt",
@@ -59,17 +58,10 @@ RECIPE: dict[str, Any] = {
         "max_tokens": {HOLDERS[2]: 32_768},
         "seal_every": 3,
     },
-    "privacy": {"dp": "none"},
     "release_policy": {
         "metrics": ["loss"],
         "round_to": 3,
         "model": {"recipients": [HOLDERS[0]]},
-    },
-    "hardware": {
-        "platforms": ["simulator"],
-        "image": None,
-        "key_provider": "none",
-        "key_provider_id": None,
     },
 }
 
@@ -92,8 +84,7 @@ def demo(
         data = _texts(stage.out / "texts")
         row = f"--format tokens --row-tokens {_ROW_TOKENS}"
         done = stage.play_recipe(RECIPE, data, dict.fromkeys(data, row))
-    trips = _trips(Path(done["trained"]["manifest"]))
-    passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
+    trips = _trips(done)
     losses = [one["loss"] for one in done["trained"]["history"]]
     emit(
         as_json,
@@ -102,10 +93,7 @@ def demo(
             *(f"{name:<12} gave {count} tokens" for name, count in trips["tokens"].items()),
             f"trips        {trips['trips']}, taken over {trips['takeovers']} times",
             f"loss         {losses[0]} to {losses[-1]} in {done['trained']['steps']} steps",
-            f"verified     {passed} checks passed",
-            f"manifest     {done['trained']['manifest']}",
-            f"report       {done['report']}",
-            f"model        {done['model']}",
+            *result_lines(done),
         ],
     )
 
@@ -114,86 +102,56 @@ class _Stage(Rehearsal):
     """A rehearsal whose training travels, and changes hands."""
 
     def _train(self, path: Path) -> dict[str, Any]:
-        with ExitStack() as stack:
-            self._say("starting the accelerator, and a guest at each library")
-            places = self._everybody(stack, path)
-            words = (*self._words(path, "orchestrate"), *self._brokers, *places)
-            states = self.out / "states"
-            first = stack.enter_context(
-                self._leader("orchestrator-1", (*words, "--guest", self._sockets / "guest.sock"))
-            )
-            standby = stack.enter_context(
-                self._leader(
-                    "orchestrator-2",
-                    (*words, "--standby", "--guest", self._boot(self._deployment, "standby.sock")),
-                )
-            )
-            self._say("training: the accelerator goes round; a standby waits")
-            self._await_state(first, states)
-            first.process.kill()  # as kill -9: no word, no clean end
-            first.process.wait()
-            self._say("the orchestrator is killed; the standby takes over from the sealed state")
-            trained = standby.ended(within=_WITHIN_S)
-            self._say("every library hears that it is over, and drops its keys")
-            for holder in self._holders:
-                holder.ended(within=_WITHIN_S)
-        return {"trained": trained}
-
-    _holders: tuple[Part, ...] = ()
-
-    def _everybody(self, stack: ExitStack, path: Path) -> tuple[str, ...]:
-        """Start accelerator and holders; where they are, as words for an orchestrator."""
-        accelerator = stack.enter_context(
-            Part(
-                "accelerator",
-                self.out,
-                (
-                    *self._words(path, "accelerate"), "--guest",
-                    self._boot(self._deployment, "accelerator.sock"),
-                ),
-                answers=False,
-            )
+        self._say("starting the accelerator, and a guest at each library")
+        accelerator = self._part(
+            "accelerator", "travel", "accelerate",
+            *self._in_guest(path, self._boot(self._deployment, "accelerator.sock")), answers=False,
         )  # fmt: skip
         guests = {holder: self._boot(self._deployment, f"{holder}.sock") for holder in HOLDERS}
         control = accelerator.place("accelerator ready", within=_WITHIN_S)
         writes = accelerator.place("writes at", within=_WITHIN_S)
-        self._holders = tuple(
-            stack.enter_context(
-                Part(
-                    holder,
-                    self.out,
-                    (
-                        *self._words(path, "hold"), *self._brokers, "--party", holder,
-                        "--writes", writes, "--data", self._sealed, "--guest", guest,
-                        "--out", self.out / f"{holder}-run",
-                    ),
-                )
+        holders = [
+            self._part(
+                holder, "travel", "hold", *self._in_guest(path, guest), *self._brokers,
+                "--party", holder, "--writes", writes, "--data", self._sealed,
+                "--out", self.out / f"{holder}-run",
             )
             for holder, guest in guests.items()
-        )  # fmt: skip
-        places = [
-            word
-            for holder in self._holders
-            for word in (
-                "--holder", f"{holder.name}={holder.place('holder ready', within=_WITHIN_S)}",
-            )
         ]  # fmt: skip
-        return ("--accelerator", control, "--writes", writes, *places)
-
-    def _words(self, path: Path, role: str) -> tuple[str | Path, ...]:
-        return (
-            "travel", role, self.out / "engineer" / "recipe.lock.json",
-            "--platform", "simulator", *self._collateral, "--base", path.parent,
+        words = ["--accelerator", control, "--writes", writes]
+        for holder in holders:
+            place = holder.place("holder ready", within=_WITHIN_S)
+            words += ["--holder", f"{holder.name}={place}"]
+        first = self._leader(
+            "orchestrator-1", *self._in_guest(path, self._sockets / "guest.sock"), *words,
+            "--out", self.out / "orchestrator-1-run",
         )  # fmt: skip
+        standby = self._leader(
+            "orchestrator-2", *self._in_guest(path, self._boot(self._deployment, "standby.sock")),
+            *words, "--standby", "--out", self.out / "run",
+        )  # fmt: skip
+        self._say("training: the accelerator goes round; a standby waits")
+        self._await_state(first)
+        first.kill()
+        self._say("the orchestrator is killed; the standby takes over from the sealed state")
+        trained = standby.ended(within=_WITHIN_S)
+        self._say("every library hears that it is over, and drops its keys")
+        for holder in holders:
+            holder.ended(within=_WITHIN_S)
+        return {"trained": trained}
 
-    def _leader(self, name: str, words: tuple[str | Path, ...]) -> Part:
-        run = self.out / ("run" if name == "orchestrator-2" else f"{name}-run")
-        return Part(name, self.out, (*words, "--states", self.out / "states", "--out", run))
+    @property
+    def _states(self) -> Path:
+        return self.out / "states"
 
-    def _await_state(self, first: Part, states: Path) -> None:
+    def _leader(self, name: str, *words: str | Path) -> Part:
+        states = ("--states", self._states)
+        return self._part(name, "travel", "orchestrate", *words, *self._brokers, *states)
+
+    def _await_state(self, first: Part) -> None:
         """Until a state is sealed."""
         until = time.monotonic() + _WITHIN_S
-        while not list(states.glob("*.sealed")):
+        while not list(self._states.glob("*.sealed")):
             if first.gone:
                 first.answer()
             if first.gone or time.monotonic() > until:
@@ -217,13 +175,10 @@ def _texts(folder: Path) -> dict[str, Path]:
     return files
 
 
-def _trips(manifest: Path) -> dict[str, Any]:
-    """What a manifest's run log says of trips."""
-    from sealtrain.manifest import form
+def _trips(done: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run log says of trips."""
     from sealtrain.manifest.checks.trips import terms_of, travelled
     from sealtrain.recipe.schema import parse_recipe
 
-    predicate = form.read(manifest.read_bytes()).predicate
-    recipe = parse_recipe(predicate.recipe.lock["recipe"])
-    came = travelled(predicate.run_log.entries, terms_of(recipe))
+    came = travelled(run_log(done), terms_of(parse_recipe(RECIPE)))
     return {"trips": came.trips, "tokens": came.tokens, "takeovers": came.takeovers}

@@ -1,24 +1,62 @@
-"""A command of this program that goes on beside a rehearsal: what it says, and how it ends."""
+"""Commands of this program as processes of their own: what they answer, how they end."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final, Self
 
-from sealtrain.cli.rehearsal import program
 from sealtrain.errors import Unreachable, error_by_code
 
-__all__ = ["Part"]
+__all__ = ["Part", "answered", "end", "program"]
 
-_POLL_S: Final = 0.05
+_POLL_S: Final = 0.02
 _ENDS_WITHIN_S: Final = 20
 
 
+def program(words: tuple[str | Path, ...]) -> list[str]:
+    """The command line of this program with these words."""
+    return [sys.executable, "-m", "sealtrain", *map(str, words)]
+
+
+def answered(
+    name: str, status: int, told: str, *, silent: str = "it ended without a word"
+) -> dict[str, Any]:
+    """What a command answered; its refusal becomes ours.
+
+    Args:
+        name: Of the command, for the error.
+        status: It ended with.
+        told: What it printed, with ``--json``.
+        silent: What to say where it printed nothing.
+
+    Raises:
+        SealtrainError: What it refused with.
+    """
+    answer: dict[str, Any] = json.loads(told.strip() or "{}")
+    if status == 0:
+        return answer
+    error = answer.get("error", {"code": "error", "message": silent})
+    code, message = error.pop("code"), error.pop("message")
+    raise error_by_code(code)(f"{name}: {message}", **error)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process; kill it where it takes too long."""
+    process.terminate()
+    try:
+        process.wait(_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Part:
-    """One process of its own. Ended when the block does.
+    """A command that goes on beside others. Ended when the block does.
 
     Args:
         name: Of its files in ``folder``, and in errors.
@@ -32,26 +70,26 @@ class Part:
     ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        self._answer = folder / f"{name}.json"
+        self._answer = folder / f"{name}.json" if answers else None
         command = program((*words, "--json") if answers else words)
-        with self.log.open("wb") as said, self._answer.open("wb") as told:
-            self.process = subprocess.Popen(command, stdout=told, stderr=said)  # noqa: S603
+        with self.log.open("wb") as said, (self._answer or Path(os.devnull)).open("wb") as told:
+            self._process = subprocess.Popen(command, stdout=told, stderr=said)  # noqa: S603
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self._process)
+
+    def kill(self) -> None:
+        """As ``kill -9`` does: no word, no clean end."""
+        self._process.kill()
+        self._process.wait()
 
     @property
     def gone(self) -> bool:
         """It has ended."""
-        return self.process.poll() is not None
+        return self._process.poll() is not None
 
     def said(self) -> list[str]:
         """Lines of its talk so far."""
@@ -74,11 +112,14 @@ class Part:
             for line in self.said():
                 if ready in line:
                     return line.rsplit(" ", 1)[-1]
-            if gone:
+            if gone and self._answer:
                 self.answer()
             if gone or time.monotonic() > until:
                 raise Unreachable(
-                    f"{self.name} did not say that it is ready", hint=f"see {self.log}"
+                    f"{self.name} did not say that it is ready",
+                    got=f"status {self._process.returncode}" if gone else None,
+                    expected=f"ready within {within:g} s",
+                    hint=f"see {self.log}",
                 )
             time.sleep(_POLL_S)
 
@@ -90,7 +131,7 @@ class Part:
             SealtrainError: What it refused with.
         """
         try:
-            self.process.wait(within)
+            self._process.wait(within)
         except subprocess.TimeoutExpired:
             raise Unreachable(
                 f"{self.name} does not come to an end",
@@ -101,9 +142,6 @@ class Part:
 
     def answer(self) -> dict[str, Any]:
         """What it answered; its refusal becomes ours. It has ended."""
-        told: dict[str, Any] = json.loads(self._answer.read_text() or "{}")
-        if self.process.returncode == 0:
-            return told
-        error = told.get("error", {"code": "error", "message": f"it ended; see {self.log}"})
-        code, message = error.pop("code"), error.pop("message")
-        raise error_by_code(code)(f"{self.name}: {message}", **error)
+        told = self._answer.read_text() if self._answer else ""
+        silent = f"it ended; see {self.log}"
+        return answered(self.name, self._process.returncode, told, silent=silent)
