@@ -20,6 +20,7 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "dcap_qvl": "dcap-qvl",
     "jwt": "pyjwt",
+    "pkcs11": "python-pkcs11",
     "pynvml": "nvidia-ml-py",
     "sklearn": "scikit-learn",
     "stdnum": "python-stdnum",
@@ -42,7 +43,7 @@ EXTRAS = {
     "chain": ["chain"],
     "attest/simulator": ["simulator"],
     "attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
-    "keys": ["aws"],
+    "keys": ["aws", "pkcs11"],
     "storage": ["remote"],
     "training/validation": ["validation"],
     "base/background.py": ["broker", "simulator"],  # the one server start of both

@@ -20,7 +20,9 @@ app = typer.Typer(help="The key-release service.")
 def serve(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")],
     policy: Annotated[Path, typer.Option(help="Appraisal policy for guests (YAML).")],
-    root_secret: Annotated[str, typer.Option(help="Where the root secret is: file:… or dstack:…")],
+    root_secret: Annotated[
+        str, typer.Option(help="Where the root secret is: file:…, dstack:…, awskms:… or pkcs11:…")
+    ],
     state: Annotated[Path, typer.Option(help="Folder for the database and the ledger.")],
     guest: Annotated[
         str, typer.Option(help="Where the broker's own evidence comes from, as of train.")

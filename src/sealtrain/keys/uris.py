@@ -3,6 +3,7 @@
 - ``file:PATH``: 64 hex digits in a file of mode 0600, made once.
 - ``dstack:SOCKET?path=PATH``: a key the guest's key provider derives for this app and path.
 - ``awskms:FILE?region=…&key=…``: a secret that AWS KMS releases to this attested Nitro enclave.
+- ``pkcs11:token=…;object=…?…``: a secret that a key in a hardware module computes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ SCHEMES = (
     "file:PATH",
     "dstack:SOCKET?path=sealtrain/broker-root/v1",
     "awskms:CIPHERTEXT_FILE?region=REGION&key=KEY_ARN",
+    "pkcs11:token=TOKEN;object=KEY?module-path=LIBRARY&pin-source=file:PATH",
 )
 
 
@@ -47,8 +49,9 @@ def root_secret(
         UsageError: Another scheme or form of URI.
         KeyFileInvalid: The file is absent, open to others or malformed.
         GuestApiUnreachable: The guest's socket or module does not answer.
-        KmsUnreachable: AWS KMS does not answer.
-        KmsAnswerInvalid: AWS KMS refuses, or its answer does not open as it must.
+        KmsUnreachable: AWS KMS or the hardware module does not answer.
+        KmsAnswerInvalid: AWS KMS refuses, or its answer does not open as it must; the module has
+            no such key, or one that could leave it.
         ExtraMissing: The packages that a scheme needs are not installed.
     """
     scheme, separator, rest = uri.partition(":")
@@ -60,6 +63,10 @@ def root_secret(
         from sealtrain.keys.awskms import parse_address, release
 
         return release(parse_address(rest))
+    if separator and scheme == "pkcs11":
+        from sealtrain.keys import pkcs11
+
+        return pkcs11.compute(pkcs11.parse_address(rest))
     raise UsageError(
         "unknown kind of root secret",
         check="root secret",
