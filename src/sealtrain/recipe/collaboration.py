@@ -16,6 +16,7 @@ from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.errors import UsageError
 from sealtrain.recipe.backends import is_default
 from sealtrain.recipe.fields import RecipePath
+from sealtrain.recipe.patients import PatientPrivacy, cannot_hide_patients
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.recipe.travelling import cannot_travel
 
@@ -37,6 +38,11 @@ Norm = Annotated[float, AllowInfNan(False), Field(gt=0, le=1e9)]
 Layer = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.]{0,199}$")]
 
 _SECONDS_A_WEEK: Final = 604_800
+
+
+def is_none(value: Any) -> bool:
+    """Whether a recipe means the same without it: left out of a lock, as one always was."""
+    return value is None
 
 
 class _Parties(StrictModel):
@@ -106,6 +112,11 @@ class Federated(_Parties):
     )
     max_update_norm: Norm | None = Field(
         default=None, description="Updates are cut to this L2 norm before they are merged."
+    )
+    patient_privacy: PatientPrivacy | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Noise that hides single patients; left out of locks when there is none.",
     )
 
     @model_validator(mode="after")
@@ -198,11 +209,6 @@ def of_kind(recipe: Any, kind: type[_Kind]) -> _Kind:
     return how
 
 
-def is_none(value: Any) -> bool:
-    """Whether a recipe means the same without it: left out of a lock, as one always was."""
-    return value is None
-
-
 def is_shared_out(recipe: Any) -> bool:
     """Whether a ``Recipe`` is for several parties, each with its own data."""
     return recipe.collaboration is not None and recipe.collaboration.shares_out
@@ -263,7 +269,8 @@ def _cannot_merge(recipe: Any, how: Federated) -> str | None:
         return "collaboration.min_parties is above the number of owners who give data to train"
     if recipe.trainer.max_steps != how.rounds * how.local_steps:
         return "trainer.max_steps is collaboration.rounds times collaboration.local_steps"
-    return None
+    promised = how.patient_privacy
+    return None if promised is None else cannot_hide_patients(recipe, promised)
 
 
 def _cannot_split(recipe: Any, what: str) -> str | None:

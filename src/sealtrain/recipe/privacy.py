@@ -23,7 +23,9 @@ __all__ = [
     "SequencePrivacy",
     "Spending",
     "broken_promise",
+    "is_plain_lora",
     "spendings",
+    "told_of_training",
 ]
 
 Epsilon = Annotated[float, AllowInfNan(False), Field(gt=0, le=1000)]
@@ -192,12 +194,11 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
         return "privacy dp: sgd is not known to hold for a script of your own"
     if recipe.phase == "sft" and recipe.peft is None:
         return "privacy dp: sgd trains adapters in phase sft: name peft.method lora"
-    if recipe.peft is not None and not _plain_lora(recipe.peft):
+    if recipe.peft is not None and not is_plain_lora(recipe.peft):
         return "privacy dp: sgd takes peft.method lora in full precision, without use_dora"
     if any(getattr(one, "max_records", None) is not None for one in recipe.datasets):
         return "datasets.max_records and privacy dp: sgd do not go together: every record may come"
-    told = sorted(_TRAINING_FIGURES.intersection(recipe.release_policy.metrics))
-    if told:
+    if told := told_of_training(recipe.release_policy):
         return f"release_policy.metrics name {', '.join(told)}: of training records, without noise"
     unfit: Mapping[str, bool] = {
         "bf16": trainer.bf16,
@@ -215,7 +216,13 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
     return None
 
 
-def _plain_lora(adapter: object) -> bool:
+def told_of_training(policy: Any) -> list[str]:
+    """Metrics that a ``ReleasePolicy`` names and no noise covers, sorted."""
+    return sorted(_TRAINING_FIGURES.intersection(policy.metrics))
+
+
+def is_plain_lora(adapter: object) -> bool:
+    """Whether each record's gradient of an adapter can be told apart: LoRA and nothing besides."""
     return (
         getattr(adapter, "method", None) == "lora"
         and not getattr(adapter, "use_dora", False)
