@@ -44,6 +44,13 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "numbers of records, or what was measured without noise: on test records, by "
             "validation, or by an audit of the model."
         ),
+        "patient-scope": (
+            "Differential privacy hides single patients: whether all that one party holds of one "
+            "took part. A patient of two parties counts as two, and whose a record is is the "
+            "owner's word. It does not hide what many patients share, numbers of patients and "
+            "records, how long a party took, or what was measured on test records. Brokers keep "
+            "no account of it over several runs."
+        ),
         "accountant-approximate": (
             "Epsilon was computed by a central limit approximation, which can fall below the "
             "true value. It is no bound."
@@ -176,7 +183,7 @@ def required(
     if dp == "none":
         ids.append("memorisation")
     else:
-        ids.append("privacy-scope")
+        ids.append("patient-scope" if dp == "patients" else "privacy-scope")
     if accountant == "gdp":
         ids.append("accountant-approximate")
     if collaboration is not None:

@@ -29,6 +29,8 @@ __all__ = [
     "OutputFile",
     "Outputs",
     "Party",
+    "PatientParty",
+    "PatientTraining",
     "Point",
     "Predicate",
     "Privacy",
@@ -225,7 +227,40 @@ class PrivateCounting(StrictModel):
     unit: Literal["record"]
 
 
-Privacy = Annotated[NoPrivacy | PrivateTraining | PrivateCounting, Field(discriminator="dp")]
+class PatientParty(StrictModel):
+    """How many patients a party had whose rounds were merged."""
+
+    name: OwnerName
+    patients: Annotated[Count, Field(ge=1)]
+
+
+class PatientTraining(StrictModel):
+    """Rounds of a federation that hide patients, as they were done.
+
+    Attributes:
+        epsilon: Spent of each patient of a party at most.
+        noise_multiplier: Deviation of the noise over ``max_patient_norm``.
+        sample_rate: Probability of a patient to take part in a round.
+        rounds: Noised steps, all of the run's.
+    """
+
+    dp: Literal["patients"]
+    epsilon: Annotated[Value, Field(ge=0)]
+    delta: Annotated[Value, Field(gt=0, lt=1)]
+    accountant: Literal["prv", "rdp"]
+    noise_multiplier: Annotated[Value, Field(gt=0)]
+    max_patient_norm: Annotated[Value, Field(gt=0)]
+    records_a_patient: Annotated[Count, Field(ge=1)]
+    sampling: Literal["poisson"]
+    unit: Literal["patient"]
+    sample_rate: Annotated[Value, Field(gt=0, le=1)]
+    rounds: Count
+    parties: tuple[PatientParty, ...] = Field(min_length=1, max_length=256)
+
+
+Privacy = Annotated[
+    NoPrivacy | PrivateTraining | PrivateCounting | PatientTraining, Field(discriminator="dp")
+]
 """Formal privacy of the outputs."""
 
 

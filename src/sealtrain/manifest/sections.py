@@ -8,10 +8,16 @@ from sealtrain.consortium.approvals import Decision
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.markup import Html, Part, join, tag
-from sealtrain.manifest.predicate import Predicate, PrivateCounting, PrivateTraining
+from sealtrain.manifest.predicate import (
+    PatientTraining,
+    Predicate,
+    PrivateCounting,
+    PrivateTraining,
+)
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
+from sealtrain.recipe.patients import promise_of
 from sealtrain.records.ed25519 import key_id
 
 __all__ = [
@@ -93,12 +99,27 @@ def privacy(predicate: Predicate) -> Html | None:
         columns = ("Owner", "Dataset", "Records", "Chance of a record a step", "Epsilon spent")
         spent = table(columns, rows, numbers=(2, 3, 4))
         return tag("section", tag("h2", "Differential privacy"), tag("p", lead), spent)
+    if isinstance(claimed, PatientTraining):
+        return _of_patients(claimed)
     if isinstance(claimed, PrivateCounting):
         lead = (
             f"Metrics come from one histogram with noise: epsilon {claimed.epsilon:g} for a record."
         )
         return tag("section", tag("h2", "Differential privacy"), tag("p", lead))
     return None
+
+
+def _of_patients(claimed: PatientTraining) -> Html:
+    lead = (
+        f"epsilon {claimed.epsilon:.4g} at delta {claimed.delta:g} for one patient of one party, "
+        f"by the {claimed.accountant} accountant: {claimed.rounds:,} noised rounds, noise "
+        f"multiplier {claimed.noise_multiplier:.4g}, each patient's gradient cut to "
+        f"{claimed.max_patient_norm:g} and made of {claimed.records_a_patient:,} records at most, "
+        f"chance of a patient a round {claimed.sample_rate:.4g}"
+    )
+    rows = [(one.name, f"{one.patients:,}") for one in claimed.parties]
+    held = table(("Party", "Patients"), rows, numbers=(1,))
+    return tag("section", tag("h2", "Differential privacy"), tag("p", lead), held)
 
 
 def approvals(predicate: Predicate, facts: Facts) -> Html:
@@ -302,12 +323,7 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
         ("Phase", recipe.phase),
         ("Base model", base),
         ("Trained", method),
-        (
-            "Privacy",
-            "no differential privacy"
-            if recipe.privacy.dp == "none"
-            else f"at most epsilon {recipe.privacy.target_epsilon:g}",
-        ),
+        ("Privacy", promise_of(recipe)),
         ("May leave the guest", ", ".join(recipe.release_policy.metrics) or "no metric"),
         ("Model goes to", ", ".join(recipe.release_policy.model.recipients)),
     ]

@@ -239,7 +239,7 @@ def _predicate(
             one.to_dict()
             for one in limits_for(
                 simulated=run.simulated,
-                dp=run.recipe.privacy.dp,
+                dp=trained.privacy["dp"],
                 accelerators=bool(trained.accelerators),
                 accountant=trained.privacy.get("accountant"),
                 collaboration=None if held.together is None else held.together["kind"],

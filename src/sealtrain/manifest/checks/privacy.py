@@ -7,6 +7,7 @@ from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, ProofInvalid
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.predicate import PrivateCounting, PrivateTraining
+from sealtrain.recipe.patients import patient_privacy_of
 from sealtrain.recipe.privacy import PrivateSgd, spendings
 
 __all__ = ["privacy_kept", "privacy_reserved"]
@@ -20,8 +21,9 @@ def privacy_kept(case: Case) -> str:
     """
     recipe, claimed = case.need_lock().recipe, case.predicate.privacy
     asked = recipe.privacy
-    if claimed.dp != asked.dp:
-        raise _other("kind of privacy", claimed.dp, asked.dp)
+    kind = asked.dp if patient_privacy_of(recipe) is None else "patients"
+    if claimed.dp != kind:
+        raise _other("kind of privacy", claimed.dp, kind)
     if isinstance(claimed, PrivateCounting):
         if asked.dp == "counts" and claimed.epsilon != asked.target_epsilon:
             raise _other("epsilon", claimed.epsilon, asked.target_epsilon)

@@ -11,6 +11,8 @@ order, the first breach is ``ClaimContradicted``:
    manifest says that it took part;
 5. a round is merged of exactly those who gave an update, at least as many as the recipe asks for;
 6. the parties of the manifest are exactly those whose updates were merged.
+
+Where rounds hide patients, ``patients`` has the rules that come besides.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.checks.patients import Hiding, Plan, privacy_is
 from sealtrain.recipe.collaboration import Federated, holders_of
+from sealtrain.recipe.patients import PatientPrivacy
 
 __all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold"]
 
@@ -47,6 +51,7 @@ class Terms:
         records: In the training data of each party that the manifest names; ``None`` where its
             owner keeps the number.
         windows: From when until when each of them took part, seconds since the epoch.
+        promised: To patients; ``None`` for nothing.
     """
 
     rule: str
@@ -55,6 +60,7 @@ class Terms:
     holders: tuple[str, ...]
     records: Mapping[str, int | None]
     windows: Mapping[str, tuple[int, int]]
+    promised: PatientPrivacy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +72,14 @@ class Rounds:
         refused: Updates that did not count.
         left: How often a party dropped out.
         state: Digest of the last merged adapter.
+        hiding: Of patients, what it came to.
     """
 
     merged: tuple[tuple[str, ...], ...]
     refused: int
     left: int
     state: str
+    hiding: Hiding
 
 
 class _Begun(StrictModel):
@@ -85,6 +93,7 @@ class _Begun(StrictModel):
 class _Joined(StrictModel):
     party: OwnerName
     records: _Count | None
+    patients: _Count | None = None
 
 
 class _Left(StrictModel):
@@ -104,9 +113,9 @@ class _RoundBegun(StrictModel):
 class _Taken(StrictModel):
     round: _Count
     party: OwnerName
-    digest: Hex64
+    digest: Hex64 | None
     records: _Count | None
-    norm: Annotated[float, AllowInfNan(False), Field(ge=0)]
+    norm: Annotated[float, AllowInfNan(False), Field(ge=0)] | None
 
 
 class _Refused(StrictModel):
@@ -120,6 +129,7 @@ class _Merged(StrictModel):
     rule: str
     parties: _Names
     state: Hex64
+    noise_multiplier: Annotated[float, AllowInfNan(False)] | None = None
 
 
 class _Finished(StrictModel):
@@ -142,12 +152,14 @@ def rounds_hold(case: Case) -> str:
         windows={
             one.name: (from_rfc3339(one.begun), from_rfc3339(one.until)) for one in together.parties
         },
+        promised=how.patient_privacy,
     )
     found = merged_rounds(case.predicate.run_log.entries, terms)
+    kept = privacy_is(case.predicate, found.hiding)
     updates = sum(map(len, found.merged))
     return (
         f"{len(found.merged)} rounds merged by {how.aggregation}, {updates} updates of "
-        f"{len(together.parties)} parties, {found.refused} refused, {found.left} dropped out"
+        f"{len(together.parties)} parties, {found.refused} refused, {found.left} dropped out{kept}"
     )
 
 
@@ -174,7 +186,7 @@ def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Rounds:
     Raises:
         ClaimContradicted: The first of the module's rules that is broken.
     """
-    told = _Told(terms)
+    told = _Told(terms, Hiding(terms.promised, terms.rounds))
     for entry in entries:
         if str(entry["event"]).startswith(_PREFIXES):
             told.take(entry)
@@ -186,11 +198,12 @@ class _Told:
     """The log as far as it was read."""
 
     terms: Terms
+    hiding: Hiding
     state: str | None = None
     number: int = 0
     open: bool = False
     there: dict[str, int | None] = field(default_factory=dict)
-    gave: dict[str, str] = field(default_factory=dict)
+    gave: set[str] = field(default_factory=set)
     merged: list[tuple[str, ...]] = field(default_factory=list)
     refused: int = 0
     left: int = 0
@@ -218,7 +231,11 @@ class _Told:
                 expected=", ".join(sorted(took_part)),
             )
         return Rounds(
-            merged=tuple(self.merged), refused=self.refused, left=self.left, state=self.state
+            merged=tuple(self.merged),
+            refused=self.refused,
+            left=self.left,
+            state=self.state,
+            hiding=self.hiding,
         )
 
     def begin(self, said: _Begun, entry: Mapping[str, Any]) -> None:
@@ -233,21 +250,29 @@ class _Told:
             raise _broken(f"{said.party} joined, and is a stranger or was there already", entry)
         if said.records != self.terms.records.get(said.party, said.records):
             raise _broken(f"{said.party} claimed another number of records than it has", entry)
+        self._holds(self.hiding.join(said.party, said.patients), entry)
         self.there[said.party] = said.records
 
     def leave(self, said: _Left, entry: Mapping[str, Any]) -> None:
-        if self.there.pop(said.party, None) is None:
+        if said.party not in self.there:
             raise _broken(f"{said.party} left, and was not there", entry)
+        del self.there[said.party]
         self.left += 1
 
     def not_let_in(self, said: _NotLetIn, entry: Mapping[str, Any]) -> None:
         """Whoever was not let in gave nothing."""
 
+    def plan(self, said: Plan, entry: Mapping[str, Any]) -> None:
+        if self.number:
+            raise _broken("noise was planned after the first round had begun", entry)
+        self._holds(self.hiding.make(said, self.there), entry)
+
     def begin_round(self, said: _RoundBegun, entry: Mapping[str, Any]) -> None:
         if self.open or said.round != self.number + 1 or said.round > self.terms.rounds:
             raise _broken(f"round {said.round} began out of turn", entry)
+        self._holds(self.hiding.begin_round(), entry)
         self._goes_on_from(said.state, entry)
-        self.number, self.open, self.gave = said.round, True, {}
+        self.number, self.open, self.gave = said.round, True, set()
 
     def give(self, said: _Taken, entry: Mapping[str, Any]) -> None:
         if not self.open or said.round != self.number:
@@ -262,7 +287,8 @@ class _Told:
         moment = from_rfc3339(entry["at"])
         if not begins - CLOCK_TOLERANCE_S <= moment <= until + CLOCK_TOLERANCE_S:
             raise _broken(f"{said.party} gave an update when it took no part", entry)
-        self.gave[said.party] = said.digest
+        self._holds(self.hiding.give(said.party, told=(said.digest, said.norm)), entry)
+        self.gave.add(said.party)
 
     def refuse(self, said: _Refused, entry: Mapping[str, Any]) -> None:
         if said.party not in self.there or said.round > self.number:
@@ -276,6 +302,7 @@ class _Told:
             raise _broken(f"round {said.round} was merged of others than gave an update", entry)
         if len(said.parties) < self.terms.min_parties:
             raise _broken(f"round {said.round} was merged of too few", entry)
+        self._holds(self.hiding.merge(said.noise_multiplier), entry)
         self.merged.append(said.parties)
         self.state, self.open = said.state, False
 
@@ -285,6 +312,11 @@ class _Told:
         self._goes_on_from(said.state, entry)
         self.over = True
 
+    @staticmethod
+    def _holds(problem: str | None, entry: Mapping[str, Any]) -> None:
+        if problem is not None:
+            raise _broken(problem, entry)
+
     def _goes_on_from(self, state: str, entry: Mapping[str, Any]) -> None:
         if state != self.state:
             raise _broken("it goes on from another adapter than was merged", entry)
@@ -292,6 +324,7 @@ class _Told:
 
 _STEPS: Final[Mapping[str, tuple[type[StrictModel], Callable[..., None]]]] = {
     "federation.begun": (_Begun, _Told.begin),
+    "federation.planned": (Plan, _Told.plan),
     "party.joined": (_Joined, _Told.join),
     "party.left": (_Left, _Told.leave),
     "party.refused": (_NotLetIn, _Told.not_let_in),

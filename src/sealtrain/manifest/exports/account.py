@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from sealtrain.errors import ManifestMalformed
 from sealtrain.manifest.joint_sections import KINDS
-from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate, PrivateTraining
+from sealtrain.manifest.predicate import (
+    SIMULATED_MARKER,
+    PatientTraining,
+    Predicate,
+    PrivateTraining,
+)
 from sealtrain.manifest.verify import Report
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
@@ -143,6 +148,12 @@ def _privacy(predicate: Predicate) -> str:
         return (
             f"Differentially private training (DP-SGD): epsilon {privacy.epsilon:.4g} at delta "
             f"{privacy.delta:g} for one record, by the {privacy.accountant} accountant."
+        )
+    if isinstance(privacy, PatientTraining):
+        return (
+            f"Differentially private rounds: epsilon {privacy.epsilon:.4g} at delta "
+            f"{privacy.delta:g} for one patient of one party, by the {privacy.accountant} "
+            "accountant."
         )
     if privacy.dp == "counts":
         return f"Metrics come from counts with noise, epsilon {privacy.epsilon:g} for one record."
