@@ -23,7 +23,7 @@ from sealtrain.collab.split.front import Reading
 from sealtrain.collab.split.learning import Learning
 from sealtrain.collab.split.protect import protect, quantise, restore
 from sealtrain.collab.split.rows import batch_of
-from sealtrain.recipe.privacy import PrivateSgd
+from sealtrain.recipe.patients import PatientPrivacy
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain.training.run import train
@@ -32,7 +32,7 @@ MASKED_STEPS = 2
 CUT_LAYERS = 3
 SPF_SHARE = 0.02
 EPSILON, DELTA = 8.0, 1e-4
-RECORDS_A_PATIENT = 4
+RECORDS_A_PATIENT, PATIENT_NORM = 4, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +144,29 @@ def _private(task: Task) -> Told:
             data.sources(name),
             patient="patient",
             records_a_patient=RECORDS_A_PATIENT,
+            max_norm=PATIENT_NORM,
             noise=NoiseSource(secret).derive(name),
+            seed=recipe.trainer.seed,
         )
         for name in PARTIES
     }
     patients = {name: one.patients for name, one in parties.items()}
-    promised = PrivateSgd(dp="sgd", target_epsilon=EPSILON, delta=DELTA, accountant="prv")
-    wanted = min(len(PARTIES) * settings.batch * 2, sum(patients.values()) // 4)
-    how = plan_rounds(
-        promised, patients=sum(patients.values()), patients_a_round=wanted, rounds=rounds
+    promised = PatientPrivacy(
+        patient="patient",
+        records_a_patient=RECORDS_A_PATIENT,
+        patients_a_round=min(len(PARTIES) * settings.batch * 2, sum(patients.values()) // 4),
+        target_epsilon=EPSILON,
+        delta=DELTA,
+        max_patient_norm=PATIENT_NORM,
     )
+    how = plan_rounds(promised, patients=sum(patients.values()), rounds=rounds)
     lead = task.learner(recipe, plan, "test")
     rate = recipe.trainer.learning_rate
     merging = PrivateMerging(how, NoiseSource(secret).derive("lead"), learning_rate=rate)
     state, form, moved = lead.initial(), lead.form, 0
     clock = Clock()
     for number in range(1, rounds + 1):
-        given = {name: one.learn(number, state, how) for name, one in parties.items()}
+        given = {name: one.learn(number, state, how.rate) for name, one in parties.items()}
         moved += sum(len(state) + len(one) for one in given.values())
         sums = {name: decode_state(one, form, party=name) for name, one in given.items()}
         merged = merging.merge(number, sums, decode_state(state, form), patients=patients)

@@ -25,9 +25,9 @@ from federated_world import (
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.federated.federation import Taken
+from sealtrain.collab.federated.federation import Merging, Taken
 from sealtrain.collab.federated.frames import HEAD, LOST, REPLY, TAKEN
-from sealtrain.collab.federated.messages import PURPOSE
+from sealtrain.collab.federated.messages import PURPOSE, Asked
 from sealtrain.errors import TooFewParties
 
 pytestmark = pytest.mark.claim("C75")
@@ -290,7 +290,7 @@ def test_a_stranger_is_no_party() -> None:
 # Updates that are none.
 
 
-class Tensors:
+class Tensors(Merging):
     """The project's own reading and merging of adapters."""
 
     def __init__(self) -> None:
@@ -309,26 +309,26 @@ class Tensors:
     def read_report(self, party: str, document: dict[str, Any]) -> Any:
         return document
 
-    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> bytes:
+    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> tuple[bytes, Any]:
         from sealtrain.collab.federated.merging import merge
         from sealtrain.collab.federated.update import decode_state, encode_state
 
         updates = [one.value for one in taken]
-        return encode_state(merge("fedavg", updates, decode_state(state, self.form)))
+        return encode_state(merge("fedavg", updates, decode_state(state, self.form))), {}
 
 
 class Learns(Adds):
     """Adds to an adapter of one tensor; sends what a test makes of it."""
 
-    def learn(self, number: int, state: bytes) -> Any:
+    def learn(self, asked: Asked, state: bytes) -> Any:
         from safetensors.torch import load
 
         from sealtrain.collab.federated.update import encode_state
 
-        self.asked.append(number)
+        self.asked.append(asked.round)
         tensor = load(state)["a"] + self.number
         words = {
-            "round": number, "records": self.records, "steps": 1, "loss": None, "report": {},
+            "round": asked.round, "records": self.records, "steps": 1, "loss": None, "report": {},
         }  # fmt: skip
         return words, self.answers(encode_state({"a": tensor}))
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from federated_world import Relay
-from joint_site import JointSite, joint_site
+from joint_site import JointSite, joint_site, records
+from language_world import BERT
 from manifest_world import OWNERS
 from parties_world import FEDERATED
 
@@ -109,9 +110,9 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path, **recipe: Any) -> Iterator[Stage]:
+def stage(folder: Path, *, rows: Callable[[str], str] = records, **recipe: Any) -> Iterator[Stage]:
     with ExitStack() as stack:
-        at = stack.enter_context(joint_site(folder, **RECIPE | recipe))
+        at = stack.enter_context(joint_site(folder, rows=rows, **RECIPE | recipe))
         # A socket's path is short, wherever the tests lie.
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-"))
         made = Stage(at=at, sockets=Path(sockets))
@@ -121,6 +122,72 @@ def stage(folder: Path, **recipe: Any) -> Iterator[Stage]:
             for process in made.processes.values():
                 process.kill()
                 process.wait()
+
+
+HIDING: dict[str, Any] = {
+    "phase": "classify",
+    "model": {"config": BERT, "init_seed": 3, "tokenizer": {"kind": "bytes"}},
+    "columns": {"text": "note", "label": "finding"},
+    "labels": ["benign", "malignant"],
+    "trainer": {"max_steps": 4, "per_device_train_batch_size": 8, "max_length": 32},
+    "peft": {"method": "lora", "r": 2, "target_modules": ["query", "value"]},
+    "release_policy": RECIPE["release_policy"] | {"metrics": ["accuracy"]},
+    "collaboration": FEDERATED | {
+        "rounds": 4,
+        "local_steps": 1,
+        "aggregation": "ffa",
+        "patient_privacy": {
+            "patient": "whose",
+            "records_a_patient": 2,
+            "patients_a_round": 6,
+            "target_epsilon": 20.0,
+            "delta": 1e-3,
+            "accountant": "rdp",
+        },
+    },
+}  # fmt: skip
+
+
+def visits(owner: str) -> str:
+    """Two visits of each of five patients, and a sixth who came five times."""
+    whose = [f"{owner} {number % 5}" for number in range(10)] + [f"{owner} 5"] * 5
+    rows = (
+        {"note": f"visit {number}", "finding": ("benign", "malignant")[number % 2], "whose": one}
+        for number, one in enumerate(whose)
+    )
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.claim("C78")
+def test_rounds_that_hide_patients_say_their_price_and_no_figure(tmp_path: Path) -> None:
+    with stage(tmp_path, rows=visits, **HIDING) as made:
+        made.start("lead", "lead")
+        run_id = made.said("lead", "federation ready").rsplit(" ", 1)[-1]
+        relay = Relay(
+            made.sockets / "lead.sock", [made.sockets / f"{owner}.sock" for owner in OWNERS]
+        )
+        for owner in OWNERS:
+            made.join(owner, run_id)
+        made.said(OWNERS[2], "round 1")
+        made.processes[OWNERS[2]].kill()
+        outcome = made.ended("lead")
+        relay.close()
+        assert outcome["metrics"].keys() == {"accuracy"}
+        manifest = Path(outcome["manifest"])
+        found = verify_manifest(
+            manifest.read_bytes(), made.at.trust(), artefacts=manifest.parent, now=system_clock()
+        )
+        privacy = found.predicate.privacy.to_dict()
+        assert (privacy["dp"], privacy["rounds"], privacy["sample_rate"]) == ("patients", 4, 1 / 3)
+        assert 0 < privacy["epsilon"] <= 20
+        assert {"name": OWNERS[0], "patients": 6} in privacy["parties"]
+        details = {check.name: check.detail for check in found.checks}
+        assert "for one patient of one party" in details["collaboration"]
+        entries = form.read(manifest.read_bytes()).predicate.run_log.entries
+        given = [one["fields"] for one in entries if one["event"] == "update.taken"]
+        assert given
+        assert {(one["digest"], one["norm"]) for one in given} == {(None, None)}
+        assert "loss" not in json.dumps(entries)
 
 
 def test_a_federation_of_processes_ends_in_a_manifest_that_verifies(tmp_path: Path) -> None:

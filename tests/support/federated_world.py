@@ -20,7 +20,7 @@ from sealtrain.collab.channel.answers import Done
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain.collab.federated.carrier import Carrier
-from sealtrain.collab.federated.federation import Federation, Rounds, Taken
+from sealtrain.collab.federated.federation import Federation, Merging, Rounds, Taken
 from sealtrain.collab.federated.frames import (
     FROM_RELAY,
     LOST,
@@ -31,7 +31,7 @@ from sealtrain.collab.federated.frames import (
     send_frame,
 )
 from sealtrain.collab.federated.holding import Holding
-from sealtrain.collab.federated.messages import PURPOSE, Joined
+from sealtrain.collab.federated.messages import PURPOSE, Asked, Joined
 from sealtrain.collab.federated.post import Post
 from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.records.runlog import RunLog
@@ -66,7 +66,7 @@ def conversation(me: str, *accepts: str, run_id: str = RUN_ID) -> Conversation:
     )
 
 
-class Mean:
+class Mean(Merging):
     """The rule: a mean weighted by records."""
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
@@ -81,10 +81,10 @@ class Mean:
     def read_report(self, party: str, document: dict[str, Any]) -> Any:
         return document
 
-    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> bytes:
+    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> tuple[bytes, Any]:
         weights = [one.records for one in taken]
         mean = np.average([one.value for one in taken], axis=0, weights=weights)
-        return bytes(mean.astype("<f4").tobytes())
+        return bytes(mean.astype("<f4").tobytes()), {}
 
 
 @dataclass
@@ -94,11 +94,13 @@ class Adds:
     number: float
     records: int = 10
     countable: bool = True
+    patients: int | None = None
     asked: list[int] = field(default_factory=list)
     before: Callable[[int], None] = lambda number: None
     answers: Callable[[bytes], bytes] = lambda update: update
 
-    def learn(self, number: int, state: bytes) -> Done:
+    def learn(self, asked: Asked, state: bytes) -> Done:
+        number = asked.round
         self.asked.append(number)
         self.before(number)
         update = np.frombuffer(state, "<f4") + np.float32(self.number)
@@ -205,7 +207,12 @@ class FederatedWorld:
                 Holding(
                     post,
                     changed.get("conversation", conversation(name, "lead")),
-                    Joined(party=name, records=work.records, countable=work.countable),
+                    Joined(
+                        party=name,
+                        records=work.records,
+                        countable=work.countable,
+                        patients=work.patients,
+                    ),
                     work,
                     may_go_on=may_go_on,
                     patience=changed.get("patience", 60.0),

@@ -6,7 +6,7 @@ What owners type goes through the command line in this process; brokers and gues
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -81,8 +81,10 @@ def records(owner: str) -> str:
 
 
 @contextmanager
-def joint_site(folder: Path, **recipe: Any) -> Iterator[JointSite]:
-    """All approved; every party may begin."""
+def joint_site(
+    folder: Path, *, rows: Callable[[str], str] = records, **recipe: Any
+) -> Iterator[JointSite]:
+    """All approved; every party may begin. ``rows`` makes an owner's records, JSON lines."""
     # Each guest measures this installation: once is enough for all that are in this process.
     once = patch("sealtrain.recipe.measure.measure_installation", cache(measure_installation))
     with once, broker_site(folder) as site, site.serving("state") as client:
@@ -95,7 +97,7 @@ def joint_site(folder: Path, **recipe: Any) -> Iterator[JointSite]:
         (folder / "sealed").mkdir()
         for one in locked.lock.recipe.datasets:
             source = folder / f"{one.owner}.{one.name}.jsonl"
-            source.write_text(records(one.owner))
+            source.write_text(rows(one.owner))
             typed(
                 "seal", source, "--name", one.name,
                 "--identity", folder / f"{one.owner}.identity.json",

@@ -25,7 +25,6 @@ from sealtrain.runner.settings import RunSettings, load_run, save_run
 
 if TYPE_CHECKING:
     from sealtrain.release.quorum import Told
-    from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoint import CheckpointRef
 
@@ -120,16 +119,6 @@ class GuestRun(DataGuest):
         # Only now: what is renewed after the release comes after it in the journal.
         self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
         return ref
-
-    @property
-    def secret(self) -> DataKey:
-        """What only this run on this data has, the same after a resume: noise comes from it.
-
-        The run's key is another one for each run id, and brokers charge each id's privacy once, so
-        no two runs share noise, and one run cannot have two draws of it.
-        """
-        roots = sorted(f"{one.manifest.dataset_id} {one.manifest.root}" for one in self.found)
-        return self.grant.run_key.derive("training-secret", *roots)
 
     @property
     def journal(self) -> Journal:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sealtrain.release.grants import Grants
     from sealtrain.release.quorum import Quorum, Told
     from sealtrain.runner.settings import RunSettings
+    from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.dataset import SealedDataset
     from sealtrain.training.sources import Source
 
@@ -120,6 +121,16 @@ class DataGuest(AttestedGuest):
         """The opened model, where the recipe names a sealed one."""
         opened = zip(self.found, self.sealed, strict=True)
         return next((dataset for one, dataset in opened if one.role == "model"), None)
+
+    @property
+    def secret(self) -> DataKey:
+        """What only this run on this data has, the same after a resume: noise and coins come of it.
+
+        The key behind it is another one for each id under which keys are asked for, so no two runs
+        share noise, and one run cannot have two draws of it. Brokers charge each id's privacy once.
+        """
+        roots = sorted(f"{one.manifest.dataset_id} {one.manifest.root}" for one in self.found)
+        return self.grant.run_key.derive("training-secret", *roots)
 
     @property
     def stores(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ And kernels that draw nothing: the same bits each time.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,16 @@ from sealtrain.training import quiet
 
 quiet.silence()
 
-__all__ = ["deterministic", "random_states", "restore_random_states", "undisturbed"]
+__all__ = ["deterministic", "random_states", "restore_random_states", "seed_of", "undisturbed"]
+
+
+def seed_of(label: str) -> int:
+    """A seed that follows from words, below 2³²; of draws that hide nothing.
+
+    Args:
+        label: What is drawn for; each use has one of its own.
+    """
+    return int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
 
 
 def random_states() -> dict[str, Any]:

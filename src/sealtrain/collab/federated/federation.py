@@ -18,7 +18,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import load_model
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.federated.carrier import Carrier
-from sealtrain.collab.federated.messages import Asked, Learned
+from sealtrain.collab.federated.messages import Asked, Joined, Learned
 from sealtrain.collab.federated.seats import Answered, Came, Left, News, Seat
 from sealtrain.errors import (
     DataInvalid,
@@ -62,18 +62,33 @@ class Taken:
     Attributes:
         party: Whose.
         records: It was trained on.
-        norm: L2 norm of what it changes, before any cut.
+        norm: L2 norm of what it changes, before any cut; ``None`` where rounds hide patients: then
+            no figure of the update may be told, nor its digest.
         value: The update as ``Merging`` wants it.
     """
 
     party: str
     records: int
-    norm: float
+    norm: float | None
     value: Any
 
 
 class Merging(Protocol):
-    """The mathematics of a round."""
+    """The mathematics of a round. What has a body here is for rounds that hide nobody.
+
+    Attributes:
+        rate: Probability of each patient to take part in a round, once there is a plan.
+    """
+
+    rate: float | None = None
+
+    def admit(self, joined: Joined) -> dict[str, JsonValue]:
+        """What the log says of who joins, besides. Raises ``UpdateRefused`` if it cannot."""
+        return {}
+
+    def plan(self, present: Sequence[str]) -> dict[str, JsonValue] | None:
+        """Called once before the first round, with who is there: what the log says of the plan."""
+        return None
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
         """Read an update to ``state``. Raises ``DataInvalid`` or ``Refused`` if it is none."""
@@ -81,8 +96,10 @@ class Merging(Protocol):
     def read_report(self, party: str, document: dict[str, Any]) -> Any:
         """What a party says of itself, read. Raises as ``take``."""
 
-    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> bytes:
-        """The adapter after round ``number``."""
+    def merge(
+        self, number: int, taken: Sequence[Taken], state: bytes
+    ) -> tuple[bytes, dict[str, JsonValue]]:
+        """The adapter after round ``number``, and what the log says of the merge besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +191,8 @@ class Federation:
         })  # fmt: skip
         try:
             self._gather()
+            if (planned := self._merging.plan(sorted(self._present))) is not None:
+                self._record("federation.planned", planned)
             for number in range(1, rounds.rounds + 1):
                 state = self._merged_round(number, state)
             self._measure(state)
@@ -204,8 +223,8 @@ class Federation:
         if len(this.taken) < rounds.min_parties:
             raise self._too_few(len(this.taken), f"gave an update to round {number}")
         taken = [this.taken[party] for party in sorted(this.taken)]
-        state = self._merging.merge(number, taken, state)
-        self._record("round.merged", {
+        state, besides = self._merging.merge(number, taken, state)
+        self._record("round.merged", besides | {
             "round": number, "rule": rounds.rule, "parties": [one.party for one in taken],
             "state": sha256_hex(state),
         })  # fmt: skip
@@ -237,7 +256,9 @@ class Federation:
         this = self._round
         if this.number and party not in self._busy and party not in this.answered:
             self._busy[party] = this.number
-            task = Asked(do="learn", round=this.number, payload=len(this.state))
+            task = Asked(
+                do="learn", round=this.number, payload=len(this.state), rate=self._merging.rate
+            )
             self._present[party].ask(task, this.state)
 
     def _hear_until(self, enough: Callable[[], bool]) -> None:
@@ -274,22 +295,29 @@ class Federation:
                 seat.start()
 
     def _came(self, news: Came) -> None:
-        party = news.joined.party
-        if party not in self._rounds.parties:
-            self._not_let_in(news.seat, party, "not of this run")
-        elif party in self._present:
-            self._not_let_in(news.seat, party, "here already")
-        else:
-            news.seat.party, news.seat.countable = party, news.joined.countable
-            self._present[party] = news.seat
-            told = news.joined.records if news.joined.countable else None
-            self._record("party.joined", {"party": party, "records": told})
-            self._ask(party)
+        joined, seat = news.joined, news.seat
+        try:
+            besides = self._let_in(joined)
+        except UpdateRefused as refused:
+            seat.dismiss()
+            self._say_refused(seat, refused)
+            return
+        seat.party, seat.countable = joined.party, joined.countable
+        self._present[joined.party] = seat
+        told = joined.records if joined.countable else None
+        self._record("party.joined", besides | {"party": joined.party, "records": told})
+        self._ask(joined.party)
 
-    def _not_let_in(self, seat: Seat, party: str, why: str) -> None:
-        seat.dismiss()
-        refused = UpdateRefused("a party cannot take part", owner=party, check="party", got=why)
-        self._say_refused(seat, refused)
+    def _let_in(self, joined: Joined) -> dict[str, JsonValue]:
+        stranger = joined.party not in self._rounds.parties
+        if stranger or joined.party in self._present:
+            raise UpdateRefused(
+                "a party cannot take part",
+                owner=joined.party,
+                check="party",
+                got="not of this run" if stranger else "here already",
+            )
+        return self._merging.admit(joined)
 
     def _left(self, news: Left) -> None:
         party = news.seat.party
@@ -338,7 +366,8 @@ class Federation:
         if learned.round != number:
             raise UpdateRefused("an update is for another round", owner=party, check="round")
         taken = self._merging.take(party, learned.records, news.data, this.state)
-        if not taken.norm <= _MOST_NORM:
+        told = taken.norm is not None
+        if taken.norm is not None and not taken.norm <= _MOST_NORM:
             raise UpdateRefused(
                 "an update changes more than any training does",
                 owner=party,
@@ -349,7 +378,7 @@ class Federation:
         this.reports[party] = self._merging.read_report(party, learned.report)
         this.taken[party], this.learned[party] = taken, learned
         self._record("update.taken", {
-            "round": number, "party": party, "digest": sha256_hex(news.data),
+            "round": number, "party": party, "digest": sha256_hex(news.data) if told else None,
             "records": learned.records if news.seat.countable else None, "norm": taken.norm,
         })  # fmt: skip
 

@@ -36,8 +36,8 @@ _POLL_S = 0.5
 class Work(Protocol):
     """What a party does for a lead."""
 
-    def learn(self, number: int, state: bytes) -> Done:
-        """Train round ``number`` from a merged adapter: ``Learned`` as JSON, and the adapter."""
+    def learn(self, asked: Asked, state: bytes) -> Done:
+        """Train a round from a merged adapter: ``Learned`` as JSON, and the update."""
 
     def finish(self, state: bytes) -> Done:
         """Measure the merged adapter: counts by metric, and nothing after them."""
@@ -178,6 +178,6 @@ class Holding:
         with self._working:  # of a conversation before, which may still be at it
             self._may_go_on()
             if asked.do == "learn":
-                return self._work.learn(asked.round, state)
+                return self._work.learn(asked, state)
             done: tuple[dict[str, JsonValue], bytes] = self._work.finish(state)
             return done

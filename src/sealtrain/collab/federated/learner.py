@@ -8,7 +8,6 @@ adapter. Base model and tokenizer stay in memory from round to round.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from sealtrain.collab.federated.update import decode_state, encode_state
 from sealtrain.errors import RecipeInvalid, UsageError
 from sealtrain.training import quiet
 from sealtrain.training.egress import MetricGate
+from sealtrain.training.randomness import seed_of
 from sealtrain.training.stretch import Stretch
 from sealtrain.training.trained import model_files
 
@@ -260,12 +260,11 @@ class Learner:
     def _of_round(self, number: int) -> Any:
         """The recipe of one round: its steps, and draws of its own."""
         trainer, steps = self._recipe.trainer, self._terms.local_steps
-        label = f"sealtrain/round/v1:{self._seed}/{self._party}/{number}".encode()
         changed = {
             "max_steps": steps,
             "logging_steps": steps,
             "save_steps": steps,
-            "seed": int.from_bytes(hashlib.sha256(label).digest()[:4], "big"),
+            "seed": seed_of(f"sealtrain/round/v1:{self._seed}/{self._party}/{number}"),
             "data_seed": trainer.seed if trainer.data_seed is None else trainer.data_seed,
         }
         return self._recipe.model_copy(update={"trainer": trainer.model_copy(update=changed)})

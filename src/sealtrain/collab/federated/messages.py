@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AllowInfNan, Field
 
 from sealtrain.base.models import OwnerName, StrictModel
+from sealtrain.recipe.collaboration import is_none
 
 __all__ = ["MAX_STATE_BYTES", "MAX_WORDS_BYTES", "PURPOSE", "Asked", "Joined", "Learned"]
 
@@ -25,12 +26,14 @@ class Joined(StrictModel):
         party: Owner whose data it opened.
         records: To train on.
         countable: Its owners let others know how many there are; else no log may.
+        patients: Whose records they are, where rounds hide patients: so many; public.
     """
 
     version: Literal[1] = 1
     party: OwnerName
     records: Count
     countable: bool
+    patients: Count | None = Field(default=None, exclude_if=is_none)
 
 
 class Asked(StrictModel):
@@ -40,12 +43,14 @@ class Asked(StrictModel):
         do: ``learn``: train a round from that adapter. ``finish``: measure it, and go.
         round: From 1; of ``finish`` the last one.
         payload: Bytes of the adapter.
+        rate: Probability of each patient to take part, where rounds hide patients.
     """
 
     version: Literal[1] = 1
     do: Literal["learn", "finish"]
     round: Count
     payload: Annotated[int, Field(ge=1, le=MAX_STATE_BYTES)]
+    rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, exclude_if=is_none)
 
 
 class Learned(StrictModel):
@@ -55,7 +60,7 @@ class Learned(StrictModel):
         round: As asked.
         records: It trained on: its weight where weights count.
         steps: Optimizer steps.
-        loss: Mean training loss.
+        loss: Mean training loss; ``None`` where rounds hide patients.
         report: ``runner.party.PartyReport``, up to now.
     """
 

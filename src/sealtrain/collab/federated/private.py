@@ -12,16 +12,16 @@ How many patients a party has is public, which of them took part is not.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.digests import sha256_hex
 from sealtrain.collab.federated.update import State, encode_state
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
-from sealtrain.recipe.privacy import PrivateSgd
+from sealtrain.recipe.patients import PatientPrivacy
 from sealtrain.training import quiet
 from sealtrain.training.classifier_inputs import text_encoder
 from sealtrain.training.loaders.stream import read_all
@@ -29,7 +29,7 @@ from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise
 from sealtrain.training.privacy.clipping import ClippedSums
 from sealtrain.training.privacy.noise import rounded
 from sealtrain.training.privacy.steps import record_losses
-from sealtrain.training.randomness import deterministic, undisturbed
+from sealtrain.training.randomness import deterministic, seed_of, undisturbed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 quiet.silence()
 
-__all__ = ["PatientPlan", "PatientRounds", "PrivateMerging", "plan_rounds"]
+__all__ = ["PatientPlan", "PatientRounds", "PrivateMerging", "plan_rounds", "refuse_unclipped"]
 
 _MARGIN: Final = 2.0**-12
 """Share of the norm kept for rounding a sum to float32: enough for 2000 drawn patients a party."""
@@ -53,53 +53,53 @@ class PatientPlan:
     """Settings of the mechanism, fixed before the first round.
 
     Attributes:
-        privacy: Target epsilon, delta, accountant, and the norm of a patient's gradient.
+        privacy: What is promised.
         rate: Probability of a patient to take part in a round.
         rounds: How many at most.
-        noise_multiplier: Deviation of the noise over the norm.
+        noise_multiplier: Deviation of the noise over the norm of a patient's gradient.
     """
 
-    privacy: PrivateSgd
+    privacy: PatientPrivacy
     rate: float
     rounds: int
     noise_multiplier: float
 
     def epsilon(self, rounds: int) -> float:
         """Spent after so many rounds, at the plan's delta."""
-        return epsilon_of(self.privacy, self.noise_multiplier, self.rate, rounds)
+        mechanism = self.privacy.mechanism()
+        return epsilon_of(mechanism, self.noise_multiplier, self.rate, rounds)
 
 
-def plan_rounds(
-    privacy: PrivateSgd, *, patients: int, patients_a_round: int, rounds: int
-) -> PatientPlan:
+def plan_rounds(privacy: PatientPrivacy, *, patients: int, rounds: int) -> PatientPlan:
     """Choose the noise.
 
     Args:
-        privacy: What is promised, with patients in the place of records.
+        privacy: What is promised.
         patients: Of all parties together.
-        patients_a_round: How many are expected to take part.
         rounds: How many at most.
 
     Raises:
         PrivacyBroken: More would take part than there are, or no noise keeps the promise.
     """
-    if not 0 < patients_a_round <= patients:
+    if privacy.patients_a_round > patients:
         raise PrivacyBroken(
             "a round would take more patients than there are",
             check="sampling",
-            got=patients_a_round,
-            expected=f"1 to {patients}",
+            got=privacy.patients_a_round,
+            expected=f"at most {patients}",
+            hint="lower patients_a_round, or wait until more parties have joined",
         )
-    rate = patients_a_round / patients
-    noise = privacy.noise_multiplier or smallest_noise(privacy, rate, rounds)
+    rate = privacy.patients_a_round / patients
+    noise = privacy.noise_multiplier or smallest_noise(privacy.mechanism(), rate, rounds)
     plan = PatientPlan(privacy=privacy, rate=rate, rounds=rounds, noise_multiplier=noise)
     spent = plan.epsilon(rounds)
     if not spent <= privacy.target_epsilon:
         raise PrivacyBroken(
             "the noise spends more than it may",
-            check="privacy.noise_multiplier",
+            check="patient_privacy.noise_multiplier",
             got=f"epsilon {spent:.4g}",
             expected=f"at most {privacy.target_epsilon:g}",
+            hint="raise noise_multiplier or leave it out; or do fewer rounds",
         )
     return plan
 
@@ -113,12 +113,15 @@ class PatientRounds:
         sources: Its training data, opened.
         patient: Column that says whose a record is.
         records_a_patient: Most records of one patient; those first in the data.
+        max_norm: L2 norm that a patient's gradient is cut to, > 0.
         noise: Secret coins, of this party and run alone.
         at_once: Most records in a pass, but for a patient with more.
+        seed: Of dropout; secret when ``None``. Who knows the masks of a round and all patients but
+            one could tell from them whether that one was drawn before the others.
 
     Raises:
         RecipeInvalid: Another phase, or other columns.
-        RecordInvalid: A record says of nobody that it is theirs.
+        RecordInvalid: A record says of nobody that it is theirs, or does not fit the recipe.
     """
 
     def __init__(
@@ -129,14 +132,18 @@ class PatientRounds:
         *,
         patient: str,
         records_a_patient: int,
+        max_norm: float,
         noise: NoiseSource,
         at_once: int = 16,
+        seed: int | None = None,
     ) -> None:
         if recipe.phase != "classify" or recipe.columns.kind != "text":
             raise RecipeInvalid(
                 "rounds private to patients train classifiers of text", check="phase"
             )
         self._learner, self._recipe, self._at_once = learner, recipe, at_once
+        self._max_norm, self._seed = max_norm, seed
+        self._given: dict[int, tuple[str, float]] = {}
         self._noise = noise.derive("patients")
         self._encode = text_encoder(recipe, learner.tokenizer)
         by_patient: dict[str, Rows] = {}
@@ -148,32 +155,45 @@ class PatientRounds:
                     raise RecordInvalid("a record names no patient", check="patient")
                 by_patient.setdefault(str(whose), []).append(row)
         self._patients = [by_patient[name][:records_a_patient] for name in sorted(by_patient)]
+        for records in self._patients:
+            self._encode(records)  # a fault shows now, and not in the round that draws its patient
 
     @property
     def patients(self) -> int:
         """How many have records here: public."""
         return len(self._patients)
 
-    def learn(self, round_number: int, state: bytes, plan: PatientPlan) -> bytes:
+    def learn(self, round_number: int, state: bytes, rate: float) -> bytes:
         """The clipped sum of a round.
 
         Args:
             round_number: From 1; of a run each once, or the same again.
             state: The merged adapter.
-            plan: Of all parties.
+            rate: Probability of a patient to take part, as all parties have it.
 
         Returns:
             A sum of gradients in the adapter's form, as ``update.encode_state`` writes it.
+
+        Raises:
+            PrivacyBroken: The round was given for another adapter or rate: its coins are used.
         """
         import numpy as np
         import torch
 
+        asked = (sha256_hex(state), rate)
+        if self._given.setdefault(round_number, asked) != asked:
+            raise PrivacyBroken(
+                "a party was asked for a second sum of one round",
+                check="round",
+                got=round_number,
+                expected="the adapter and the rate that it was asked with before",
+            )
         model = self._learner.model
         self._learner.load(state)
-        chance = min(int(plan.rate * 2.0**64), (1 << 64) - 1)
+        chance = min(int(rate * 2.0**64), (1 << 64) - 1)
         thresholds = np.full(self.patients, chance, dtype=np.uint64)
         drawn = self._noise.chosen(thresholds, "drawn", round_number)
-        sums = ClippedSums(model, plan.privacy.max_grad_norm * (1 - _MARGIN))
+        sums = ClippedSums(model, self._max_norm * (1 - _MARGIN))
         try:
             with (
                 undisturbed(model),
@@ -183,7 +203,7 @@ class PatientRounds:
             ):
                 warnings.simplefilter("ignore")  # as training.run does
                 model.train()
-                torch.manual_seed(_seed(self._recipe.trainer.seed, round_number))
+                torch.manual_seed(self._dropout(round_number))
                 for patients in self._parts(drawn.tolist()):
                     self._take(sums, patients)
             total = sums.pop()
@@ -191,6 +211,11 @@ class PatientRounds:
             sums.detach()
         form = self._learner.form
         return encode_state({name: total.get(name, torch.zeros_like(form[name])) for name in form})
+
+    def _dropout(self, round_number: int) -> int:
+        if self._seed is not None:
+            return seed_of(f"sealtrain/private-round/v1:{self._seed}/{round_number}")
+        return int(self._noise.words(1, "dropout", round_number)[0])
 
     def _take(self, sums: ClippedSums, patients: list[Rows]) -> None:
         import torch
@@ -262,14 +287,14 @@ class PrivateMerging:
                 check="round",
                 got=round_number,
                 expected=f"{self._last + 1} to {plan.rounds}",
-                hint="begin a new run; its budget is reserved anew",
+                hint="begin a new run",
             )
         if not sums:
             raise UsageError("there is no sum to merge")
         for party, state in sums.items():
-            _refuse_unclipped(party, state, patients[party] * plan.privacy.max_grad_norm)
+            refuse_unclipped(plan.privacy, party, state, patients[party])
         self._last = round_number
-        deviation = plan.noise_multiplier * plan.privacy.max_grad_norm
+        deviation = plan.noise_multiplier * plan.privacy.max_patient_norm
         expected = plan.rate * sum(patients[party] for party in sums)
         if self._optimizer is None:
             self._weights = {name: one.clone() for name, one in previous.items()}
@@ -287,7 +312,13 @@ class PrivateMerging:
         return {name: one.detach().clone() for name, one in self._weights.items()}
 
 
-def _refuse_unclipped(party: str, state: State, most: float) -> None:
+def refuse_unclipped(privacy: PatientPrivacy, party: str, state: State, patients: int) -> None:
+    """See that clipped gradients of so many patients can have this sum.
+
+    Raises:
+        UpdateRefused: It is longer.
+    """
+    most = patients * privacy.max_patient_norm
     norm = math.sqrt(math.fsum(float(one.double().square().sum()) for one in state.values()))
     if not norm <= most:
         raise UpdateRefused(
@@ -297,9 +328,3 @@ def _refuse_unclipped(party: str, state: State, most: float) -> None:
             got=f"{norm:.4g}",
             expected=f"at most {most:.4g}",
         )
-
-
-def _seed(seed: int, round_number: int) -> int:
-    """Of dropout, which hides nothing: any number that differs from round to round."""
-    label = f"sealtrain/private-round/v1:{seed}/{round_number}".encode()
-    return int.from_bytes(hashlib.sha256(label).digest()[:4], "big")

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import AllowInfNan, Field
@@ -80,7 +79,13 @@ class Hiding:
             return "other noise was planned than the recipe names"
         if plan.epsilon > promised.target_epsilon:
             return "the plan spends more than the recipe promises"
-        if plan.epsilon < (1 - TOLERANCE) * _spent(plan, self.rounds, promised.delta):
+        spent = epsilon_of_rounds(
+            noise=plan.noise_multiplier,
+            rate=plan.rate,
+            rounds=self.rounds,
+            delta=promised.delta,
+        )
+        if plan.epsilon < (1 - TOLERANCE) * spent:
             return "the plan spends more than it says"
         self.plan = plan
         return None
@@ -146,12 +151,3 @@ def privacy_is(predicate: Predicate, hiding: Hiding) -> str:
                 expected=f"{name}: {expected}",
             )
     return f"; epsilon {plan.epsilon:.4g} at delta {promised.delta:g} for one patient of one party"
-
-
-@lru_cache(maxsize=16)
-def _account(noise: float, rate: float, rounds: int, delta: float) -> float:
-    return epsilon_of_rounds(noise=noise, rate=rate, rounds=rounds, delta=delta)
-
-
-def _spent(plan: Plan, rounds: int, delta: float) -> float:
-    return _account(plan.noise_multiplier, plan.rate, rounds, delta)

@@ -9,14 +9,15 @@ A party that was interrupted joins again: it needs its keys anew, and nothing of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sealtrain.collab.federated.holding import Holding
-from sealtrain.collab.federated.messages import Joined, Learned
+from sealtrain.collab.federated.messages import Asked, Joined, Learned
 from sealtrain.collab.federated.post import Post
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import PrivacyBroken, SealtrainError
+from sealtrain.recipe.patients import patient_privacy_of
 from sealtrain.runner.federated.terms import conversation_of, terms_of
 from sealtrain.runner.party import PartyRun
 from sealtrain.runner.seclusion import secluded
@@ -24,8 +25,10 @@ from sealtrain.runner.seclusion import secluded
 if TYPE_CHECKING:
     from sealtrain.collab.channel.answers import Done
     from sealtrain.collab.federated.learner import Learner
+    from sealtrain.collab.federated.private import PatientRounds
     from sealtrain.release.quorum import Told
     from sealtrain.runner.settings import RunSettings
+    from sealtrain.training.sources import Source
 
 __all__ = ["join"]
 
@@ -92,9 +95,9 @@ class _Work:
 
         run = self._run
         with run.keeper:
-            self._learner: Learner = Learner(
-                run.recipe, run.settings.base, run.sources, party=run.name
-            )
+            sources = run.sources
+            self._learner: Learner = Learner(run.recipe, run.settings.base, sources, party=run.name)
+            self._patients = self._patients_of(sources)
             Holding(
                 post,
                 conversation_of(run, run.run_id),
@@ -102,6 +105,7 @@ class _Work:
                     party=run.name,
                     records=self._learner.records,
                     countable=all(one.manifest.records is not None for one in run.found),
+                    patients=None if self._patients is None else self._patients.patients,
                 ),
                 self,
                 may_go_on=run.lease.require,
@@ -110,23 +114,48 @@ class _Work:
             ).run()
         return {"party": run.name, "run_id": run.run_id, "rounds": self._rounds}
 
-    def learn(self, number: int, state: bytes) -> Done:
+    def learn(self, asked: Asked, state: bytes) -> Done:
         """As ``collab.federated.holding.Work``."""
-        self._say(f"round {number}")
+        self._say(f"round {asked.round}")
         try:
-            learned = self._learner.learn(number, state)
+            if self._patients is None:
+                learned = self._learner.learn(asked.round, state)
+                steps, loss, update = learned.steps, learned.loss, learned.state
+            else:
+                # A step of gradient descent is the lead's; what it costs to fit is told nobody.
+                steps, loss = 1, None
+                update = self._patients.learn(asked.round, state, _rate(asked))
         except SealtrainError as error:
             raise self._run.keeper.lapsed(error) from None
-        self._rounds.append(number)
+        self._rounds.append(asked.round)
         report = self._run.report(self._run.now())
         words = Learned(
-            round=number,
-            records=learned.records,
-            steps=learned.steps,
-            loss=learned.loss,
+            round=asked.round,
+            records=self._learner.records,
+            steps=steps,
+            loss=loss,
             report=report.to_dict(),
         )
-        return words.to_dict(), learned.state
+        return words.to_dict(), update
+
+    def _patients_of(self, sources: Sequence[Source]) -> PatientRounds | None:
+        """What makes sums that hide patients, where the recipe promises that."""
+        promised = patient_privacy_of(self._run.recipe)
+        if promised is None:
+            return None
+        from sealtrain.collab.federated.private import PatientRounds
+        from sealtrain.training.privacy.noise import NoiseSource
+
+        return PatientRounds(
+            self._learner,
+            self._run.recipe,
+            sources,
+            patient=promised.patient,
+            records_a_patient=promised.records_a_patient,
+            max_norm=promised.max_patient_norm,
+            noise=NoiseSource(self._run.secret),
+            at_once=self._run.recipe.trainer.per_device_train_batch_size,
+        )
 
     def finish(self, state: bytes) -> Done:
         """As ``collab.federated.holding.Work``."""
@@ -136,3 +165,9 @@ class _Work:
         if self._terminal is not None:
             self._terminal.write(f"{self._run.name}: {words}\n")
             self._terminal.flush()
+
+
+def _rate(asked: Asked) -> float:
+    if asked.rate is None:
+        raise PrivacyBroken("a lead asks for a sum and tells no rate", check="rate", got="none")
+    return asked.rate

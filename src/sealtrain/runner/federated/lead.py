@@ -9,25 +9,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from sealtrain.base.models import load_model
 from sealtrain.collab.federated.carrier import Carrier
-from sealtrain.collab.federated.federation import Federation, Merged, Rounds, Taken
-from sealtrain.errors import ClaimContradicted, DataInvalid
-from sealtrain.recipe.adapters import Lora
+from sealtrain.collab.federated.federation import Federation, Merged, Rounds
+from sealtrain.errors import DataInvalid
 from sealtrain.recipe.collaboration import Federated, holders_of
+from sealtrain.runner.federated.merging import merging_of
 from sealtrain.runner.federated.terms import conversation_of, terms_of
-from sealtrain.runner.joint import checked_report, close_joint
+from sealtrain.runner.joint import close_joint
 from sealtrain.runner.lead import LeadRun
-from sealtrain.runner.party import PartyReport
 from sealtrain.runner.seclusion import secluded
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from sealtrain.collab.federated.learner import Learner
     from sealtrain.release.quorum import Told
     from sealtrain.runner.closing import Outcome
@@ -93,6 +89,7 @@ class _Work:
 
         run, terms = self._run, self._terms
         learner = Learner(run.recipe, run.settings.base, (), party="lead")
+        self._merging = merging_of(run, terms, learner.form)
         federation = Federation(
             Rounds(
                 rule=terms.aggregation,
@@ -103,7 +100,7 @@ class _Work:
             ),
             self._carrier,
             conversation_of(run, run.run_id),
-            _Merge(run, terms, learner.form),
+            self._merging,
             record=run.record,
             told=self._merged_once,
         )
@@ -112,7 +109,8 @@ class _Work:
         return close_joint(run, self._trained(learner, merged), reports)
 
     def _merged_once(self, number: int, loss: float | None) -> None:
-        if loss is not None:
+        # Where rounds hide patients parties tell no loss, and none would be told.
+        if loss is not None and self._terms.patient_privacy is None:
             self._last = {"loss": loss}
             self._gate.offer(number * self._terms.local_steps, self._last)
 
@@ -128,8 +126,6 @@ class _Work:
         from sealtrain.training.facts import accelerators, environment
         from sealtrain.training.trained import Trained
 
-        trainer = self._run.recipe.trainer
-        rows = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps
         try:
             measured = pooled([one for _party, one in sorted(merged.counts.items())])
         except (KeyError, TypeError, ValueError) as error:
@@ -137,58 +133,12 @@ class _Work:
         finite = {name: value for name, value in measured.items() if math.isfinite(value)}
         return Trained(
             files=learner.export(merged.state),
-            steps=trainer.max_steps,
-            samples_seen=merged.steps * rows,
+            steps=self._run.recipe.trainer.max_steps,
+            samples_seen=self._merging.samples(merged.steps),
             tokens=None,
             metrics=self._gate.filtered({**self._last, **finite}),
             environment=environment(),
             accelerators=accelerators(),
             withheld=dict(self._gate.withheld),
+            privacy=self._merging.privacy(tuple(merged.reports)),
         )
-
-
-class _Merge:
-    """``Merging`` by the recipe's rule."""
-
-    def __init__(self, run: LeadRun, terms: Federated, form: dict[str, Tensor]) -> None:
-        self._run, self._terms, self._form = run, terms, form
-        peft = run.recipe.peft
-        self._rank: int | None = None
-        if terms.aggregation == "exact" and isinstance(peft, Lora):
-            self._rank = peft.r
-
-    def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
-        """Read an update to ``state``. Raises ``UpdateRefused`` when it is none."""
-        from sealtrain.collab.federated.update import Update, change_norm, decode_state
-
-        previous = decode_state(state, self._form)
-        read = Update(
-            party=party, weight=records, state=decode_state(update, self._form, party=party)
-        )
-        return Taken(
-            party=party, records=records, norm=change_norm(read.state, previous), value=read
-        )
-
-    def read_report(self, party: str, document: dict[str, Any]) -> PartyReport:
-        """A party's report. Raises ``ClaimContradicted`` when it is another's, or none."""
-        report = load_model(PartyReport, document, ClaimContradicted, "a party's report")
-        if report.name != party:
-            raise ClaimContradicted(
-                "a party reports under another name", check="party", got=report.name, expected=party
-            )
-        return checked_report(self._run, report)
-
-    def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> bytes:
-        """The adapter after round ``number``."""
-        from sealtrain.collab.federated.merging import merge
-        from sealtrain.collab.federated.update import decode_state, encode_state
-
-        merged = merge(
-            self._terms.aggregation,
-            [one.value for one in taken],
-            decode_state(state, self._form),
-            rank=self._rank,
-            trim=self._terms.trim,
-            max_norm=self._terms.max_update_norm,
-        )
-        return encode_state(merged)

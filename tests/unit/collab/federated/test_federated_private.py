@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from learner_world import ATTENTION, Terms, classifier
-from private_world import SECRET
-from sealing_world import sealed_folder
-from training_world import OWNERS, records
+from learner_world import classifier
+from patients_world import NOISE, NORM, PRIVACY, norm, party, rows_of
 
-from sealtrain.collab.federated.learner import Learner
 from sealtrain.collab.federated.private import (
     PatientPlan,
     PatientRounds,
@@ -23,53 +18,12 @@ from sealtrain.collab.federated.private import (
 )
 from sealtrain.collab.federated.update import decode_state, encode_state
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
-from sealtrain.recipe.privacy import PrivateSgd
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain.training.sources import Source
 
 pytestmark = pytest.mark.claim("C78")
 
-NORM = 0.5
-PRIVACY = PrivateSgd(
-    dp="sgd",
-    target_epsilon=8.0,
-    delta=1e-4,
-    max_grad_norm=NORM,
-    noise_multiplier=1.0,
-    accountant="rdp",
-)
-NOISE = NoiseSource(SECRET)
 EVERYBODY = PatientPlan(privacy=PRIVACY, rate=1.0, rounds=3, noise_multiplier=1.0)
-
-
-def source(folder: Path, rows: list[dict[str, Any]], name: str = "records") -> Source:
-    path = folder / f"{name}.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    sealed = sealed_folder(path, folder / f"{name}.sealed", salt=name).open()
-    return Source(role="train", owner=OWNERS[0], name="records", weight=1.0, dataset=sealed)
-
-
-def rows_of(patients: dict[str, int]) -> list[dict[str, Any]]:
-    """Records of patients, in turn."""
-    whose = [name for name, count in patients.items() for _ in range(count)]
-    return [
-        row | {"patient": name}
-        for row, name in zip(records(len(whose), "private"), whose, strict=True)
-    ]
-
-
-def party(
-    folder: Path, rows: list[dict[str, Any]], *, most: int = 4, name: str = "records", **how: Any
-) -> tuple[Learner, PatientRounds]:
-    recipe = classifier(dropout=0.0, peft=ATTENTION | {"lora_dropout": 0.0})
-    opened = source(folder, rows, name)
-    learner = Learner(recipe, Path(), [opened], party=OWNERS[0], terms=Terms(aggregation="ffa"))
-    asked = {"patient": "patient", "records_a_patient": most, "noise": NOISE} | how
-    return learner, PatientRounds(learner, recipe, [opened], **asked)
-
-
-def norm(state: dict[str, torch.Tensor]) -> float:
-    return float(sum(one.double().square().sum() for one in state.values()) ** 0.5)
 
 
 @pytest.mark.slow
@@ -79,7 +33,7 @@ def test_a_patient_moves_a_sum_by_the_norm_and_no_more(tmp_path: Path) -> None:
     sums = []
     for number, given in enumerate((with_all, without)):
         learner, rounds = party(tmp_path, given, name=f"r{number}")
-        sums.append(decode_state(rounds.learn(1, learner.initial(), EVERYBODY), learner.form))
+        sums.append(decode_state(rounds.learn(1, learner.initial(), 1.0), learner.form))
     alone = {name: sums[0][name] - sums[1][name] for name in sums[0]}
     assert NORM * 0.9 < norm(alone) <= NORM, "cut, and to the norm"
 
@@ -90,7 +44,7 @@ def test_records_beyond_a_patients_share_change_nothing(tmp_path: Path) -> None:
     told = []
     for number, given in enumerate((rows, rows[:4] + rows[6:])):
         learner, rounds = party(tmp_path, given, name=f"r{number}", most=4)
-        told.append(rounds.learn(1, learner.initial(), EVERYBODY))
+        told.append(rounds.learn(1, learner.initial(), 1.0))
     assert told[0] == told[1]
 
 
@@ -99,18 +53,17 @@ def test_a_round_is_the_same_again_and_parts_do_not_matter(tmp_path: Path) -> No
     rows = rows_of({f"p{number}": 1 + number % 3 for number in range(8)})
     learner, rounds = party(tmp_path, rows)
     state = learner.initial()
-    first = rounds.learn(1, state, EVERYBODY)
-    assert rounds.learn(1, state, EVERYBODY) == first
+    first = rounds.learn(1, state, 1.0)
+    assert rounds.learn(1, state, 1.0) == first
     assert rounds.patients == 8
     _, smaller = party(tmp_path, rows, name="other", at_once=2)
     for one, other in zip(
         decode_state(first, learner.form).values(),
-        decode_state(smaller.learn(1, state, EVERYBODY), learner.form).values(),
+        decode_state(smaller.learn(1, state, 1.0), learner.form).values(),
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    half = PatientPlan(privacy=PRIVACY, rate=0.5, rounds=3, noise_multiplier=1.0)
-    drawn = [rounds.learn(number, state, half) for number in (1, 2, 3)]
+    drawn = [rounds.learn(number, state, 0.5) for number in (2, 3, 4)]
     assert len(set(drawn)) == 3, "each round draws anew"
 
 
@@ -123,7 +76,33 @@ def test_nobodys_records_and_other_phases_are_refused(tmp_path: Path) -> None:
     learner, _ = party(tmp_path, rows_of({"p1": 2}), name="good")
     other = classifier().model_copy(update={"phase": "sft"})
     with pytest.raises(RecipeInvalid):
-        PatientRounds(learner, other, [], patient="p", records_a_patient=1, noise=NOISE)
+        PatientRounds(
+            learner, other, [], patient="p", records_a_patient=1, max_norm=NORM, noise=NOISE
+        )
+
+
+@pytest.mark.slow
+def test_a_round_is_given_for_one_adapter_and_one_rate_only(tmp_path: Path) -> None:
+    learner, rounds = party(tmp_path, rows_of({"p1": 1, "p2": 1}))
+    state = learner.initial()
+    other = encode_state({name: one + 1 for name, one in learner.form.items()})
+    rounds.learn(1, state, 0.5)
+    for again in ((other, 0.5), (state, 0.6)):
+        with pytest.raises(PrivacyBroken, match="second sum"):
+            rounds.learn(1, *again)
+    rounds.learn(2, other, 0.6)
+
+
+@pytest.mark.slow
+def test_dropout_follows_from_the_secret_of_the_party(tmp_path: Path) -> None:
+    """Masks that the recipe's seed told would tell who was drawn before whom."""
+    rows = rows_of({"p1": 1, "p2": 1})
+    noises = (NOISE, NOISE, NoiseSource(DataKey(bytes(32))))
+    told = []
+    for number, noise in enumerate(noises):
+        learner, rounds = party(tmp_path, rows, name=f"r{number}", dropout=0.3, noise=noise)
+        told.append(rounds.learn(1, learner.initial(), 1.0))
+    assert told[0] == told[1] != told[2]
 
 
 FORM = {"b": torch.zeros(40, 50), "head": torch.zeros(100)}
@@ -182,7 +161,7 @@ def test_a_gradient_is_followed() -> None:
 
 def test_the_plan_spends_no_more_than_was_promised() -> None:
     promised = PRIVACY.model_copy(update={"noise_multiplier": None})
-    plan = plan_rounds(promised, patients=1000, patients_a_round=50, rounds=40)
+    plan = plan_rounds(promised, patients=1000, rounds=40)
     assert plan.epsilon(0) == 0
     assert plan.epsilon(20) < plan.epsilon(40) <= 8.0
     # The moments accountant of the subsampled Gaussian, as Opacus has it.
@@ -192,6 +171,16 @@ def test_the_plan_spends_no_more_than_was_promised() -> None:
     accountant.history = [(plan.noise_multiplier, 0.05, 40)]
     assert plan.epsilon(40) == pytest.approx(accountant.get_epsilon(delta=1e-4))
     with pytest.raises(PrivacyBroken):
-        plan_rounds(PRIVACY, patients=60, patients_a_round=50, rounds=400)
+        plan_rounds(PRIVACY, patients=60, rounds=400)
     with pytest.raises(PrivacyBroken):
-        plan_rounds(promised, patients=40, patients_a_round=50, rounds=4)
+        plan_rounds(promised, patients=40, rounds=4)
+
+
+def test_fewer_patients_never_mean_less_noise() -> None:
+    promised = PRIVACY.model_copy(update={"noise_multiplier": None})
+    noises = [
+        plan_rounds(promised, patients=patients, rounds=20).noise_multiplier
+        for patients in (2000, 1000, 200, 50)
+    ]
+    assert noises == sorted(noises)
+    assert noises[0] < noises[-1]

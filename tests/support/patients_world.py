@@ -1,0 +1,69 @@
+"""Parties of rounds that hide patients: a tiny classifier and records with names on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from learner_world import ATTENTION, Terms, classifier
+from private_world import SECRET
+from sealing_world import sealed_folder
+from training_world import OWNERS, records
+
+from sealtrain.collab.federated.learner import Learner
+from sealtrain.collab.federated.private import PatientRounds
+from sealtrain.recipe.patients import PatientPrivacy
+from sealtrain.training.privacy.noise import NoiseSource
+from sealtrain.training.sources import Source
+
+NORM = 0.5
+PRIVACY = PatientPrivacy(
+    patient="patient",
+    records_a_patient=4,
+    patients_a_round=50,
+    target_epsilon=8.0,
+    delta=1e-4,
+    max_patient_norm=NORM,
+    noise_multiplier=1.0,
+    accountant="rdp",
+)
+NOISE = NoiseSource(SECRET)
+
+
+def source(folder: Path, rows: list[dict[str, Any]], name: str = "records") -> Source:
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    sealed = sealed_folder(path, folder / f"{name}.sealed", salt=name).open()
+    return Source(role="train", owner=OWNERS[0], name="records", weight=1.0, dataset=sealed)
+
+
+def rows_of(patients: dict[str, int]) -> list[dict[str, Any]]:
+    """Records of patients, in turn."""
+    whose = [name for name, count in patients.items() for _ in range(count)]
+    return [
+        row | {"patient": name}
+        for row, name in zip(records(len(whose), "private"), whose, strict=True)
+    ]
+
+
+def party(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    *,
+    most: int = 4,
+    name: str = "records",
+    dropout: float = 0.0,
+    **how: Any,
+) -> tuple[Learner, PatientRounds]:
+    recipe = classifier(dropout=dropout, peft=ATTENTION | {"lora_dropout": dropout})
+    opened = source(folder, rows, name)
+    learner = Learner(recipe, Path(), [opened], party=OWNERS[0], terms=Terms(aggregation="ffa"))
+    asked = {"patient": "patient", "records_a_patient": most, "max_norm": NORM, "noise": NOISE}
+    asked |= how
+    return learner, PatientRounds(learner, recipe, [opened], **asked)
+
+
+def norm(state: dict[str, torch.Tensor]) -> float:
+    return float(sum(one.double().square().sum() for one in state.values()) ** 0.5)
