@@ -85,8 +85,13 @@ def measure(wanted: Wanted) -> dict[str, Any]:
 
 
 def run(wanted: list[Wanted], cells: Cells, path: Path | None, workers: int) -> None:
-    """Measure what is missing, and keep every cell as it is done."""
+    """Measure what is missing, and keep every cell as it is done; one that fails costs no other.
+
+    Raises:
+        SystemExit: Some failed.
+    """
     missing = [one for one in wanted if one.key not in cells]
+    failed: list[str] = []
     # A fresh process for each cell: what a library keeps in memory is not another cell's.
     with ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), max_tasks_per_child=1
@@ -94,6 +99,12 @@ def run(wanted: list[Wanted], cells: Cells, path: Path | None, workers: int) -> 
         running = {pool.submit(measure, one): one for one in missing}
         for done, future in enumerate(as_completed(running), start=1):
             one = running[future]
+            if (error := future.exception()) is not None:
+                failed.append(one.key)
+                print(
+                    f"{done}/{len(missing)} {one.key}  {type(error).__name__}: {error}", flush=True
+                )
+                continue
             cells[one.key] = future.result()
             if path is not None:
                 atomic_write(
@@ -104,6 +115,8 @@ def run(wanted: list[Wanted], cells: Cells, path: Path | None, workers: int) -> 
                 f"{name} {told[name]:.3f}" for name in ("accuracy", "f1", "seconds") if name in told
             )
             print(f"{done}/{len(missing)} {one.key}  {figures}", flush=True)
+    if failed:
+        raise SystemExit(f"not measured: {', '.join(failed)}")
 
 
 def _current(cells: Cells) -> Cells:

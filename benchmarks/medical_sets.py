@@ -82,7 +82,7 @@ def medquad(folder: Path) -> tuple[Rows, Rows]:
             if file is None:
                 continue
             document = Xml.fromstring(file.read())  # noqa: S314 - a published collection
-            focus = (document.findtext("Focus") or "").strip().lower()
+            focus = (document.findtext("Focus") or "").strip().lower() or member.name
             for pair in document.iter("QAPair"):
                 question, answer = pair.find("Question"), (pair.findtext("Answer") or "").strip()
                 if question is not None and answer:
