@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -210,6 +211,35 @@ def test_a_party_that_tells_no_patients_or_others_than_before_is_not_let_in() ->
         assert {one["code"] for one in world.events("party.refused")} == {"update-refused"}
         assert "clinic-b" not in {one["party"] for one in world.events("party.joined")}
         assert {one["patients"] for one in world.events("party.joined")} == {100}
+
+
+def test_who_comes_after_the_plan_changes_neither_rate_nor_noise() -> None:
+    with federated_world() as world:
+        for number, name in enumerate(PARTIES):
+            world.works[name] = Sums(number=1 + number)
+        for name in PARTIES[:2]:
+            world.party(name)
+        came: list[int] = []
+
+        def comes(number: int) -> None:
+            if number == 1 and not came:
+                came.append(number)
+                world.party(PARTIES[2])
+                until = time.monotonic() + 20
+                while not world.works[PARTIES[2]].asked and time.monotonic() < until:
+                    time.sleep(0.05)
+
+        world.works[PARTIES[0]].before = comes
+        world.federation(rounds(rule="ffa", round_seconds=6), merging=Lead()).run(
+            encode_state(FORM)
+        )
+        found = judged(world.log.entries)
+        assert found.hiding.plan is not None
+        assert found.hiding.plan.patients == dict.fromkeys(PARTIES[:2], 100)
+        assert found.hiding.plan.rate == 20 / 200
+        assert found.merged[-1] == PARTIES
+        noises = {one["noise_multiplier"] for one in world.events("round.merged")}
+        assert noises == {found.hiding.plan.noise_multiplier}
 
 
 # Noise cannot be averaged away.

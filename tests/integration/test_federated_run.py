@@ -128,6 +128,14 @@ HIDING: dict[str, Any] = {
     "phase": "classify",
     "model": {"config": BERT, "init_seed": 3, "tokenizer": {"kind": "bytes"}},
     "columns": {"text": "note", "label": "finding"},
+    "datasets": [  # the first owner has a name of its own for the column
+        *(
+            {"owner": owner, "name": "biopsies", "role": "train"}
+            | ({"columns": {"pid": "whose"}} if owner == OWNERS[0] else {})
+            for owner in OWNERS
+        ),
+        {"owner": OWNERS[0], "name": "biopsies-test", "role": "test"},
+    ],
     "labels": ["benign", "malignant"],
     "trainer": {"max_steps": 4, "per_device_train_batch_size": 8, "max_length": 32},
     "peft": {"method": "lora", "r": 2, "target_modules": ["query", "value"]},
@@ -151,8 +159,9 @@ HIDING: dict[str, Any] = {
 def visits(owner: str) -> str:
     """Two visits of each of five patients, and a sixth who came five times."""
     whose = [f"{owner} {number % 5}" for number in range(10)] + [f"{owner} 5"] * 5
+    name = "pid" if owner == OWNERS[0] else "whose"
     rows = (
-        {"note": f"visit {number}", "finding": ("benign", "malignant")[number % 2], "whose": one}
+        {"note": f"visit {number}", "finding": ("benign", "malignant")[number % 2], name: one}
         for number, one in enumerate(whose)
     )
     return "".join(json.dumps(row) + "\n" for row in rows)

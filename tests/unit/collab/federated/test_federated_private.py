@@ -17,7 +17,14 @@ from sealtrain.collab.federated.private import (
     plan_rounds,
 )
 from sealtrain.collab.federated.update import decode_state, encode_state
-from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
+from sealtrain.errors import (
+    PrivacyBroken,
+    RecipeInvalid,
+    RecordInvalid,
+    SchemaMismatch,
+    UpdateRefused,
+    UsageError,
+)
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 
@@ -73,6 +80,11 @@ def test_nobodys_records_and_other_phases_are_refused(tmp_path: Path) -> None:
     rows[1]["patient"] = ""
     with pytest.raises(RecordInvalid):
         party(tmp_path, rows)
+    unknown = [row | {"finding": "unheard of"} for row in rows_of({"p1": 2})]
+    with pytest.raises(RecordInvalid, match="label"):  # now, and not in the round that draws it
+        party(tmp_path, unknown, name="unknown")
+    with pytest.raises(SchemaMismatch):
+        party(tmp_path, rows_of({"p1": 2}), name="nobody", patient="other")
     learner, _ = party(tmp_path, rows_of({"p1": 2}), name="good")
     other = classifier().model_copy(update={"phase": "sft"})
     with pytest.raises(RecipeInvalid):
