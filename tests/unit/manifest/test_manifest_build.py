@@ -98,13 +98,15 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once() -> No
     hardware = required(simulated=False, dp="none", accelerators=True)
     simulated = required(simulated=True, dp="none", accelerators=False)
     private = required(simulated=True, dp="sgd", accelerators=False, accountant="gdp")
+    patients = required(simulated=True, dp="patients", accelerators=False, accountant="prv")
+    assert "privacy-scope" not in patients
     kinds = ("travelling", "federated", "pads", "cut")
     together = {
         name
         for kind in kinds
         for name in required(simulated=True, dp="none", accelerators=False, collaboration=kind)
     }
-    assert set(hardware) | set(simulated) | set(private) | together == set(TEXTS)
+    assert {*hardware, *simulated, *private, *patients} | together == set(TEXTS)
     assert "memorisation" not in required(simulated=False, dp="dp-sgd", accelerators=False)
     for limit in limits_for(simulated=True, accelerators=True):
         assert limit.text.endswith(".")
