@@ -27,7 +27,7 @@ def epsilon_of_rounds(*, noise: float, rate: float, rounds: int, delta: float) -
     """Epsilon at ``delta``, about; 0 where delta alone covers it.
 
     Args:
-        noise: Deviation of the noise over the sensitivity, ≥ 0.1.
+        noise: Deviation of the noise over the sensitivity, ≥ 0.001.
         rate: Probability to take part in a round, above 0, at most 1.
         rounds: At least 1.
         delta: Above 0, below 1.
