@@ -122,7 +122,7 @@ class _Work:
                 learned = self._learner.learn(asked.round, state)
                 steps, loss, update = learned.steps, learned.loss, learned.state
             else:
-                # A step of gradient descent is the lead's; what it costs to fit is told nobody.
+                # No loss: it would be a figure of training records that no noise covers.
                 steps, loss = 1, None
                 update = self._patients.learn(asked.round, state, _rate(asked))
         except SealtrainError as error:
