@@ -149,15 +149,13 @@ class _Group:
         """One block: all of it, or nothing."""
         entries = 0 if self._pending is None else self._pending.count
         try:
-            if self.blocks:
+            if self.blocks:  # the newest of its name counts; the commit releases all of them
                 self._driver.execute("SAVEPOINT block")
             if self._ledger is None or self._pending is None:
                 yield
             else:
                 with self._ledger.adding_to(self._pending):
                     yield
-            if self.blocks:
-                self._driver.execute("RELEASE SAVEPOINT block")
         except BaseException as error:
             self._undo(error, entries)
             raise
@@ -169,7 +167,6 @@ class _Group:
             return
         try:
             self._driver.execute("ROLLBACK TO SAVEPOINT block")
-            self._driver.execute("RELEASE SAVEPOINT block")
             if self._pending is not None:
                 self._pending.undo(entries)
         except BaseException as worse:  # the database undid everything, or is gone
