@@ -23,6 +23,7 @@ import json
 import os
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -165,6 +166,15 @@ def summary(cells: Cells, collection: str, way: str) -> dict[str, Any] | None:
     return told
 
 
+def most_frequent(collection: str, folder: Path) -> float:
+    """Share of test records that have the label most training records have."""
+    from medical_task import chosen, settings_of
+
+    train, test = chosen(found_in(folder)[collection], settings_of(collection))
+    ((label, _),) = Counter(row["label"] for row in train).most_common(1)
+    return statistics.fmean(row["label"] == label for row in test)
+
+
 def table(cells: Cells, collections: list[str]) -> list[dict[str, Any]]:
     """Every line of the table: collection and way with its summary."""
     from medical_ways import WAYS, masked_line
@@ -209,8 +219,8 @@ def page(results: dict[str, Any]) -> str:
     shapes = "\n".join(
         f"* `{name}`: {one.length} tokens of a text, {one.rounds} rounds of {one.local_steps} "
         f"steps of {one.batch} records at each party, at most {one.train} training and {one.test} "
-        "test records, chosen once"
-        for name in results["collections"]
+        f"test records, chosen once; always the most frequent label: {100 * share:.1f}"
+        for name, share in results["collections"].items()
         for one in [settings_of(name)]
     )
     used = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
@@ -276,7 +286,7 @@ def main() -> None:
         run(wanted, cells, given.cells, given.workers)
     results = {
         "machine": machine("torch", "transformers", "peft"),
-        "collections": names,
+        "collections": {name: most_frequent(name, folders[name]) for name in names},
         "cells": {"wanted": len(wanted), "measured": sum(one.key in cells for one in wanted)},
         "lines": table(cells, names),
     }

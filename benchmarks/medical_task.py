@@ -63,7 +63,7 @@ SETTINGS = {
         length=64, rounds=3, local_steps=8, learning_rate=5e-4, train=500, test=500
     ),
     "mts_dialog": Settings(
-        length=64, rounds=5, local_steps=10, learning_rate=3e-3, train=1301, test=400
+        length=64, rounds=5, local_steps=30, learning_rate=3e-3, train=1301, test=400
     ),
     "medquad": Settings(
         length=32, rounds=10, local_steps=10, learning_rate=3e-3, train=3000, test=1000
@@ -87,6 +87,16 @@ class Plan:
     aggregation: str
 
 
+def chosen(read: Callable[[], tuple[Rows, Rows]], settings: Settings) -> tuple[Rows, Rows]:
+    """The training and test rows of every way and seed."""
+    once = random.Random(0)  # noqa: S311 - which records, not a secret
+    train, test = (
+        once.sample(rows, min(most, len(rows)))
+        for rows, most in zip(read(), (settings.train, settings.test), strict=True)
+    )
+    return train, test
+
+
 class Data:
     """Training records divided among three parties and sealed, and the test records.
 
@@ -100,11 +110,7 @@ class Data:
     def __init__(
         self, read: Callable[[], tuple[Rows, Rows]], settings: Settings, seed: int, folder: Path
     ) -> None:
-        once = random.Random(0)  # noqa: S311 - which records, not a secret
-        train, test = (
-            once.sample(rows, min(most, len(rows)))
-            for rows, most in zip(read(), (settings.train, settings.test), strict=True)
-        )
+        train, test = chosen(read, settings)
         self.labels = sorted({row["label"] for row in (*train, *test)})
         self.shares = _divided(train, seed)
         self.rows = {**dict(zip(PARTIES, self.shares, strict=True)), "test": test}
