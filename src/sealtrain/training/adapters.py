@@ -28,6 +28,9 @@ _CONFIGS: Final = {
 }
 
 
+_REARRANGES = "support_avx512bf16_for_cpu"
+
+
 def adapter_config(adapter: Adapter, task_type: str | None) -> Any:
     """PEFT's configuration with the recipe's values.
 
@@ -66,9 +69,17 @@ def quantization_config(quantization: Quantization) -> Any:
 
 
 def prepare_base(model: Any) -> Any:
-    """Freeze a base in four bits and hold what is not quantised in float32."""
+    """Freeze a base in four bits and hold what is not quantised in float32.
+
+    On processors with bfloat16 in AVX-512, bitsandbytes rearranges the weights in place when a
+    model is evaluated: what trains afterwards has no gradient through them, and sizes that 32 does
+    not divide are refused. Here a base stays as it is, and computes alike on every processor.
+    """
     import peft
 
+    for module in model.modules():
+        if hasattr(module, _REARRANGES):
+            setattr(module, _REARRANGES, False)
     prepare: Any = peft.prepare_model_for_kbit_training
     return prepare(model, use_gradient_checkpointing=False)  # the trainer switches that on itself
 

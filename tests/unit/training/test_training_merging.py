@@ -107,6 +107,21 @@ def test_a_base_in_four_bits_is_left_behind(name: str, base_dir: Path) -> None:
     assert "quantization_config" not in json.loads(files["config.json"])
 
 
+def test_a_base_in_four_bits_has_a_gradient_through_it_after_an_evaluation_on_any_processor(
+    base_dir: Path,
+) -> None:
+    import torch
+
+    recipe = sft(model=BASE, peft=WEIGHT_ADAPTERS["qlora"])
+    model: Any = build_model(recipe, base_dir, "AutoModelForCausalLM")
+    rearranged = [getattr(one, "support_avx512bf16_for_cpu", None) for one in model.modules()]
+    assert set(rearranged) == {None, False}
+    logits(model.eval())
+    embedded = model.get_input_embeddings()(torch.arange(3, 40)[None]).detach().requires_grad_()
+    model.train()(inputs_embeds=embedded).logits.sum().backward()
+    assert embedded.grad is not None
+
+
 def test_the_guest_merges_before_it_hands_out(base_dir: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
