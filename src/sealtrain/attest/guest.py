@@ -28,7 +28,7 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.files import read_bounded
+from sealtrain.base.files import parsing_once, read_bounded
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import DataInvalid, GuestApiUnreachable, TrustInvalid, UsageError
 
@@ -39,6 +39,7 @@ __all__ = ["Guest", "load_gpu_collateral", "open_guest", "platform_of"]
 
 _MAX_COMPOSE_BYTES = 4 << 20
 _MAX_GPU_COLLATERAL_BYTES = 8 << 20
+_gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, _MAX_GPU_COLLATERAL_BYTES)
 _MAX_CERTIFICATES = 16
 _MAX_CERTIFICATE_BYTES = 64 << 10
 _GPU_DRIVER = Path("/dev/nvidiactl")
@@ -187,9 +188,7 @@ def load_gpu_collateral(uri: str | None) -> GpuCollateral | None:
             expected="file:PATH",
         )
     try:
-        return GpuCollateral.from_bytes(
-            read_bounded(Path(rest.removeprefix("//")), _MAX_GPU_COLLATERAL_BYTES)
-        )
+        return _gpu_collateral_in(Path(rest.removeprefix("//")))
     except DataInvalid as error:
         raise TrustInvalid(
             f"accelerators' collateral cannot be read: {error.message}",

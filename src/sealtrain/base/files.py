@@ -8,8 +8,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 
@@ -18,11 +19,13 @@ __all__ = [
     "atomic_folder",
     "atomic_write",
     "atomic_writer",
+    "parsing_once",
     "read_bounded",
     "stamp_of",
     "sync",
 ]
 
+Parsed = TypeVar("Parsed")
 _SETTLES_NS = 1_000_000_000
 TEMPORARY_SUFFIX = ".tmp"
 """Ends the hidden name of a file that is not complete."""
@@ -141,6 +144,24 @@ def stamp_of(path: Path, *, clock: Callable[[], int] = time.time_ns) -> tuple[in
         found.st_ctime_ns,
         unsettled,
     )
+
+
+def parsing_once(parse: Callable[[bytes], Parsed], max_bytes: int) -> Callable[[Path], Parsed]:
+    """A reader of small files that parses one again only when it has changed (``stamp_of``).
+
+    Args:
+        parse: Makes something nobody changes of the file's bytes.
+        max_bytes: Longest accepted file.
+
+    Returns:
+        Path → what is in the file. Raises as ``read_bounded`` and ``parse``.
+    """
+
+    @lru_cache(maxsize=4)
+    def parsed(path: Path, _stamp: tuple[int, ...]) -> Parsed:
+        return parse(read_bounded(path, max_bytes))
+
+    return lambda path: parsed(path, stamp_of(path))
 
 
 def sync(path: Path) -> None:

@@ -1,6 +1,6 @@
 """Collateral a broker decides with: its own, never what a guest brings along.
 
-Files are read anew for each decision: whoever operates the broker renews them while it runs. A
+Files are looked at anew for each decision: whoever operates the broker renews them while it runs. A
 service is asked at most once a day for a platform; what it said lies in the state folder.
 """
 
@@ -30,7 +30,7 @@ _SERVICE_SECONDS: Final = 5.0
 def guests_collateral(
     config: BrokerConfig, policy: AppraisalPolicy, clock: Clock, evidence: Evidence
 ) -> Collateral | None:
-    """Collateral for one decision: a file read anew, or a service behind a cache in the state.
+    """Collateral for one decision: a file as it is now, or a service behind a cache in the state.
 
     Nothing is asked for evidence that the policy refuses as it stands.
 

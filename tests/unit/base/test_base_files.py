@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.base.files import atomic_folder, atomic_write, atomic_writer, read_bounded, stamp_of
+from sealtrain.base.files import (
+    atomic_folder,
+    atomic_write,
+    atomic_writer,
+    parsing_once,
+    read_bounded,
+    stamp_of,
+)
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 
 
@@ -167,6 +174,39 @@ def test_a_stamp_changes_with_the_file_and_with_nothing_else(tmp_path: Path) -> 
     assert len(seen) == 4
     with pytest.raises(DataInvalid, match="cannot read"):
         stamp_of(tmp_path / "absent")
+
+
+def test_a_file_is_parsed_again_only_when_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    parsed: list[bytes] = []
+
+    def parse(data: bytes) -> bytes:
+        parsed.append(data)
+        if data == b"bad":
+            raise ValueError("bad")
+        return data
+
+    def settled(data: bytes) -> None:
+        path.write_bytes(data)
+        while time.time_ns() - path.stat().st_ctime_ns < 1_100_000_000:
+            time.sleep(0.05)
+
+    read = parsing_once(parse, 4)
+    settled(b"one")
+    assert (read(path), read(path)) == (b"one", b"one")
+    settled(b"two")
+    assert (read(path), read(path)) == (b"two", b"two")
+    assert parsed == [b"one", b"two"]
+    path.write_bytes(b"bad")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bad"):
+            read(path)
+    path.write_bytes(b"longer")
+    with pytest.raises(LimitExceeded):
+        read(path)
+    path.unlink()
+    with pytest.raises(DataInvalid, match="cannot read"):
+        read(path)
 
 
 def test_a_file_that_has_just_changed_has_no_lasting_stamp(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -15,13 +14,16 @@ from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tsm import REPORTS, Folders, tsm_report
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.files import read_bounded, stamp_of
+from sealtrain.base.files import parsing_once
 from sealtrain.errors import DataInvalid, ReportDataMismatch, TrustInvalid
 
 __all__ = ["CollateralSource", "collect_quote", "load_collateral"]
 
 MAX_COLLATERAL_BYTES = 8 << 20
 _REUSED_SECONDS = 24 * 3600
+_collateral_in = parsing_once(
+    lambda data: Collateral.from_dict(parse_json(data, max_depth=8)), MAX_COLLATERAL_BYTES
+)
 
 
 def collect_quote(
@@ -119,13 +121,8 @@ def load_collateral(uri: str, quote: TdxQuote | None = None) -> Collateral:
         )
     path = Path(unquote(rest.removeprefix("//")))
     try:
-        return _read(path, stamp_of(path))
+        return _collateral_in(path)
     except DataInvalid as error:
         raise TrustInvalid(
             f"collateral cannot be read: {error.message}", check="collateral", hint=error.hint
         ) from error
-
-
-@lru_cache(maxsize=4)  # a broker needs its file for every decision; it seldom changes
-def _read(path: Path, _stamp: tuple[int, ...]) -> Collateral:
-    return Collateral.from_dict(parse_json(read_bounded(path, MAX_COLLATERAL_BYTES), max_depth=8))
