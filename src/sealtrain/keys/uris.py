@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.secret import Secret
 from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid, UsageError
+from sealtrain.keys import pkcs11
 from sealtrain.keys.derive import KEY_BYTES
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
 
@@ -28,7 +29,7 @@ SCHEMES = (
     "file:PATH",
     "dstack:SOCKET?path=sealtrain/broker-root/v1",
     "awskms:CIPHERTEXT_FILE?region=REGION&key=KEY_ARN",
-    "pkcs11:token=TOKEN;object=KEY?module-path=LIBRARY&pin-source=file:PATH",
+    pkcs11.FORM,
 )
 
 
@@ -64,8 +65,6 @@ def root_secret(
 
         return release(parse_address(rest))
     if separator and scheme == "pkcs11":
-        from sealtrain.keys import pkcs11
-
         return pkcs11.compute(pkcs11.parse_address(rest))
     raise UsageError(
         "unknown kind of root secret",

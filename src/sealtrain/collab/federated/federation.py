@@ -339,11 +339,10 @@ class Federation:
         party = news.seat.party
         if party is None:
             return
+        self._busy.pop(party, None)
         if news.asked.do == "finish":
-            self._busy.pop(party, None)
             self._counts[party] = news.words
             return
-        self._busy.pop(party, None)
         number = news.asked.round
         try:
             self._take(party, number, news)
