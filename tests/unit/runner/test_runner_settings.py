@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,18 +12,24 @@ from sealtrain.errors import UsageError
 from sealtrain.runner.settings import RunSettings, load_run, name_brokers, name_helpers, save_run
 
 
-def test_a_run_may_be_continued_with_other_brokers(tmp_path: Path) -> None:
-    settings = RunSettings(
-        lock=tmp_path / "recipe.lock.json",
-        platform="simulator",
-        guest="guest.sock",
-        collateral=None,
-        brokers=(tmp_path / "north.yaml", tmp_path / "south.yaml"),
-        data=(tmp_path / "sealed",),
-        base=tmp_path,
-        out=tmp_path,
-    )
+def saved(folder: Path, **changed: Any) -> RunSettings:
+    fields: dict[str, Any] = {
+        "lock": folder / "recipe.lock.json",
+        "platform": "simulator",
+        "guest": "guest.sock",
+        "collateral": None,
+        "brokers": (folder / "north.yaml",),
+        "data": (folder / "sealed",),
+        "base": folder,
+        "out": folder,
+    }
+    settings = RunSettings(**fields | changed)
     save_run(settings, "5a" * 16)
+    return settings
+
+
+def test_a_run_may_be_continued_with_other_brokers(tmp_path: Path) -> None:
+    settings = saved(tmp_path, brokers=(tmp_path / "north.yaml", tmp_path / "south.yaml"))
     assert load_run(tmp_path)[0].brokers == settings.brokers
     name_brokers(tmp_path, [tmp_path / "west.yaml"])
     changed, run_id = load_run(tmp_path)
@@ -36,18 +43,7 @@ def test_a_folder_without_a_run_is_told_of_no_broker(tmp_path: Path) -> None:
 
 
 def test_a_run_may_be_continued_with_another_accelerator_or_dealer(tmp_path: Path) -> None:
-    settings = RunSettings(
-        lock=tmp_path / "recipe.lock.json",
-        platform="simulator",
-        guest="guest.sock",
-        collateral=None,
-        brokers=(tmp_path / "north.yaml",),
-        data=(tmp_path / "sealed",),
-        base=tmp_path,
-        out=tmp_path,
-        accelerator="gpu-1:7000",
-    )
-    save_run(settings, "5a" * 16)
+    settings = saved(tmp_path, accelerator="gpu-1:7000")
     name_helpers(tmp_path, accelerator="gpu-2:7000")
     assert load_run(tmp_path)[0].accelerator == "gpu-2:7000"
     name_helpers(tmp_path, dealer="tee-1:7001")
@@ -57,17 +53,7 @@ def test_a_run_may_be_continued_with_another_accelerator_or_dealer(tmp_path: Pat
 
 
 def test_a_run_file_of_before_names_neither(tmp_path: Path) -> None:
-    settings = RunSettings(
-        lock=tmp_path / "recipe.lock.json",
-        platform="simulator",
-        guest="guest.sock",
-        collateral=None,
-        brokers=(tmp_path / "north.yaml",),
-        data=(tmp_path / "sealed",),
-        base=tmp_path,
-        out=tmp_path,
-    )
-    save_run(settings, "5a" * 16)
+    saved(tmp_path)
     document = json.loads((tmp_path / "run.json").read_text())
     del document["accelerator"], document["dealer"]
     (tmp_path / "run.json").write_text(json.dumps(document, sort_keys=True, separators=(",", ":")))
