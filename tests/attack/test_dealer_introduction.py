@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 import torch
 from channel_world import COMPOSE, acceptance, guest
 from otp_world import Watched, in_thread, random_entries, random_matrix
+from travel_relay import relayed
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.collab.channel.proofs import ProveKey
@@ -97,45 +96,22 @@ def test_a_dealer_gives_its_key_to_no_guest_of_another_deployment() -> None:
 
 
 @proven
-@pytest.mark.parametrize("kept", [0, 1])
-def test_who_stands_between_cannot_put_in_a_key_of_theirs(kept: int) -> None:
+@pytest.mark.parametrize("record", [0, 1], ids=["ready", "the key"])
+def test_who_stands_between_cannot_put_in_a_key_of_theirs(record: int) -> None:
     """The key travels in the channel: altered bytes open nothing, whichever they are."""
 
-    def altered(data: bytes) -> bytes:
-        # Behind the two messages of the handshake everything is a record of the channel.
-        return data[:-1] + bytes([data[-1] ^ 1]) if data[:1] != b"\0" else data
+    def altered(number: int, frame: bytes) -> list[bytes]:
+        return [frame[:-1] + bytes([frame[-1] ^ 1])] if number == record else [frame]
 
-    with dealing() as server, relayed(server.server_address, altered, kept) as address:
-        if kept:
-            assert server.key is not None
-            assert asked(address)[0].raw == server.key.public.raw
-            return
-        with pytest.raises((ChannelBroken, Refused)):
-            asked(address)
+    with (
+        dealing() as server,
+        relayed(server.server_address, back=altered) as (address, _),
+        pytest.raises(ChannelBroken),
+    ):
+        asked(address)
 
 
-@contextmanager
-def relayed(address: Any, altered: Callable[[bytes], bytes], kept: int) -> Iterator[Any]:
-    """Somebody between a guest and a dealer, who alters what the dealer says, or does not."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def carry(source: socket.socket, target: socket.socket, change: bool) -> None:
-            with suppress(OSError):
-                while data := source.recv(1 << 16):
-                    target.sendall(altered(data) if change else data)
-            with suppress(OSError):
-                target.shutdown(socket.SHUT_WR)
-
-        def relay() -> None:
-            with suppress(OSError):
-                caller, _ = listener.accept()
-                with caller, socket.create_connection(address) as onward:
-                    back = threading.Thread(target=carry, args=(onward, caller, not kept))
-                    back.start()
-                    carry(caller, onward, False)
-                    back.join(10)
-
-        thread = threading.Thread(target=relay)
-        thread.start()
-        yield listener.getsockname()
-    thread.join(10)
+def test_who_only_listens_in_between_changes_nothing() -> None:
+    with dealing() as server, relayed(server.server_address) as (address, _):
+        assert server.key is not None
+        assert asked(address)[0].raw == server.key.public.raw

@@ -133,9 +133,11 @@ def test_a_process_that_is_killed_is_no_lapse(tmp_path: Path) -> None:
 
 
 VICTIM = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from sealtrain.runner.waiting import until_released
+# A shell that starts these tests in the background leaves them deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 out = Path(sys.argv[1])
 def work():
     import os
