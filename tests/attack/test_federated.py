@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -265,6 +266,13 @@ def test_a_party_that_joins_twice_counts_once() -> None:
     places = (*PARTIES[:2], "impostor")
     with federated_world(places) as world:
         world.works["impostor"] = Adds(number=1000)
+
+        def both_have_come(_round: int) -> None:
+            until = time.monotonic() + 15
+            while not world.events("party.refused") and time.monotonic() < until:
+                time.sleep(0.01)
+
+        world.works[PARTIES[1]] = Adds(number=2, before=both_have_come)
         began(world, *PARTIES[:2])
         federation = world.federation(rounds(parties=PARTIES[:2], rounds=3))
         world.party("clinic-a", at="impostor")

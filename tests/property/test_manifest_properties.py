@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from manifest_world import NOW, World, make_world
 
@@ -49,6 +49,7 @@ def test_an_edited_file_is_refused(world: World, honest: bytes, draw: st.DataObj
         st.none() | st.floats(-1e12, 1e12, allow_nan=False, allow_infinity=False), max_size=40
     )
 )
+@example(values=[0.0, 5e-324])
 def test_any_curve_can_be_drawn_inside_its_frame(values: list[float | None]) -> None:
     svg = draw_curve(list(enumerate(values)), label="loss")
     if sum(value is not None for value in values) < 2:

@@ -13,6 +13,8 @@ Points = Sequence[tuple[int, float | None]]
 _WIDTH, _HEIGHT = 640, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 12, 28
 _MAX_DRAWN = 600
+_SMALLEST = 1e-300
+"""Difference of two values that is still drawn: the quarter of a smaller one may be zero."""
 
 
 def draw_curve(points: Points, *, label: str, marks: Sequence[int] = ()) -> Html | None:
@@ -120,7 +122,7 @@ def _thinned(points: Points) -> Points:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Three to six round values that enclose ``low`` to ``high``."""
-    if not high - low > abs(high) * 1e-9:
+    if not high - low > max(abs(high) * 1e-9, _SMALLEST):
         low, high = low - max(abs(low), 1.0) * 0.5, high + max(abs(high), 1.0) * 0.5
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
