@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from measured_on import machine
+from sealtrain.base.digests import file_sha256
 from sealtrain.collab.sharing.training import turns
 from sealtrain.collab.travelling.program import ProgramSettings
 from sealtrain.collab.travelling.schedule import HolderPlan, Plan
@@ -179,9 +180,9 @@ def measured(given: argparse.Namespace) -> Told:
     largest = 200 * MEBIBYTE if given.quick else int(PAPER["bytes"])
     with tempfile.TemporaryDirectory() as folder:
         for seed, name in enumerate(HOLDERS):
-            write_shard(
-                Path(folder) / f"{name}.bin", largest // 4, vocabulary=PROGRAM.vocab_size, seed=seed
-            )
+            path = Path(folder) / f"{name}.bin"
+            write_shard(path, largest // 4, vocabulary=PROGRAM.vocab_size, seed=seed)
+            file_sha256(path)  # the first reading of a file is slow, whoever comes first
         with Stage(Path(folder), WAYS) as stage:
             told = {
                 "given": {"quick": given.quick, "holders": len(HOLDERS)},

@@ -26,7 +26,7 @@ from sealtrain.collab.channel.records import (
     RecordWriter,
 )
 from sealtrain.collab.channel.streams import Address, Buffer, Stream, dialled, prepared
-from sealtrain.errors import PeerUnreachable
+from sealtrain.errors import ChannelBroken, PeerUnreachable
 
 __all__ = ["AttestedChannel", "accept", "accept_over", "connect", "open_over"]
 
@@ -66,7 +66,10 @@ class AttestedChannel:
 
     def receive_into(self, target: memoryview) -> int:
         """As ``receive``, into ``target``; returns the length. An end is ``ChannelBroken``."""
-        return self._receives.receive_into(target)
+        length = self._receives.receive_into(target)
+        if length is None:
+            raise ChannelBroken("the other side ended the conversation", check="channel")
+        return length
 
     def ratchet(self) -> None:
         """Move this direction's key on: what was sent before opens for nobody any more."""

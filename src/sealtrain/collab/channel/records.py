@@ -175,13 +175,13 @@ class RecordReader:
             message += part
         return bytes(message) if self._direction.open else None
 
-    def receive_into(self, target: memoryview) -> int:
-        """The next message, decrypted into ``target``; returns its length.
+    def receive_into(self, target: memoryview) -> int | None:
+        """The length of the next message, decrypted into ``target``; ``None`` as ``receive``.
 
         ``target`` may hold a part of a message that breaks off: use it only after the return.
 
         Raises:
-            ChannelBroken: As ``receive``, or the other side ended the conversation.
+            ChannelBroken: As ``receive``.
             LimitExceeded: The message is longer than ``target``.
             PeerUnreachable: As ``receive``.
         """
@@ -195,9 +195,7 @@ class RecordReader:
                 )
             target[done : done + len(part)] = part
             done += len(part)
-        if not self._direction.open:
-            raise ChannelBroken("the other side ended the conversation", check="channel")
-        return done
+        return done if self._direction.open else None
 
     def expect(self, kind: int) -> None:
         """Receive one empty record of that type.

@@ -7,21 +7,22 @@ meanwhile.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from sealtrain.base import fingerprint
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_hex
+from sealtrain.base.fingerprint import Fingerprint, pieces
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
 from sealtrain.collab.channel.answers import Done, answer
 from sealtrain.collab.channel.channel import AttestedChannel, accept
@@ -199,18 +200,20 @@ class Accelerator:
     def _scrub(self, command: dict[str, Any], _payload: bytes) -> Done:
         asked = load_model(_Scrub, command, DataInvalid, "scrub")
         part = self._range({"start": asked.start, "end": asked.end})
-        self._wipe(part.start, part.end)
-        digest = hashlib.sha256(self._buffer[part.start : part.end])
-        digest.update(from_hex(asked.nonce))
-        return {"proof": digest.hexdigest()}, b""
+        left = Fingerprint(from_hex(asked.nonce))
+        chunk = self._buffer[part.start : part.end]
+        for start, length in pieces(len(chunk)):
+            piece = chunk[start : start + length]
+            wipe(piece)
+            left.take(piece)
+        return {"proof": left.digest().hex()}, b""
 
     def _export(self, _command: dict[str, Any], _payload: bytes) -> Done:
         return {}, self._loaded.state()
 
     def _measured(self) -> dict[str, str]:
         program = self._loaded
-        code = {"settings": program.settings.to_dict(), "sources": _sources()}
-        return {"code": sha256_hex(canonical_json(code)), "model": program.digest()}
+        return {"code": _code_digest(program.settings), "model": program.digest()}
 
     @property
     def _loaded(self) -> Program:
@@ -232,8 +235,11 @@ class Accelerator:
         wipe(self._buffer[start:end])
 
 
-@cache
-def _sources() -> dict[str, JsonValue]:
-    """SHA-256 of every source file of the device program, hex: what was loaded stays loaded."""
-    modules = (bounds, capability, program_module, sys.modules[__name__])
-    return {one.__name__: sha256_hex(inspect.getsource(one).encode()) for one in modules}
+@lru_cache(maxsize=1)  # what was loaded stays loaded
+def _code_digest(settings: ProgramSettings) -> str:
+    """Digest of the settings and of every source file of the device program, hex."""
+    modules = (bounds, capability, fingerprint, program_module, sys.modules[__name__])
+    sources: dict[str, JsonValue] = {
+        one.__name__: sha256_hex(inspect.getsource(one).encode()) for one in modules
+    }
+    return sha256_hex(canonical_json({"settings": settings.to_dict(), "sources": sources}))

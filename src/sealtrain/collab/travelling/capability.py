@@ -6,18 +6,18 @@ over its one connection, before it is taken back. Nothing can be read.
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64, from_hex, to_base64
+from sealtrain.base.fingerprint import PIECE_BYTES, Fingerprint, pieces
 from sealtrain.base.secret import Secret
 from sealtrain.collab.channel.records import (
     END,
@@ -38,11 +38,12 @@ __all__ = ["Gate", "WriteCapability", "Written", "wipe", "write_chunk"]
 ID_BYTES = 16
 _LABEL = b"sealtrain/travelling/v1 "
 _OFFSET = struct.Struct(">Q")
-_PART = MAX_PLAINTEXT - _OFFSET.size
-_DIGEST_BYTES = 32
-_ZEROS = bytes(1 << 20)
+_RECEIPT_BYTES = 32
+_ZEROS = bytes(PIECE_BYTES)
 
 Random = Callable[[int], bytes]
+Fill = Callable[[int, memoryview], None]
+"""A byte of the chunk, and what to fill from there on; raises where it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class WriteCapability:
         trip: Counted from 0.
         start: First byte.
         end: One behind the last byte.
-        secret: 32 bytes that its two keys come from.
+        secret: 32 bytes that its keys come from.
     """
 
     id: str
@@ -109,31 +110,37 @@ class WriteCapability:
         return cls(id=value["id"], trip=numbers[0], start=numbers[1], end=numbers[2], secret=secret)
 
     def key(self, direction: str) -> Secret:
-        """The key of ``"write"`` or ``"receipt"``."""
+        """The key of ``"write"``, ``"receipt"`` or ``"fingerprint"``."""
         info = _LABEL + direction.encode()
         return Secret(HKDFExpand(hashes.SHA256(), 32, info).derive(self.secret.reveal()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What came through a capability: so many bytes, of this SHA-256 (hex)."""
+    """What came through a capability: so many bytes, of this fingerprint under its key (hex)."""
 
     size: int
-    sha256: str
+    fingerprint: str
+
+    @classmethod
+    def of(cls, fingerprint: Fingerprint) -> Written:
+        """What a fingerprint has taken."""
+        return cls(size=fingerprint.size, fingerprint=fingerprint.digest().hex())
 
     def to_dict(self) -> dict[str, JsonValue]:
         """JSON form."""
-        return {"size": self.size, "sha256": self.sha256}
+        return {"size": self.size, "fingerprint": self.fingerprint}
 
 
-def write_chunk(address: tuple[str, int], capability: WriteCapability, chunk: memoryview, *,
+def write_chunk(address: tuple[str, int], capability: WriteCapability, size: int, fill: Fill, *,
                 timeout: float) -> Written:  # fmt: skip
     """Holder: write a chunk through a capability and see that it arrived as it is.
 
     Args:
         address: The accelerator's write port.
         capability: As the orchestrator lent it; used up by this call.
-        chunk: At most as long as its range.
+        size: Bytes of the chunk, at most those of its range.
+        fill: Gives the chunk part by part, in order; what it raises ends the write.
         timeout: Seconds to connect and between bytes.
 
     Raises:
@@ -142,33 +149,36 @@ def write_chunk(address: tuple[str, int], capability: WriteCapability, chunk: me
         ChannelBroken: It refused, or somebody cut the connection.
         PeerUnreachable: It does not answer.
     """
-    if not 0 < len(chunk) <= capability.end - capability.start:
+    if not 0 < size <= capability.end - capability.start:
         raise DataInvalid(
             "the chunk does not fit the range that was lent",
-            got=len(chunk),
+            got=size,
             expected=f"1 to {capability.end - capability.start} bytes",
         )
+    message = memoryview(bytearray(_OFFSET.size + min(size, PIECE_BYTES)))
+    sent = Fingerprint(capability.key("fingerprint").reveal())
     with dialled(address, timeout=timeout) as sock:
         writer = RecordWriter(sock, capability.key("write"))
         reader = RecordReader(sock, capability.key("receipt"))
         send_all(sock, bytes.fromhex(capability.id))
-        message = bytearray(_OFFSET.size + min(len(chunk), _PART))
-        digest = hashlib.sha256()
-        for start in range(0, len(chunk), _PART):
-            part = chunk[start : start + _PART]
-            _OFFSET.pack_into(message, 0, capability.start + start)
-            message[_OFFSET.size : _OFFSET.size + len(part)] = part
-            writer.send(memoryview(message)[: _OFFSET.size + len(part)])
-            digest.update(part)  # while the other side opens what was sent
+        try:
+            for start, length in pieces(size):
+                part = message[_OFFSET.size :][:length]
+                fill(start, part)
+                _OFFSET.pack_into(message, 0, capability.start + start)
+                writer.send(message[: _OFFSET.size + length])
+                sent.take(part)  # while the other side opens what was sent
+        finally:
+            wipe(message)
         writer.control(END)
-        receipt = reader.receive(max_bytes=_DIGEST_BYTES)
-    if receipt != digest.digest():
+        receipt = reader.receive(max_bytes=_RECEIPT_BYTES)
+    if receipt != sent.digest():
         raise CapabilityRefused(
             "the accelerator received another chunk than was sent",
             check="receipt",
             hint="the trip is void; the orchestrator starts another one",
         )
-    return Written(size=len(chunk), sha256=digest.hexdigest())
+    return Written.of(sent)
 
 
 @dataclass(slots=True)
@@ -176,9 +186,8 @@ class _Loan:
     """An open capability at the accelerator."""
 
     capability: WriteCapability
+    arrived: Fingerprint
     used: bool = False
-    size: int = 0
-    digest: hashlib._Hash = field(default_factory=hashlib.sha256)
     complete: bool = False
     breach: str | None = None
     connection: socket.socket | None = None
@@ -215,7 +224,8 @@ class Gate:
                         got=f"{capability.start} to {capability.end}",
                         expected=f"nothing of {other.start} to {other.end}",
                     )
-            self._loans[capability.id] = _Loan(capability)
+            arrived = Fingerprint(capability.key("fingerprint").reveal())
+            self._loans[capability.id] = _Loan(capability, arrived)
 
     def take_back(self, capability_id: str) -> Written:
         """Close a capability; from now on nothing comes through it.
@@ -240,7 +250,7 @@ class Gate:
                     check="capability",
                     hint="the trip is void: scrub the range and go on with another holder",
                 )
-            return Written(size=loan.size, sha256=loan.digest.hexdigest())
+            return Written.of(loan.arrived)
 
     def void(self) -> None:
         """Close all capabilities."""
@@ -259,11 +269,12 @@ class Gate:
                 loan = self._claim(receive_exactly(sock, ID_BYTES).hex(), sock)
                 capability = loan.capability
                 reader = RecordReader(sock, capability.key("write"))
-                while (message := reader.receive(max_bytes=MAX_PLAINTEXT)) is not None:
-                    self._append(loan, message)
+                message = memoryview(bytearray(MAX_PLAINTEXT))
+                while (length := reader.receive_into(message)) is not None:
+                    self._append(loan, message[:length])
                 with self._lock:
                     loan.complete = True
-                    receipt = loan.digest.digest()
+                    receipt = loan.arrived.digest()
                 RecordWriter(sock, capability.key("receipt")).send(receipt)
             except (SealtrainError, OSError) as error:
                 if loan is not None:
@@ -282,28 +293,26 @@ class Gate:
             loan.connection = sock
             return loan
 
-    def _append(self, loan: _Loan, message: bytes) -> None:
+    def _append(self, loan: _Loan, message: memoryview) -> None:
         if len(message) <= _OFFSET.size:
             raise ChannelBroken("a write of nothing", check="write")
         (offset,) = _OFFSET.unpack_from(message)
-        data = memoryview(message)[_OFFSET.size :]
+        data = message[_OFFSET.size :]
         with self._lock:
             # Under the lock: a write is before the capability was taken back or not at all.
             if self._loans.get(loan.capability.id) is not loan:
                 raise CapabilityRefused("taken back", check="capability")
-            expected = loan.capability.start + loan.size
+            expected = loan.capability.start + loan.arrived.size
             if offset != expected or offset + len(data) > loan.capability.end:
                 raise CapabilityRefused("a write outside the range that was lent", check="write")
             self._buffer[offset : offset + len(data)] = data
-            loan.digest.update(data)
-            loan.size += len(data)
+            loan.arrived.take(data)
 
 
 def wipe(view: memoryview) -> None:
     """Overwrite with zeros, in place."""
-    for start in range(0, len(view), len(_ZEROS)):
-        part = view[start : start + len(_ZEROS)]
-        part[:] = _ZEROS[: len(part)]
+    for start, length in pieces(len(view)):
+        view[start : start + length] = _ZEROS[:length]
 
 
 def _shut(sock: socket.socket) -> None:

@@ -1,7 +1,12 @@
-"""The orchestrator's side of a lane to the accelerator: one operation, one answer."""
+"""The orchestrator's side of a lane to the accelerator: one operation, one answer.
+
+What returns a function has asked and not yet heard: more may be asked meanwhile, and the answers
+are heard in the order of asking.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -53,14 +58,19 @@ class AcceleratorLane:
         """Wipe it and start a program; returns measurements and the size of the buffer."""
         return self._ask({"do": "load", "settings": settings.to_dict()}, state)[0]
 
-    def lend(self, capability: WriteCapability) -> None:
-        """Open a capability."""
-        self._ask({"do": "lend", "capability": capability.to_dict()})
+    def lend(self, capability: WriteCapability) -> Callable[[], None]:
+        """Ask to open a capability; what is returned waits until it is open."""
+        self._send({"do": "lend", "capability": capability.to_dict()})
+
+        def opened() -> None:
+            self._answer()
+
+        return opened
 
     def take_back(self, capability_id: str) -> Written:
         """Close a capability; returns what came through it."""
         answer, _ = self._ask({"do": "take-back", "id": capability_id})
-        return Written(size=int(answer["size"]), sha256=str(answer["sha256"]))
+        return Written(size=int(answer["size"]), fingerprint=str(answer["fingerprint"]))
 
     def train(self, start: int, end: int) -> Trained:
         """Train on a range.
@@ -89,22 +99,27 @@ class AcceleratorLane:
         answer, _ = self._ask({"do": "measure"})
         return {name: str(answer[name]) for name in ("code", "model")}
 
-    def scrub(self, start: int, end: int, nonce: bytes) -> str:
-        """Wipe a range and return the proof, once it is that of zeros.
+    def scrub(self, start: int, end: int, nonce: bytes) -> Callable[[], str]:
+        """Ask to wipe a range; what is returned waits for the proof, and sees that it is of zeros.
 
         Raises:
-            TripBroken: It is another.
+            TripBroken: From what is returned: it is another.
         """
-        answer, _ = self._ask({"do": "scrub", "start": start, "end": end, "nonce": nonce.hex()})
+        self._send({"do": "scrub", "start": start, "end": end, "nonce": nonce.hex()})
         expected = zeros_proof(nonce.hex(), end - start)
-        if answer.get("proof") != expected:
-            raise TripBroken(
-                "the accelerator did not prove that it wiped the chunk",
-                check="scrub",
-                got=answer.get("proof"),
-                expected=expected,
-            )
-        return expected
+
+        def proven() -> str:
+            answer, _ = self._answer()
+            if answer.get("proof") != expected:
+                raise TripBroken(
+                    "the accelerator did not prove that it wiped the chunk",
+                    check="scrub",
+                    got=answer.get("proof"),
+                    expected=expected,
+                )
+            return expected
+
+        return proven
 
     def export(self) -> bytes:
         """The model state, safetensors bytes."""
@@ -121,9 +136,15 @@ class AcceleratorLane:
     def _ask(
         self, command: dict[str, JsonValue], payload: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
+        self._send(command, payload)
+        return self._answer()
+
+    def _send(self, command: dict[str, JsonValue], payload: bytes = b"") -> None:
         self._channel.send(canonical_json(command | {"payload": len(payload)}))
         if payload:
             self._channel.send(payload)
+
+    def _answer(self) -> tuple[dict[str, Any], bytes]:
         return receive_answer(
             self._channel, max_bytes=MAX_COMMAND_BYTES, max_data_bytes=MAX_STATE_BYTES
         )

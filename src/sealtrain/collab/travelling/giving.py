@@ -80,7 +80,7 @@ class HolderLane:
         timers = ok.get("timers", {})
         try:
             return Given(
-                written=Written(size=int(ok["size"]), sha256=str(ok["sha256"])),
+                written=Written(size=int(ok["size"]), fingerprint=str(ok["fingerprint"])),
                 mark=str(ok["mark"]),
                 timers={str(name): float(seconds) for name, seconds in timers.items()},
             )

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, parse_json
-from sealtrain.base.encoding import from_hex, to_base64
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.fingerprint import Fingerprint
 from sealtrain.base.models import Hex32, StrictModel, load_model
 from sealtrain.collab.channel.answers import Done, answer
 from sealtrain.collab.channel.channel import accept
-from sealtrain.collab.travelling.capability import WriteCapability, wipe, write_chunk
+from sealtrain.collab.travelling.capability import WriteCapability, write_chunk
 from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
 
 if TYPE_CHECKING:
@@ -121,7 +122,6 @@ class Holder:
         self._report = report
         self._writes = writes
         self._timer = timer
-        self._chunk = bytearray()
         self._given: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
         self.over = threading.Event()
@@ -190,7 +190,7 @@ class Holder:
         """Write the chunk of one trip.
 
         Returns:
-            ``{size, sha256, mark, timers}``; timers in seconds.
+            ``{size, fingerprint, mark, timers}``; timers in seconds.
 
         Raises:
             LimitExceeded: More than this holder gives.
@@ -209,29 +209,33 @@ class Holder:
                 got=f"{asked.size} bytes",
                 expected=f"at most {left}",
             )
+        if asked.offset + asked.size > self._source.size:
+            raise DataInvalid("the holder has no such tokens", got=asked.offset)
         imported = self._timer()
-        if len(self._chunk) < asked.size:
-            self._chunk = bytearray(asked.size)
-        chunk = memoryview(self._chunk)[: asked.size]
-        try:
-            if self._source.read_into(asked.offset, chunk) != asked.size:
-                raise DataInvalid("the holder has no such tokens", got=asked.offset)
-            opened = self._timer()
-            # Counted before it leaves: whatever becomes of the write, this trip is used up.
-            self._given[trip] = 0
-            there = self._writes or (asked.host, asked.port)
-            written = write_chunk(there, capability, chunk, timeout=self._timeout)
-        finally:
-            wipe(chunk)
+        opening = 0.0
+        mark = Fingerprint(self._key.derive("travel-chunk", asked.run_id).reveal())
+
+        def fill(start: int, part: memoryview) -> None:
+            nonlocal opening
+            began = self._timer()
+            if self._source.read_into(asked.offset + start, part) != len(part):
+                raise DataInvalid("the holder has no such tokens", got=asked.offset + start)
+            opening += self._timer() - began
+            mark.take(part)
+
+        # Counted before it leaves: whatever becomes of the write, this trip is used up.
+        self._given[trip] = 0
+        there = self._writes or (asked.host, asked.port)
+        written = write_chunk(there, capability, asked.size, fill, timeout=self._timeout)
         self._given[trip] = written.size
         timers = {
             "import_key": imported - began,
-            "open": opened - imported,
-            "buffer_write": self._timer() - opened,
+            "open": opening,
+            "buffer_write": self._timer() - imported - opening,
         }
-        mark = self._key.derive("travel-mark", asked.run_id).mac(from_hex(written.sha256))
+        marked = self._key.derive("travel-mark", asked.run_id).mac(mark.digest())
         return {
             **written.to_dict(),
-            "mark": mark.hex(),
+            "mark": marked.hex(),
             "timers": {name: round(s, 6) for name, s in timers.items()},
         }

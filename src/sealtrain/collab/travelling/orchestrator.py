@@ -146,7 +146,7 @@ class Orchestrator:
                 self._sealed(self._work.export())
                 self._sealed_at = trip.number
         if used is not None:
-            self._wipe(used)
+            self._wiping(used)()
         model = self._work.export()
         self._same_state(self._work.measure())
         finished: dict[str, JsonValue] = {"model": self._measured["model"]}
@@ -220,12 +220,15 @@ class Orchestrator:
 
         Before them step 8 of the trip ``used``, whose chunk lies in this half.
         """
-        if used is not None:
-            self._wipe(used)
+        wiped = None if used is None else self._wiping(used)
         while (trip := self._rotation.next(half)) is not None:
             capability = WriteCapability.make(trip.number, trip.start, trip.end, self._random)
+            lent = self._loans.lend(capability)
+            if wiped is not None:
+                wiped()
+                wiped = None
             began = time.perf_counter()
-            self._loans.lend(capability)
+            lent()
             self._record("trip.lent", {
                 "trip": trip.number, "holder": trip.holder, "start": trip.start, "end": trip.end,
                 "id": capability.id,
@@ -243,6 +246,8 @@ class Orchestrator:
                 {"trip": trip.number, "size": given.written.size, "mark": given.mark},
             )
             return trip
+        if wiped is not None:
+            wiped()
         return None
 
     def _written(self, trip: Trip, capability: WriteCapability) -> Given:
@@ -265,8 +270,8 @@ class Orchestrator:
             raise TripBroken(
                 "the accelerator received another chunk than the holder sent",
                 check="chunk",
-                got=f"{arrived.size} bytes {arrived.sha256}",
-                expected=f"{trip.size} bytes {promised.written.sha256}",
+                got=f"{arrived.size} bytes {arrived.fingerprint}",
+                expected=f"{trip.size} bytes {promised.written.fingerprint}",
             )
         return promised
 
@@ -290,7 +295,7 @@ class Orchestrator:
         self._rotation.refuse(trip)
         refused = {"trip": trip.number, "holder": trip.holder, "code": error.code}
         self._record("trip.refused", refused)
-        self._scrub(lane, trip)
+        self._scrubbing(lane, trip)()
 
     def _train(self, trip: Trip) -> bool:
         """Steps 5 to 7; whether the chunk was something to train on."""
@@ -329,17 +334,27 @@ class Orchestrator:
                     hint="do not trust this accelerator; go on from the last sealed state",
                 )
 
-    def _wipe(self, trip: Trip) -> None:
-        """Steps 8 and 9 of a trip that was trained on."""
+    def _wiping(self, trip: Trip) -> Callable[[], None]:
+        """Ask for step 8 of a trip that was trained on; what is returned waits, and does step 9."""
         began = time.perf_counter()
-        self._scrub(self._loans, trip)
-        self._loans.ratchet()
-        self.progress.add("scrub", time.perf_counter() - began)
+        scrubbed = self._scrubbing(self._loans, trip)
 
-    def _scrub(self, lane: AcceleratorLane, trip: Trip) -> None:
+        def wiped() -> None:
+            scrubbed()
+            self._loans.ratchet()
+            self.progress.add("scrub", time.perf_counter() - began)
+
+        return wiped
+
+    def _scrubbing(self, lane: AcceleratorLane, trip: Trip) -> Callable[[], None]:
         nonce = self._random(32)
-        proof = lane.scrub(trip.start, trip.end, nonce)
-        self._record("trip.scrubbed", {"trip": trip.number, "nonce": nonce.hex(), "proof": proof})
+        proven = lane.scrub(trip.start, trip.end, nonce)
+
+        def scrubbed() -> None:
+            told = {"trip": trip.number, "nonce": nonce.hex(), "proof": proven()}
+            self._record("trip.scrubbed", told)
+
+        return scrubbed
 
     def _note(self, event: str, fields: dict[str, JsonValue]) -> None:
         self.log.append(event, fields, self._clock())

@@ -15,15 +15,14 @@ order, the first breach is ``TranscriptInvalid``:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
+from sealtrain.base.fingerprint import PIECE_BYTES, Fingerprint, pieces
 from sealtrain.errors import ClaimContradicted, DataInvalid, TranscriptInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.recipe.travelling import TOKEN_BYTES, program_of
@@ -31,6 +30,7 @@ from sealtrain.recipe.travelling import TOKEN_BYTES, program_of
 __all__ = ["Terms", "Travelled", "terms_of", "travelled", "trips_hold", "zeros_proof"]
 
 _PREFIXES: Final = ("travel.", "trip.")
+_ZEROS: Final = bytes(PIECE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,19 +131,11 @@ def travelled(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Travelled:
 
 
 def zeros_proof(nonce: str, size: int) -> str:
-    """What ``scrub`` answers for a range of that many zero bytes: SHA-256, hex."""
-    digest = _of_zeros(size).copy()
-    digest.update(from_hex(nonce))
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=16)  # a run has chunks of a few sizes, and many trips
-def _of_zeros(size: int) -> hashlib._Hash:
-    digest = hashlib.sha256()
-    block = bytes(min(size, 1 << 20))
-    for start in range(0, size, len(block) or 1):
-        digest.update(block[: size - start])
-    return digest
+    """What ``scrub`` answers for a range of that many zero bytes: their fingerprint, hex."""
+    zeros = Fingerprint(from_hex(nonce))
+    for _, length in pieces(size):
+        zeros.take(_ZEROS[:length])
+    return zeros.digest().hex()
 
 
 @dataclass
