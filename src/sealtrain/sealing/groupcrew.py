@@ -1,28 +1,32 @@
 """Sealing whole groups in several threads, each group straight to its place in the file.
 
-Where a group lies depends on its number alone, so no thread waits for another. Each encrypts from
-the caller's memory into a buffer of its own, hashes and writes that. What is read here stays
-untouched until ``seal`` returns.
+Where a group lies depends on its number alone, so no thread waits for another's bytes. Each fetches
+the next group's plaintext, encrypts it from where it lies into a buffer of its own, hashes and
+writes that, and has the disk begin with it. What is read here stays untouched until ``seal``
+returns.
+
+One thread encrypts at a time: each chunk is a call that gives the interpreter away and takes it
+back, so two would pass it to and fro. The others hash and write meanwhile, which takes longer.
 """
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from queue import SimpleQueue
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Lock
 from typing import Any
 
-from sealtrain.sealing.chunked import CHUNK_BYTES, ChunkCipher
-from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
+from sealtrain.base.files import send_to_disk
+from sealtrain.sealing.chunked import ChunkCipher
+from sealtrain.sealing.groupbuffer import GroupBuffer
+from sealtrain.sealing.hashtree import GROUP_BYTES, Suite
 
-__all__ = ["GROUP_PLAIN_BYTES", "GroupCrew"]
-
-GROUP_PLAIN_BYTES = GROUP_CHUNKS * CHUNK_BYTES
-"""Plaintext that one group holds."""
+__all__ = ["GroupCrew"]
 
 
 class GroupCrew:
-    """Threads that seal groups of one file."""
+    """Threads that seal groups of one file; whoever calls is one of them."""
 
     def __init__(self, cipher: ChunkCipher, suite: Suite, descriptor: int, threads: int) -> None:
         """Start nothing yet; threads come with the first work.
@@ -31,21 +35,18 @@ class GroupCrew:
             cipher: Of the file's payload.
             suite: Hash of its groups.
             descriptor: Open for writing at any offset, not in append mode.
-            threads: How many, at least one.
+            threads: How many, at least two.
         """
-        self._cipher = cipher
-        self._suite = suite
         self._descriptor = descriptor
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sealing")
-        self._buffers: SimpleQueue[memoryview[Any]] = SimpleQueue()
-        for _ in range(threads):
-            self._buffers.put(memoryview(bytearray(GROUP_BYTES)))
+        self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="sealing")
+        self._buffers = [GroupBuffer(cipher, suite) for _ in range(threads)]
+        self._encrypting = Lock()
 
-    def seal(self, plain: memoryview[Any], first: int, offset: int) -> list[bytes]:
+    def seal(self, groups: Iterator[list[memoryview[Any]]], first: int, offset: int) -> list[bytes]:
         """Seal consecutive groups.
 
         Args:
-            plain: Whole groups of content, n · 1 MiB.
+            groups: Plaintext of each; fetched by one thread at a time.
             first: Number of the first group in the file.
             offset: Where its ciphertext begins in the file.
 
@@ -53,33 +54,67 @@ class GroupCrew:
             Their hashes in order.
 
         Raises:
-            OSError: The file does not take the bytes. No thread touches ``plain`` any more.
+            OSError: The file does not take the bytes. No thread touches plaintext any more.
         """
-        jobs: list[Future[bytes]] = []
-        for number in range(len(plain) // GROUP_PLAIN_BYTES):
-            part = plain[number * GROUP_PLAIN_BYTES : (number + 1) * GROUP_PLAIN_BYTES]
-            place = offset + number * GROUP_BYTES
-            jobs.append(self._threads.submit(self._seal_one, part, first + number, place))
+        numbered = _Shared(enumerate(groups, first))
+        leaves: dict[int, bytes] = {}
+        start = offset - first * GROUP_BYTES
+        helpers = [
+            self._helpers.submit(self._work, buffer, numbered, start, leaves)
+            for buffer in self._buffers[1:]
+        ]
         try:
-            return [job.result() for job in jobs]
+            self._work(self._buffers[0], numbered, start, leaves)
+            for helper in helpers:
+                helper.result()
         except BaseException:
-            for job in jobs:
-                job.cancel()
-            wait(jobs)
+            numbered.stop()
+            wait(helpers)
             raise
+        return [leaves[number] for number in sorted(leaves)]
 
     def close(self) -> None:
         """Let the threads go."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._helpers.shutdown(wait=True, cancel_futures=True)
+        for buffer in self._buffers:
+            buffer.wipe()
 
-    def _seal_one(self, plain: memoryview[Any], group: int, offset: int) -> bytes:
-        sealed = self._buffers.get()
+    def _work(
+        self, buffer: GroupBuffer, groups: _Shared, start: int, leaves: dict[int, bytes]
+    ) -> None:
         try:
-            self._cipher.seal_run(group * GROUP_CHUNKS, plain, sealed)
-            leaf = group_hash(self._suite, sealed)
-            done = 0
-            while done < GROUP_BYTES:
-                done += os.pwrite(self._descriptor, sealed[done:], offset + done)
-            return leaf
-        finally:
-            self._buffers.put(sealed)
+            for number, pieces in groups:
+                buffer.begin(number)
+                with self._encrypting:
+                    while pieces:  # let go one by one: they may be all that keeps a copy there
+                        buffer.take(pieces.pop(0))
+                leaves[number] = buffer.leaf()
+                self._put(buffer.sealed, start + number * GROUP_BYTES)
+        except BaseException:
+            groups.stop()
+            raise
+
+    def _put(self, sealed: memoryview[Any], offset: int) -> None:
+        done = 0
+        while done < len(sealed):
+            done += os.pwrite(self._descriptor, sealed[done:], offset + done)
+        send_to_disk(self._descriptor, offset, len(sealed))
+
+
+class _Shared:
+    """Numbered groups that several threads take in turn, until one of them stops it."""
+
+    def __init__(self, groups: Iterator[tuple[int, list[memoryview[Any]]]]) -> None:
+        self._groups = groups
+        self._lock = Lock()
+
+    def __iter__(self) -> _Shared:
+        return self
+
+    def __next__(self) -> tuple[int, list[memoryview[Any]]]:
+        with self._lock:
+            return next(self._groups)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._groups = iter(())

@@ -11,7 +11,7 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.sealing.groupcrew import GROUP_PLAIN_BYTES
+from sealtrain.sealing.groupbuffer import GROUP_PLAIN_BYTES
 from sealtrain.sealing.writer import SealedFileInfo, SealedWriter
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from sealtrain.sealing.writer import SealedWriter
 __all__ = ["SealedStore"]
 
 SUFFIX = ".sealed"
-THREADS = min(4, (os.cpu_count() or 1) + 1)
-"""One more than processors: the disk makes one wait."""
+THREADS = min(4, os.cpu_count() or 1)
 _SPARE = f".spare{TEMPORARY_SUFFIX}"
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")

@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from sealtrain.errors import UsageError
-from sealtrain.sealing.chunked import (
-    CHUNK_BYTES,
-    HEADER_BYTES,
-    MAX_CHUNKS,
-    SALT_BYTES,
-    SEALED_CHUNK_BYTES,
-    TAG_BYTES,
-    ChunkCipher,
-    sealed_size,
-)
+from sealtrain.sealing.chunked import SALT_BYTES, ChunkCipher, sealed_size
 from sealtrain.sealing.datakey import DataKey, Randomness
-from sealtrain.sealing.groupcrew import GROUP_PLAIN_BYTES, GroupCrew
-from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, file_root, group_hash
+from sealtrain.sealing.groupbuffer import GROUP_PLAIN_BYTES, GroupBuffer, in_groups
+from sealtrain.sealing.groupcrew import GroupCrew
+from sealtrain.sealing.hashtree import GROUP_BYTES, file_root
 from sealtrain.sealing.header import FileContext, FileKeys, encode_header
 from sealtrain.sealing.padding import LENGTH_BYTES, padded_size
 from sealtrain.sealing.stanza import Stanza
@@ -96,20 +89,16 @@ class SealedWriter(io.RawIOBase):
             self._keys.payload.reveal(), random(SALT_BYTES), PAYLOAD_CONTEXT + core, data_key.permit
         )
         self._target = target
-        self._chunk = memoryview(bytearray(CHUNK_BYTES))  # plaintext of the chunk being filled
-        self._filled = 0
-        self._group = memoryview(bytearray(GROUP_BYTES))  # ciphertext of the group being filled
-        self._grouped = 0
-        self._index = 0
+        self._group = GroupBuffer(self._cipher, context.suite)
         self._written = 0
         self._leaves: list[bytes] = []
-        self._threads = threads
-        self._crew: GroupCrew | None = None
-        self._start = target.tell() if threads > 1 else 0
         header = encode_header(core, stanzas, self._keys)
         self._header_size = len(header)
         target.write(header)
         target.write(self._cipher.header)
+        self._threads = threads
+        self._crew: GroupCrew | None = None
+        self._start = target.tell() if threads > 1 else 0  # of the first group
 
     def writable(self) -> bool:
         """True."""
@@ -123,10 +112,15 @@ class SealedWriter(io.RawIOBase):
         """Encrypt ``data``; returns its length in bytes."""
         if self.closed or self._finished:
             raise ValueError("write to a finished sealed file")
-        with memoryview(data) as given, given.cast("B") as view:
-            self._absorb(view)
-            self._written += len(view)
-            return len(view)
+        before = self._written
+        self._absorb(self._counted((data,)))
+        return self._written - before
+
+    def writelines(self, lines: Iterable[ReadableBuffer], /) -> None:
+        """Encrypt buffers one after another; each stays as it is until this returns."""
+        if self.closed or self._finished:
+            raise ValueError("write to a finished sealed file")
+        self._absorb(self._counted(lines))
 
     def finish(self) -> SealedFileInfo:
         """Write the final chunk and the trailer; the file is complete afterwards.
@@ -139,8 +133,8 @@ class SealedWriter(io.RawIOBase):
         if self.closed:
             raise UsageError("an abandoned sealed file cannot be finished")
         self._pad()
-        self._seal_chunk(self._chunk[: self._filled])
-        self._flush_group()
+        self._group.end_file()
+        self._end_group()
         plain = padded_size(self._context.padding, self._written)
         payload_size = sealed_size(plain)
         root = file_root(
@@ -163,7 +157,7 @@ class SealedWriter(io.RawIOBase):
     def close(self) -> None:
         """Release the buffers. Without ``finish`` before, the file stays incomplete."""
         if not self.closed:
-            self._chunk[:] = bytes(CHUNK_BYTES)
+            self._group.wipe()
             if self._crew is not None:
                 self._crew.close()
         super().close()
@@ -181,69 +175,47 @@ class SealedWriter(io.RawIOBase):
             self.finish()
         self.close()
 
-    def _absorb(self, view: memoryview[Any]) -> None:
-        position, size = 0, len(view)
-        if self._filled:
-            position = min(CHUNK_BYTES - self._filled, size)
-            self._chunk[self._filled : self._filled + position] = view[:position]
-            self._filled += position
-            if self._filled < CHUNK_BYTES:
-                return
-            self._seal_chunk(self._chunk)
-            self._filled = 0
-        while size - position >= CHUNK_BYTES:
-            groups = (size - position) // GROUP_PLAIN_BYTES
-            if self._threads > 1 and groups > 1 and not self._grouped:
-                self._seal_groups(view[position : position + groups * GROUP_PLAIN_BYTES])
-                position += groups * GROUP_PLAIN_BYTES
-                continue
-            self._seal_chunk(view[position : position + CHUNK_BYTES])
-            position += CHUNK_BYTES
-        if position < size:
-            self._filled = size - position
-            self._chunk[: self._filled] = view[position:]
+    def _counted(self, data: Iterable[ReadableBuffer]) -> Iterator[memoryview[Any]]:
+        for one in data:
+            view = memoryview(one).cast("B")
+            self._written += len(view)
+            yield view
 
-    def _seal_chunk(self, plain: memoryview[Any]) -> None:
-        self._refuse_too_long(1)
-        end = self._grouped + len(plain) + TAG_BYTES
-        self._cipher.seal(self._index, plain, self._group[self._grouped : end])
-        self._index += 1
-        self._grouped = end
-        if end == GROUP_BYTES:
-            self._flush_group()
+    def _absorb(self, views: Iterable[memoryview[Any]]) -> None:
+        rest: list[memoryview[Any]] = []
+        groups = in_groups(views, self._group.room, rest)
+        for pieces in groups:
+            if self._threads > 1 and self._group.room == GROUP_PLAIN_BYTES:
+                self._share_out(chain((pieces,), groups))
+            else:
+                for piece in pieces:
+                    self._group.take(piece)
+                self._end_group()
+            self._group.begin(len(self._leaves))
+        for piece in rest:
+            self._group.take(piece)
 
-    def _seal_groups(self, view: memoryview[Any]) -> None:
-        self._refuse_too_long(len(view) // CHUNK_BYTES)
+    def _share_out(self, groups: Iterator[list[memoryview[Any]]]) -> None:
         if self._crew is None:
             self._crew = GroupCrew(
                 self._cipher, self._context.suite, self._target.fileno(), self._threads
             )
-        first = self._index // GROUP_CHUNKS
-        offset = self._start + self._header_size + HEADER_BYTES + first * GROUP_BYTES
+        first = len(self._leaves)
         self._target.flush()
-        leaves = self._crew.seal(view, first, offset)
-        self._target.seek(offset + len(leaves) * GROUP_BYTES)
-        self._leaves += leaves
-        self._index += len(leaves) * GROUP_CHUNKS
+        self._leaves += self._crew.seal(groups, first, self._start + first * GROUP_BYTES)
+        self._target.seek(self._start + len(self._leaves) * GROUP_BYTES)
 
-    def _refuse_too_long(self, chunks: int) -> None:
-        if self._index + chunks > MAX_CHUNKS:
-            raise UsageError("a sealed file holds at most 64 TiB", hint="split it into shards")
-
-    def _flush_group(self) -> None:
-        if self._grouped:
-            group = self._group[: self._grouped]
-            self._leaves.append(group_hash(self._context.suite, group))
-            self._target.write(group)
-            self._grouped = 0
+    def _end_group(self) -> None:
+        self._leaves.append(self._group.leaf())
+        self._target.write(self._group.sealed)
 
     def _pad(self) -> None:
         if self._context.padding == "none":
             return
         missing = padded_size(self._context.padding, self._written) - self._written - LENGTH_BYTES
-        zeros = memoryview(bytes(64 * SEALED_CHUNK_BYTES))
+        zeros = memoryview(bytes(GROUP_PLAIN_BYTES))
         while missing:
             step = min(missing, len(zeros))
-            self._absorb(zeros[:step])
+            self._absorb((zeros[:step],))
             missing -= step
-        self._absorb(memoryview(self._written.to_bytes(LENGTH_BYTES, "big")))
+        self._absorb((memoryview(self._written.to_bytes(LENGTH_BYTES, "big")),))

@@ -123,8 +123,7 @@ def write(
         StorageFailed: The disk does not take them.
     """
     with store.write(ref.name, ref.binding(run_id)) as file:
-        for part in parts:
-            file.write(part)
+        file.writelines(parts)
     return replace(ref, digest=file.finish().root)
 
 

@@ -15,6 +15,7 @@ from sealtrain.base.files import (
     atomic_writer,
     parsing_once,
     read_bounded,
+    send_to_disk,
     stamp_of,
 )
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
@@ -62,6 +63,19 @@ def test_the_name_is_not_taken_before_the_block_ends(tmp_path: Path) -> None:
         file.write(b"half")
         assert not (tmp_path / "out").exists()
     assert (tmp_path / "out").read_bytes() == b"half"
+
+
+def test_what_is_sent_to_the_disk_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with atomic_writer(tmp_path / "out") as file:
+        file.write(b"some" * 10_000)
+        file.flush()
+        send_to_disk(file.fileno(), 5000, 20_000)
+        monkeypatch.delattr(os, "posix_fadvise", raising=False)
+        send_to_disk(file.fileno(), 0, 40_000)
+        file.write(b"more")
+    assert (tmp_path / "out").read_bytes() == b"some" * 10_000 + b"more"
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from sealtrain.errors import (
     WrongContext,
     WrongKey,
 )
-from sealtrain.sealing.store import SealedStore
+from sealtrain.sealing.file import open_file
+from sealtrain.sealing.store import THREADS, SealedStore
 from sealtrain.sealing.writer import SealedWriter
 
 BINDING = {"run_id": "ab" * 16, "step": 50, "counter": 3}
@@ -125,6 +128,56 @@ def test_several_threads_seal_what_one_seals(tmp_path: Path, size: int) -> None:
             writer.write(data[1000:])
         files.append(path.read_bytes())
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_buffers_of_any_size_become_one_content(tmp_path: Path, threads: int) -> None:
+    sizes = (7, 16_384, 0, 3 << 20, 16_377, 2_000_000, 1 << 20, 100, 5)
+    parts = [content(size, str(number)) for number, size in enumerate(sizes)]
+    whole = b"".join(parts)
+    with (tmp_path / "blob").open("w+b") as target:
+        target.write(b"not ours")
+        writer = SealedWriter(target, data_key=KEY, context=context(), threads=threads)
+        with writer:
+            writer.write(b"first")
+            writer.writelines(parts)
+            assert writer.tell() == len(whole) + 5
+            writer.writelines([])
+            writer.write(b"last")
+        assert writer.finish().size == target.tell() - 8
+    (tmp_path / "sealed").write_bytes((tmp_path / "blob").read_bytes()[8:])
+    assert open_file(tmp_path / "sealed", KEY).read() == b"first" + whole + b"last"
+
+
+class Buffer(bytearray):
+    """Bytes of which one can tell whether anybody still has them."""
+
+
+def test_buffers_are_made_as_they_are_sealed(tmp_path: Path) -> None:
+    known: list[weakref.ref[Buffer]] = []
+    together: list[int] = []
+
+    def made() -> Iterator[Buffer]:
+        for _ in range(64):
+            buffer = Buffer(1_100_000)
+            known.append(weakref.ref(buffer))
+            together.append(sum(ref() is not None for ref in known))
+            yield buffer
+
+    with SealedStore(tmp_path, KEY, label="x").write("a", BINDING) as blob:
+        blob.writelines(made())
+    assert max(together) <= 2 * THREADS + 2
+
+
+def test_a_buffer_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    def made() -> Iterator[bytes]:
+        yield content(3_000_000)
+        raise RuntimeError
+
+    store = SealedStore(tmp_path, KEY, label="x")
+    with pytest.raises(RuntimeError), store.write("a", BINDING) as blob:
+        blob.writelines(made())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_retired_blobs_space_is_written_over(tmp_path: Path) -> None:
