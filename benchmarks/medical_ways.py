@@ -32,7 +32,10 @@ MASKED_STEPS = 2
 CUT_LAYERS = 3
 SPF_SHARE = 0.02
 EPSILON, DELTA = 8.0, 1e-4
-RECORDS_A_PATIENT, PATIENT_NORM = 4, 1.0
+PATIENTS_A_ROUND, RECORDS_A_PATIENT, PATIENT_NORM = 300, 1, 1.0
+PRIVATE_ROUNDS, PRIVATE_RATE = 30, 0.05
+PRIVATE_LORA = LORA | {"r": 2, "lora_alpha": 4}
+"""Noise goes into every number that trains, so the fewer the better; many patients, few rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +131,9 @@ def masked(task: Task) -> Told:
 
 
 def _private(task: Task) -> Told:
-    """Federated, private to patients: one step of gradient descent a round.
-
-    Half as many steps of twice the size: noise is the same for a small step.
-    """
-    settings, data = task.settings, task.data
-    rounds = settings.steps // 2
-    recipe = task.recipe(LORA, rounds, rate=2.0)
+    """Federated, private to patients: one step of many patients a round."""
+    data, rounds = task.data, PRIVATE_ROUNDS
+    recipe = task.recipe(PRIVATE_LORA, rounds, rate=PRIVATE_RATE / task.settings.learning_rate)
     plan = Plan(rounds, 1, "ffa")
     secret = DataKey(hashlib.sha256(b"benchmark %d" % task.seed).digest())
     parties = {
@@ -154,7 +153,7 @@ def _private(task: Task) -> Told:
     promised = PatientPrivacy(
         patient="patient",
         records_a_patient=RECORDS_A_PATIENT,
-        patients_a_round=min(len(PARTIES) * settings.batch * 2, sum(patients.values()) // 4),
+        patients_a_round=min(PATIENTS_A_ROUND, sum(patients.values()) // 4),
         target_epsilon=EPSILON,
         delta=DELTA,
         max_patient_norm=PATIENT_NORM,
