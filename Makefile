@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_WORKERS ?= 2
-TEST_FLAGS ?= -q -n $(TEST_WORKERS) --dist loadfile
+# In their order the slow files come first, and none of them is left for one worker at the end.
+TEST_FLAGS ?= -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?=
