@@ -4,9 +4,6 @@ Where a group lies depends on its number alone, so no thread waits for another's
 the next group's plaintext, encrypts it from where it lies into a buffer of its own, hashes and
 writes that, and has the disk begin with it. What is read here stays untouched until ``seal``
 returns.
-
-One thread encrypts at a time: each chunk is a call that gives the interpreter away and takes it
-back, so two would pass it to and fro. The others hash and write meanwhile, which takes longer.
 """
 
 from __future__ import annotations
@@ -40,7 +37,6 @@ class GroupCrew:
         self._descriptor = descriptor
         self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="sealing")
         self._buffers = [GroupBuffer(cipher, suite) for _ in range(threads)]
-        self._encrypting = Lock()
 
     def seal(self, groups: Iterator[list[memoryview[Any]]], first: int, offset: int) -> list[bytes]:
         """Seal consecutive groups.
@@ -85,9 +81,8 @@ class GroupCrew:
         try:
             for number, pieces in groups:
                 buffer.begin(number)
-                with self._encrypting:
-                    while pieces:  # let go one by one: they may be all that keeps a copy there
-                        buffer.take(pieces.pop(0))
+                while pieces:  # let go one by one: they may be all that keeps a copy there
+                    buffer.take(pieces.pop(0))
                 leaves[number] = buffer.leaf()
                 self._put(buffer.sealed, start + number * GROUP_BYTES)
         except BaseException:
