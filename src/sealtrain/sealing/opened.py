@@ -12,6 +12,7 @@ Checks, in order:
 from __future__ import annotations
 
 import hmac
+import mmap
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -82,7 +83,8 @@ class SealedDataset:
         ]
         self.batch_rows = tuple(batch.rows for _, batch in self._batches)
         self._row_ends = list(accumulate(self.batch_rows))
-        self._valid = bytearray(len(self._batches))
+        # Shared with forked processes: what one of them found valid no other checks again.
+        self._valid = mmap.mmap(-1, max(1, len(self._batches)))
         self.schema = _schema(index)
 
     @classmethod

@@ -105,18 +105,14 @@ def test_what_is_damaged_there_is_refused_here(
 def test_closing_takes_questions_back() -> None:
     begun: list[int] = []
 
-    class Slow:
-        batch_rows = (1,) * 100
+    def slowly(number: int) -> Any:
+        begun.append(number)
+        time.sleep(0.02)
+        return number
 
-        def batch(self, number: int) -> Any:
-            begun.append(number)
-            time.sleep(0.02)
-            return number
-
-    slow: Any = Slow()
-    fetching = Fetching([slow])
+    fetching = Fetching(slowly)
     for number in range(50):
-        fetching.ask(0, number)
+        fetching.ask(number)
     assert fetching.answer() == 0
     fetching.close()
     fetching.close()

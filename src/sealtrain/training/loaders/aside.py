@@ -1,4 +1,4 @@
-"""Record batches decrypted by a forked process, handed over in shared memory without a copy.
+"""Record batches prepared by a forked process, handed over in shared memory.
 
 Threads cannot hide decryption behind a reader that runs Python without a pause: every chunk of
 16 KiB gives the interpreter lock back and waits milliseconds to get it again. A process has its
@@ -6,7 +6,7 @@ own. It is forked, so keys and opened datasets travel by inheritance and are nev
 memory shared is anonymous and has no name in any file system.
 
 Batches are laid into slots. A slot is free again when nothing refers to its batch any more. What
-fits no free slot is decrypted in place by the reader, so neither side ever waits for memory.
+finds no free slot is prepared in place by the reader, so neither side ever waits for memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sealtrain.errors import DecryptionLost
 
@@ -32,28 +32,21 @@ if TYPE_CHECKING:
 
     from sealtrain.training.sources import BatchedRecords
 
-__all__ = ["AHEAD_BATCHES", "Aside"]
+__all__ = ["AHEAD_BATCHES", "AHEAD_BYTES", "Aside"]
+
+Question = TypeVar("Question")
 
 AHEAD_BATCHES = 4
+AHEAD_BYTES = 64 << 20
 # Fewer batches are decrypted before a process is up.
 _WORTH_BATCHES = 64
 _MAX_SLOT_BYTES = 64 << 20
+_SLOT_MARGIN = 64 << 10  # schema and padding around a batch
 _GRACE_SECONDS = 5.0
 
 
-class _Sealed(Protocol):
-    """Records that can be decrypted by one process and parsed by another."""
-
-    batch_rows: tuple[int, ...]
-
-    def batch(self, number: int) -> pa.RecordBatch: ...
-    def batch_bytes(self, number: int) -> int: ...
-    def decrypt_into(self, number: int, view: memoryview[Any]) -> tuple[int, int]: ...
-    def parsed(self, number: int, data: pa.Buffer) -> pa.RecordBatch: ...
-
-
-class Aside:
-    """Decrypts record batches in the order asked for. One reader; not thread-safe."""
+class Aside(Generic[Question]):
+    """Prepares record batches in the order asked for. One reader; not thread-safe."""
 
     @staticmethod
     def helps(datasets: Sequence[BatchedRecords]) -> bool:
@@ -70,27 +63,28 @@ class Aside:
             and all(getattr(one, "local", False) for one in datasets)
         )
 
-    def __init__(self, datasets: Sequence[Any], *, slots: int) -> None:
+    def __init__(
+        self, prepare: Callable[[Question], pa.RecordBatch], *, slots: int, largest: int
+    ) -> None:
         """Fork the process.
 
         Args:
-            datasets: Opened sealed datasets. What happens to them here later does not reach the
-                process.
+            prepare: What the process does with each question; its answers are copied, so it may
+                use the same memory again. What happens here later to what it uses does not reach
+                the process.
             slots: Batches that wait or are in use at a time.
+            largest: Bytes of a batch, as a rule at most; one that is longer takes longer.
         """
-        self._datasets: tuple[_Sealed, ...] = tuple(datasets)
-        largest = max(
-            one.batch_bytes(number) for one in datasets for number in range(len(one.batch_rows))
-        )
+        self._prepare = prepare
         self._slot_bytes = min(largest, _MAX_SLOT_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
-        self._slot_bytes += mmap.PAGESIZE
+        self._slot_bytes += _SLOT_MARGIN
         self._memory = mmap.mmap(-1, slots * self._slot_bytes)
         self._free: deque[int] = deque(range(slots))
-        self._asked: deque[tuple[int, int, int | None]] = deque()
+        self._asked: deque[tuple[Question, int | None]] = deque()
         self._connection, other = multiprocessing.Pipe()
         self._process = multiprocessing.get_context("fork").Process(
             target=_serve,
-            args=(self._datasets, self._memory, self._slot_bytes, other, self._connection),
+            args=(prepare, self._memory, self._slot_bytes, other, self._connection),
             name="sealtrain-aside",
             daemon=True,
         )
@@ -100,41 +94,40 @@ class Aside:
             self._process.start()
         other.close()
 
-    def ask(self, dataset: int, number: int) -> None:
-        """Have a record batch decrypted; ``answer`` gives batches in the order of questions."""
+    def ask(self, question: Question) -> None:
+        """Have a batch prepared; ``answer`` gives batches in the order of questions."""
         slot = None
-        if self._free and self._datasets[dataset].batch_bytes(number) <= self._slot_bytes:
-            slot = self._free.popleft()
+        if self._free:
+            slot = self._free.pop()
             try:
-                self._connection.send((dataset, number, slot))
+                self._connection.send((question, slot))
             except OSError:
                 raise self._lost() from None
-        self._asked.append((dataset, number, slot))
+        self._asked.append((question, slot))
 
     def answer(self) -> pa.RecordBatch:
         """The batch asked for first of those not answered yet.
 
         Raises:
-            SealRefused, RecordInvalid: As ``SealedDataset.batch``.
             DecryptionLost: The process ended without a word, as when memory runs out.
+            SealtrainError: What preparing the batch raised.
         """
         import pyarrow as pa
 
-        dataset, number, slot = self._asked.popleft()
+        question, slot = self._asked.popleft()
         if slot is None:
-            return self._datasets[dataset].batch(number)
+            return _read(_written(self._prepare(question)))
         try:
-            place, failure = self._connection.recv()
+            kind, told = self._connection.recv()
         except (EOFError, OSError):
             raise self._lost() from None
-        if failure is not None:
-            raise _rebuilt(failure)
-        begin, length = place
+        if kind == "failed":
+            raise _rebuilt(told)
+        lease = _Lease(self._memory, slot, self._free)  # frees the slot at once if it was not used
+        if kind == "sent":
+            return _read(told)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + slot * self._slot_bytes
-        lease = _Lease(self._memory, slot, self._free)
-        return self._datasets[dataset].parsed(
-            number, pa.foreign_buffer(start + begin, length, base=lease)
-        )
+        return _read(pa.foreign_buffer(start, told, base=lease))
 
     def close(self) -> None:
         """End the process and wait for it. Idempotent."""
@@ -174,7 +167,7 @@ class _Lease:
 
 
 def _serve(
-    datasets: Sequence[_Sealed],
+    prepare: Callable[[Question], pa.RecordBatch],
     memory: mmap.mmap,
     slot_bytes: int,
     questions: Connection,
@@ -188,16 +181,47 @@ def _serve(
     whole = memoryview(memory)
     try:
         while True:
-            dataset, number, slot = questions.recv()
+            question, slot = questions.recv()
             view = whole[slot * slot_bytes : (slot + 1) * slot_bytes]
             try:
-                place = datasets[dataset].decrypt_into(number, view)
+                answer = _handed_over(prepare(question), view)
             except Exception as error:
-                questions.send((None, _told(error)))
-            else:
-                questions.send((place, None))
+                answer = "failed", _told(error)
+            questions.send(answer)
     except (EOFError, OSError):
         return
+
+
+def _handed_over(batch: pa.RecordBatch, view: memoryview[Any]) -> tuple[str, int | bytes]:
+    """Lay a batch into a slot; what is too long goes through the connection."""
+    import pyarrow as pa
+
+    if pa.ipc.get_record_batch_size(batch) + _SLOT_MARGIN > len(view):
+        return "sent", _written(batch).to_pybytes()
+    laid = pa.FixedSizeBufferWriter(pa.py_buffer(view))
+    _write(batch, laid)
+    return "laid", laid.tell()
+
+
+def _written(batch: pa.RecordBatch) -> pa.Buffer:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    _write(batch, sink)
+    return sink.getvalue()
+
+
+def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+
+
+def _read(data: pa.Buffer | bytes) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(data).read_next_batch()
 
 
 def _told(error: Exception) -> bytes:

@@ -8,9 +8,9 @@ the one that is handed over, so memory does not grow with the data.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["AT_A_TIME", "Fetching", "far"]
 
 AT_A_TIME = 8
+Question = TypeVar("Question")
 
 
 def far(datasets: Sequence[BatchedRecords]) -> bool:
@@ -27,18 +28,18 @@ def far(datasets: Sequence[BatchedRecords]) -> bool:
     return any(getattr(one, "local", True) is False for one in datasets)
 
 
-class Fetching:
+class Fetching(Generic[Question]):
     """Opens record batches in threads. One reader; not thread-safe."""
 
-    def __init__(self, datasets: Sequence[BatchedRecords]) -> None:
-        """Name what is read; a thread begins with the first question."""
-        self._datasets = tuple(datasets)
+    def __init__(self, fetch: Callable[[Question], pa.RecordBatch]) -> None:
+        """Say how a batch is opened; a thread begins with the first question."""
+        self._fetch = fetch
         self._threads = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="sealtrain-fetching")
         self._asked: deque[Future[pa.RecordBatch]] = deque()
 
-    def ask(self, dataset: int, number: int) -> None:
+    def ask(self, question: Question) -> None:
         """Have a record batch opened; ``answer`` gives batches in the order of questions."""
-        self._asked.append(self._threads.submit(self._datasets[dataset].batch, number))
+        self._asked.append(self._threads.submit(self._fetch, question))
 
     def answer(self) -> pa.RecordBatch:
         """The batch asked for first of those not answered yet; raises what opening it raised."""

@@ -17,6 +17,7 @@ Promises:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -104,7 +105,7 @@ class _Lane:
         self._batches, self._rows, self._seed = batches, rows, seed
         self._share = share
         self.total = int(rows.sum())
-        self._pass: tuple[int, Indices, Indices] | None = None
+        self._pass: tuple[int, list[int], list[int]] | None = None
 
     @property
     def epoch_rows(self) -> Fraction:
@@ -117,23 +118,20 @@ class _Lane:
 
     def picks(self, start: int, stop: int) -> list[Pick]:
         """Rows ``start`` … ``stop`` of the walk."""
-        import numpy as np
-
         found = []
         while start < stop:
             turn, offset = divmod(start, self.total)
             walk, ends = self._walk(turn)
-            at = int(np.searchsorted(ends, offset, side="right"))
-            place = int(walk[at])
-            rows = int(self._rows[place])
-            first = offset - (int(ends[at]) - rows)
-            count = min(rows - first, stop - start)
+            at = bisect_right(ends, offset)
+            begin = ends[at - 1] if at else 0
+            count = min(ends[at] - offset, stop - start)
+            first = offset - begin
             found.append(
                 Pick(
                     lane=self.number,
                     turn=turn,
                     source=self.source,
-                    batch=int(self._batches[place]),
+                    batch=walk[at],
                     start=first,
                     stop=first + count,
                 )
@@ -141,14 +139,15 @@ class _Lane:
             start += count
         return found
 
-    def _walk(self, turn: int) -> tuple[Indices, Indices]:
-        """Order of the lane's batches in a pass, and where each of them ends."""
+    def _walk(self, turn: int) -> tuple[list[int], list[int]]:
+        """The lane's batches in the order of a pass, and where each of them ends."""
         import numpy as np
 
         if self._pass is None or self._pass[0] != turn:
             generator = np.random.default_rng([self._seed, _PASS, self.number, turn])
             walk = generator.permutation(len(self._batches))
-            self._pass = turn, walk, np.cumsum(self._rows[walk])
+            # Lists: one number at a time is looked up, which takes numpy ten times as long.
+            self._pass = turn, self._batches[walk].tolist(), np.cumsum(self._rows[walk]).tolist()
         return self._pass[1], self._pass[2]
 
 
@@ -212,6 +211,11 @@ class Order:
         )
         largest = max(max(rows, default=0) for rows in batch_rows)
         self.round_rows = min(MAX_ROUND_ROWS, max(MIN_ROUND_ROWS, 4 * largest))
+
+    @property
+    def lanes(self) -> int:
+        """Lanes over all sources."""
+        return len(self._lanes)
 
     def before(self, epoch: int) -> int:
         """Rows of the stream that lie before ``epoch``."""

@@ -1,13 +1,15 @@
 """Shuffled records of several owners, decrypted ahead of their use.
 
 A stream is an endless order (``loaders.order``) over opened datasets. Reading it needs one
-decrypted record batch per lane and a few rounds of rows; nothing is written anywhere. Position
-``n`` is the same row for every reader, so a run is resumed by a number.
+decrypted record batch per lane, up to as many that are prepared ahead, and a few rounds of rows;
+nothing is written anywhere. Position ``n`` is the same row for every reader, so a run is resumed by
+a number.
 
 Decryption works ahead of the reader: in a process of its own where that helps (``loaders.aside``),
-else together with the shuffling in a thread, which asks a store elsewhere for several batches at a
-time (``loaders.fetching``). A reader that begins, as after a resume, gets its first rows as soon as
-the batches that hold them are open.
+which also puts the rows of each batch in the order of its turn; else together with all shuffling in
+a thread, which asks a store elsewhere for several batches at a time (``loaders.fetching``). A
+reader that begins, as after a resume, gets its first rows as soon as the batches that hold them are
+open.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import tee
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from sealtrain.training.loaders.ahead import ahead
-from sealtrain.training.loaders.aside import AHEAD_BATCHES, Aside
+from sealtrain.training.loaders.aside import AHEAD_BATCHES, AHEAD_BYTES, Aside
 from sealtrain.training.loaders.columns import Projection
 from sealtrain.training.loaders.fetching import AT_A_TIME, Fetching, far
 from sealtrain.training.loaders.order import MAX_LANES, Order, Pick, Round
@@ -43,6 +45,16 @@ FIRST_ROWS = (16, 48)
 _OPENING_THREADS = 4
 
 
+class _Decrypting(Protocol):
+    """Sealed records whose batches are decrypted into memory given."""
+
+    batch_rows: tuple[int, ...]
+
+    def batch_bytes(self, number: int) -> int: ...
+    def decrypt_into(self, number: int, view: memoryview[Any]) -> tuple[int, int]: ...
+    def parsed(self, number: int, data: pa.Buffer) -> pa.RecordBatch: ...
+
+
 class _Turned:
     """A record batch in the order of its turn: rows already in place, or picked out when asked."""
 
@@ -57,6 +69,9 @@ class _Turned:
         if self._order is None:
             return self._rows.slice(start, stop - start)
         return self._rows.take(pa.array(self._order[start:stop]))
+
+    def whole(self) -> pa.RecordBatch:
+        return self.part(0, self._rows.num_rows)
 
     def at(self, places: Indices) -> pa.RecordBatch:
         import pyarrow as pa
@@ -240,10 +255,11 @@ class RecordStream:
         """The whole batch of each pick, projected, its rows in the order of that pick's turn."""
         with closing(self._opened(picks, early, aside=aside)) as opened:
             for pick, batch, waited in opened:
-                turned = self._turned(pick, batch)
-                # Rows of an early batch are picked out as they are needed: a resumed run waits for
-                # them. Of others all at once, which costs less and lets go of shared memory.
-                yield turned if waited else _Turned(turned.part(0, batch.num_rows), None)
+                if waited:
+                    # Its rows are picked out as they are needed: a resumed run waits for them.
+                    yield self._turned(pick, batch)
+                else:  # all at once costs less
+                    yield _Turned(batch if aside else self._turned(pick, batch).whole(), None)
 
     def _turned(self, pick: Pick, batch: pa.RecordBatch) -> _Turned:
         kept = self._projection.project(pick.source, batch)
@@ -252,7 +268,10 @@ class RecordStream:
     def _opened(
         self, picks: Iterator[Pick], early: dict[Pick, pa.RecordBatch], *, aside: bool
     ) -> Generator[tuple[Pick, pa.RecordBatch, bool]]:
-        """The decrypted batch of each pick, and whether it was among the early ones."""
+        """The decrypted batch of each pick, and whether it was among the early ones.
+
+        One of the process aside is projected, and its rows are in the order of its turn.
+        """
         datasets = [one.dataset for one in self._sources]
         if not aside and not (self._ahead and far(datasets)):
             for pick in picks:
@@ -260,9 +279,12 @@ class RecordStream:
                 batch = datasets[pick.source].batch(pick.batch) if waited is None else waited
                 yield pick, batch, waited is not None
             return
-        most = AHEAD_BATCHES if aside else AT_A_TIME
+        helper: Aside[Pick] | Fetching[Pick]
+        if aside:
+            helper, most = self._turning()
+        else:
+            helper, most = Fetching(lambda pick: datasets[pick.source].batch(pick.batch)), AT_A_TIME
         asked: deque[tuple[Pick, pa.RecordBatch | None]] = deque()
-        helper = Aside(datasets, slots=most + 2) if aside else Fetching(datasets)
         with closing(helper) as decrypting:
 
             def oldest() -> tuple[Pick, pa.RecordBatch, bool]:
@@ -273,12 +295,34 @@ class RecordStream:
             for pick in picks:
                 waited = early.pop(pick, None)
                 if waited is None:
-                    decrypting.ask(pick.source, pick.batch)
+                    decrypting.ask(pick)
                 asked.append((pick, waited))
                 if len(asked) > most:
                     yield oldest()
             while asked:
                 yield oldest()
+
+    def _turning(self) -> tuple[Aside[Pick], int]:
+        """A process that decrypts the batches of picks and turns them; how many to ask ahead."""
+        import pyarrow as pa
+
+        datasets = [cast("_Decrypting", one.dataset) for one in self._sources]
+        largest = max(
+            one.batch_bytes(number) for one in datasets for number in range(len(one.batch_rows))
+        )
+        # One for all batches, whose rows are copied out of it: it stays in a cache.
+        room = pa.allocate_buffer(largest)
+
+        def turned(pick: Pick) -> pa.RecordBatch:
+            dataset = datasets[pick.source]
+            with memoryview(room) as given, given.cast("B") as view:
+                begin, length = dataset.decrypt_into(pick.batch, view)
+            return self._turned(pick, dataset.parsed(pick.batch, room.slice(begin, length))).whole()
+
+        # Lanes whose batches have equally many rows come to the end of them together: without as
+        # many that wait prepared, the reader would stand still then and the process in between.
+        most = max(AHEAD_BATCHES, min(self.order.lanes, AHEAD_BYTES // largest))
+        return Aside(turned, slots=self.order.lanes + most + 2, largest=largest), most
 
 
 def read_all(
@@ -311,10 +355,11 @@ def read_all(
             yield projection.project(number, datasets[number].batch(batch))
         return
     asked: deque[int] = deque()
-    with closing(Fetching(datasets)) as fetching:
-        for number, batch in wanted:
-            fetching.ask(number, batch)
-            asked.append(number)
+    fetching: Fetching[tuple[int, int]] = Fetching(lambda one: datasets[one[0]].batch(one[1]))
+    with closing(fetching):
+        for place in wanted:
+            fetching.ask(place)
+            asked.append(place[0])
             if len(asked) > AT_A_TIME:
                 yield projection.project(asked.popleft(), fetching.answer())
         while asked:
