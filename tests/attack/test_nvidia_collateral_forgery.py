@@ -53,9 +53,9 @@ SECONDS = 3.0
 
 @contextmanager
 def promptly() -> Iterator[None]:
-    start = time.monotonic()
+    start = time.thread_time()
     yield
-    assert time.monotonic() - start < SECONDS
+    assert time.thread_time() - start < SECONDS
 
 
 def refused(xml: bytes, *, pinned: bool = True) -> None:

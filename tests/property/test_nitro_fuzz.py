@@ -201,7 +201,7 @@ def test_hostile_cbor_is_refused_in_bounded_time_and_memory(name: str) -> None:
     data = HOSTILE[name]
     forged = forge(payload=data).document if len(data) < 12_000 else data
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.thread_time()
     try:
         for one in (data, forged):
             with pytest.raises(EvidenceMalformed):
@@ -212,7 +212,7 @@ def test_hostile_cbor_is_refused_in_bounded_time_and_memory(name: str) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
     assert peak < 4 << 20
 
 
