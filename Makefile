@@ -56,7 +56,7 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/negative_cases.py
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-service .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+	rm -rf $(VENV) $(VENV)-service .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
