@@ -11,9 +11,11 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["PIECE_BYTES", "Fingerprint", "pieces"]
+__all__ = ["PIECE_BYTES", "ZEROS", "Fingerprint", "pieces"]
 
 PIECE_BYTES: Final = 1 << 18
+ZEROS: Final = bytes(PIECE_BYTES)
+"""A piece that was wiped."""
 
 
 class Fingerprint:

@@ -110,10 +110,8 @@ class SealedWriter(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Encrypt ``data``; returns its length in bytes."""
-        if self.closed or self._finished:
-            raise ValueError("write to a finished sealed file")
         before = self._written
-        self._absorb(self._counted((data,)))
+        self.writelines((data,))
         return self._written - before
 
     def writelines(self, lines: Iterable[ReadableBuffer], /) -> None:

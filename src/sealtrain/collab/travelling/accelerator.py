@@ -109,7 +109,7 @@ class Accelerator:
             self._session = session
             self._program = None
             self.gate.void()
-            self._wipe(0, len(self._buffer))
+            wipe(self._buffer)
 
     def _answer(
         self,
@@ -160,7 +160,7 @@ class Accelerator:
                 check="program",
                 hint="all guests of a run measure one recipe",
             )
-        self._wipe(0, len(self._buffer))
+        wipe(self._buffer)
         self._program = Program(settings, payload or None)
         used = list(accelerators()) if settings.device == "cuda" else []
         return {**self._measured(), "buffer": len(self._buffer), "accelerators": used}, b""
@@ -230,9 +230,6 @@ class Accelerator:
                 expected=f"within {len(self._buffer)} bytes",
             )
         return part
-
-    def _wipe(self, start: int, end: int) -> None:
-        wipe(self._buffer[start:end])
 
 
 @lru_cache(maxsize=1)  # what was loaded stays loaded

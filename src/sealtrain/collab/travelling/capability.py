@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64, from_hex, to_base64
-from sealtrain.base.fingerprint import PIECE_BYTES, Fingerprint, pieces
+from sealtrain.base.fingerprint import PIECE_BYTES, ZEROS, Fingerprint, pieces
 from sealtrain.base.secret import Secret
 from sealtrain.collab.channel.records import (
     END,
@@ -39,7 +39,6 @@ ID_BYTES = 16
 _LABEL = b"sealtrain/travelling/v1 "
 _OFFSET = struct.Struct(">Q")
 _RECEIPT_BYTES = 32
-_ZEROS = bytes(PIECE_BYTES)
 
 Random = Callable[[int], bytes]
 Fill = Callable[[int, memoryview], None]
@@ -312,7 +311,7 @@ class Gate:
 def wipe(view: memoryview) -> None:
     """Overwrite with zeros, in place."""
     for start, length in pieces(len(view)):
-        view[start : start + length] = _ZEROS[:length]
+        view[start : start + length] = ZEROS[:length]
 
 
 def _shut(sock: socket.socket) -> None:

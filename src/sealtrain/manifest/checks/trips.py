@@ -22,7 +22,7 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_hex
-from sealtrain.base.fingerprint import PIECE_BYTES, Fingerprint, pieces
+from sealtrain.base.fingerprint import ZEROS, Fingerprint, pieces
 from sealtrain.errors import ClaimContradicted, DataInvalid, TranscriptInvalid
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.recipe.travelling import TOKEN_BYTES, program_of
@@ -30,7 +30,6 @@ from sealtrain.recipe.travelling import TOKEN_BYTES, program_of
 __all__ = ["Terms", "Travelled", "terms_of", "travelled", "trips_hold", "zeros_proof"]
 
 _PREFIXES: Final = ("travel.", "trip.")
-_ZEROS: Final = bytes(PIECE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ def zeros_proof(nonce: str, size: int) -> str:
     """What ``scrub`` answers for a range of that many zero bytes: their fingerprint, hex."""
     zeros = Fingerprint(from_hex(nonce))
     for _, length in pieces(size):
-        zeros.take(_ZEROS[:length])
+        zeros.take(ZEROS[:length])
     return zeros.digest().hex()
 
 
