@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 from run import RECIPES, playable, prepare
+
 from sealtrain.base.digests import sha256_hex
 from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import Rehearsal

@@ -1,9 +1,9 @@
 """Shuffled records of several owners, decrypted ahead of their use.
 
 A stream is an endless order (``loaders.order``) over opened datasets. Reading it needs one
-decrypted record batch per lane, up to as many that are prepared ahead, and a few rounds of rows;
-nothing is written anywhere. Position ``n`` is the same row for every reader, so a run is resumed by
-a number.
+decrypted record batch per lane, up to as many that are prepared ahead, as many again while lanes
+change theirs, and a few rounds of rows; nothing is written anywhere. Position ``n`` is the same row
+for every reader, so a run is resumed by a number.
 
 Decryption works ahead of the reader: in a process of its own where that helps (``loaders.aside``),
 which also puts the rows of each batch in the order of its turn; else together with all shuffling in
