@@ -20,6 +20,8 @@ from sealtrain.training.run import train
 from sealtrain.training.sources import Source
 
 BINDING = RecipeBinding("00" * 20, "00" * 32, "00" * 32)
+SECRET = DataKey(bytes(32))
+"""Both sides draw the same noise."""
 
 
 class PlainRecords:
@@ -50,7 +52,9 @@ class PlainStore:
         self._bindings[name] = dict(binding)
         with (self._folder / name).open("wb") as file:
             yield SimpleNamespace(
-                write=file.write, finish=lambda: SimpleNamespace(root=self.root(name))
+                write=file.write,
+                writelines=file.writelines,
+                finish=lambda: SimpleNamespace(root=self.root(name)),
             )
             file.flush()
             os.fsync(file.fileno())
@@ -144,5 +148,6 @@ def run(
         on_checkpoint=lambda ref: None,
         resume=None,
         progress=False,
+        secret=SECRET,
     )
     return trained, history
