@@ -323,7 +323,7 @@ class RecordStream:
         # many that wait prepared, the reader would stand still then and the process in between;
         # and until that round is put together, the batches that came to their end are held too.
         most = max(AHEAD_BATCHES, min(self.order.lanes, AHEAD_BYTES // largest))
-        return Aside(turned, slots=2 * self.order.lanes + most + 2, largest=largest), most
+        return Aside(turned, slots=self.order.lanes + 2 * most + 2, largest=largest), most
 
 
 def read_all(
