@@ -103,12 +103,14 @@ def test_resuming_twice_changes_nothing(sealed: dict[str, Any], tmp_path: Path) 
 def test_a_finished_run_gives_its_result_again_without_a_step(
     sealed: dict[str, Any], tmp_path: Path
 ) -> None:
-    for recipe in (sft(), classify()):
+    for name in ("sft-full", "classify-tabular", "classify-text"):
+        recipe = RECIPES[name]()
         sources = sources_of(recipe, sealed)
-        store = checkpoint_store(tmp_path / recipe.phase)
+        store = checkpoint_store(tmp_path / name)
         whole = run(recipe, sources, store)
         again = run(recipe, sources, store, resume=newest(store, None))
         assert measured(again) == measured(whole)
+        assert again.trained.files == whole.trained.files
         assert again.history == []
         assert again.checkpoints == []
 

@@ -128,6 +128,7 @@ def test_batches_that_find_no_slot_are_read_too(
         ask(process, question)
 
     monkeypatch.setattr(Aside, "ask", counted)
+    monkeypatch.setattr("sealtrain.training.loaders.stream.AHEAD_BATCHES", 1)
     # A round of the only lane goes through several batches, all held until it is put together.
     aside = RecordStream([source_of(dataset)], ["id"], seed=3, lanes=1)
     in_place = RecordStream([source_of(dataset)], ["id"], seed=3, lanes=1, ahead=0)

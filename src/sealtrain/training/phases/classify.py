@@ -119,7 +119,11 @@ def answers(
 
 def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
     recipe = work.recipe
-    settings: dict[str, Any] = {"num_labels": recipe.num_labels}
+    settings: dict[str, Any] = {
+        "num_labels": recipe.num_labels,
+        # Models note it at their first loss: a run resumed behind its last step computes none.
+        "problem_type": "single_label_classification",
+    }
     if recipe.labels is not None:
         settings["id2label"] = dict(enumerate(recipe.labels))
         settings["label2id"] = {name: index for index, name in enumerate(recipe.labels)}
