@@ -6,6 +6,8 @@ other threads or processes do: SQLite's write lock, in PostgreSQL an advisory lo
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from sealtrain.errors import SealtrainError, Unreachable
 __all__ = ["begin", "begun", "commit", "engine_of", "failures"]
 
 _BUSY_MILLISECONDS: Final = 20_000
+_POLL_S: Final = 0.01
 _LOCK: Final = 0x5354_4252  # "STBR"
 
 
@@ -41,11 +44,11 @@ def engine_of(where: Path | Postgres, *, migrating: bool = False) -> Engine:
         connection.isolation_level = None
         for pragma in (
             f"busy_timeout = {_BUSY_MILLISECONDS}",
-            "journal_mode = WAL",
             "synchronous = FULL",
             f"foreign_keys = {'OFF' if migrating else 'ON'}",
         ):
             connection.execute(f"PRAGMA {pragma}")
+        _log_ahead(connection)
 
     sa.event.listen(engine, "connect", configure)
     sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -111,6 +114,24 @@ def begin(engine: Engine) -> Connection:
         else:
             break
     return connection
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Have a file keep a write-ahead log. Of brokers that start on a new file together, one does.
+
+    SQLite waits for a lock by itself everywhere but here, where it may say that the file is busy
+    at once.
+    """
+    until = time.monotonic() + _BUSY_MILLISECONDS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 def _postgres(where: Postgres) -> Engine:
