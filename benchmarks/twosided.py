@@ -52,7 +52,6 @@ class PlainStore:
         self._bindings[name] = dict(binding)
         with (self._folder / name).open("wb") as file:
             yield SimpleNamespace(
-                write=file.write,
                 writelines=file.writelines,
                 finish=lambda: SimpleNamespace(root=self.root(name)),
             )

@@ -58,7 +58,9 @@ class ForgetfulStore:
     @contextmanager
     def write(self, name: str, binding: Mapping[str, str | int]) -> Iterator[Any]:
         """A file that forgets what is written to it."""
-        yield SimpleNamespace(write=len, finish=lambda: SimpleNamespace(root="0" * 64))
+        yield SimpleNamespace(
+            writelines=lambda _parts: None, finish=lambda: SimpleNamespace(root="0" * 64)
+        )
 
     def names(self) -> tuple[str, ...]:
         """None."""
