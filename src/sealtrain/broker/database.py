@@ -6,8 +6,6 @@ other threads or processes do: SQLite's write lock, in PostgreSQL an advisory lo
 
 from __future__ import annotations
 
-import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +14,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from sealtrain.base.sqlite import switch_to_wal
 from sealtrain.consortium.postgres import Postgres, is_unreachable, unreachable
 from sealtrain.errors import SealtrainError, Unreachable
 
 __all__ = ["begin", "begun", "commit", "engine_of", "failures"]
 
 _BUSY_MILLISECONDS: Final = 20_000
-_POLL_S: Final = 0.01
 _LOCK: Final = 0x5354_4252  # "STBR"
 
 
@@ -48,7 +46,7 @@ def engine_of(where: Path | Postgres, *, migrating: bool = False) -> Engine:
             f"foreign_keys = {'OFF' if migrating else 'ON'}",
         ):
             connection.execute(f"PRAGMA {pragma}")
-        _log_ahead(connection)
+        switch_to_wal(connection, patience=_BUSY_MILLISECONDS / 1000)
 
     sa.event.listen(engine, "connect", configure)
     sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -114,24 +112,6 @@ def begin(engine: Engine) -> Connection:
         else:
             break
     return connection
-
-
-def _log_ahead(connection: sqlite3.Connection) -> None:
-    """Have a file keep a write-ahead log. Of brokers that start on a new file together, one does.
-
-    SQLite waits for a lock by itself everywhere but here, where it may say that the file is busy
-    at once.
-    """
-    until = time.monotonic() + _BUSY_MILLISECONDS / 1000
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-            time.sleep(_POLL_S)
-        else:
-            return
 
 
 def _postgres(where: Postgres) -> Engine:

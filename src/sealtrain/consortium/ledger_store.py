@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sealtrain.base.files import sync
+from sealtrain.base.sqlite import switch_to_wal
 from sealtrain.consortium.ledger_tree import (
     Grown,
     KeptTree,
@@ -309,7 +309,7 @@ class _Pending:
 def _connected(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
-        _switch_to_wal(db)
+        switch_to_wal(db, patience=_BUSY_SECONDS)
         db.execute("PRAGMA synchronous=FULL")
         db.execute("PRAGMA trusted_schema=OFF")
     except BaseException:
@@ -326,20 +326,6 @@ def _create_private(path: Path) -> None:
         return
     os.close(descriptor)
     sync(path.parent)
-
-
-def _switch_to_wal(db: sqlite3.Connection) -> None:
-    """Switch the journal, waiting for others: here SQLite's own busy timeout does not apply."""
-    deadline = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
 
 
 def _size(db: sqlite3.Connection) -> int:
