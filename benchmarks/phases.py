@@ -22,8 +22,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
@@ -98,16 +96,9 @@ def _turn(
     return spent
 
 
-def trained_in_one_process() -> list[str]:
-    """Ready recipes that train, and not in several ranks."""
-    from run import RECIPES, playable
-
-    found = []
-    for name in playable():
-        text = yaml.safe_load((RECIPES / f"{name}.yaml").read_text("utf-8"))
-        if text["phase"] != "evaluate" and text.get("backend", {}).get("name") != "fsdp":
-            found.append(name)
-    return found
+def trained_in_one_process(recipe: Mapping[str, Any]) -> bool:
+    """Whether a recipe trains, and not in several ranks."""
+    return recipe["phase"] != "evaluate" and recipe.get("backend", {}).get("name") != "fsdp"
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -126,6 +117,8 @@ def _options(text: str) -> dict[str, Any]:
 def main() -> None:
     """Measure every recipe asked for."""
     sys.path.insert(0, str(STORIES))
+    from run import playable
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="*", metavar="RECIPE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -135,7 +128,7 @@ def main() -> None:
     results = {}
     if not given.json:
         print(f"{'':20}{'plain':>10}{'sealed':>10}{'ratio':>8}  of processor time")
-    for name in given.recipes or trained_in_one_process():
+    for name in given.recipes or playable(trained_in_one_process):
         with tempfile.TemporaryDirectory() as folder:
             results[name] = measure(name, Path(folder), given.rounds, given.seconds)
         if not given.json:

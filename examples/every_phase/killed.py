@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from run import RECIPES, playable, prepare
+from run import playable, prepare
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.cli.programs import Part
@@ -90,14 +90,9 @@ def files(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256_hex(path.read_bytes()) for path in paths}
 
 
-def comparable() -> list[str]:
-    """Recipes whose two runs must end alike."""
-    found = []
-    for name in playable():
-        text = yaml.safe_load((RECIPES / f"{name}.yaml").read_text("utf-8"))
-        if text["phase"] != "evaluate" and text["privacy"]["dp"] == "none":
-            found.append(name)
-    return found
+def comparable(recipe: Mapping[str, Any]) -> bool:
+    """Whether two runs of a recipe must end alike."""
+    return recipe["phase"] != "evaluate" and recipe["privacy"]["dp"] == "none"
 
 
 def play(name: str, folder: Path, moment: float) -> dict[str, Any]:
@@ -123,7 +118,7 @@ def main() -> None:
     given = parser.parse_args()
     drawn = random.Random(given.seed)  # noqa: S311 - no secret
     results = []
-    for name in given.recipes or comparable():
+    for name in given.recipes or playable(comparable):
         print(f"\n{name}", file=sys.stderr)
         folder = given.out.resolve() / name
         folder.mkdir(parents=True)

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,12 +52,18 @@ def story_of(recipe: str) -> ModuleType:
     return importlib.import_module(f"stories.{path.stem}")
 
 
-def playable() -> list[str]:
-    """Ready recipes whose backend is installed here, sorted."""
+def playable(wanted: Callable[[dict[str, Any]], bool] = lambda _recipe: True) -> list[str]:
+    """Ready recipes whose backend is installed here, sorted.
+
+    Args:
+        wanted: Which of them, by what is in the recipe's file.
+    """
     found = []
     for path in sorted(RECIPES.glob("*.yaml")):
-        backend = yaml.safe_load(path.read_text("utf-8")).get("backend", {}).get("name")
-        if backend not in OF_THEIR_OWN or importlib.util.find_spec(backend):
+        recipe = yaml.safe_load(path.read_text("utf-8"))
+        backend = recipe.get("backend", {}).get("name")
+        here = backend not in OF_THEIR_OWN or importlib.util.find_spec(backend)
+        if here and wanted(recipe):
             found.append(path.stem)
     return found
 
