@@ -9,7 +9,7 @@ from sealtrain.errors import ExtraMissing
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-__all__ = ["MODULES", "belongs", "extra_missing", "extra_of"]
+__all__ = ["MODULES", "belongs", "extra_missing", "extra_of", "require_extras"]
 
 MODULES: Final = {
     "PIL": "pillow",
@@ -48,6 +48,44 @@ def extra_of(error: ModuleNotFoundError) -> str | None:
     Returns:
         The extra with the fewest packages; ``None`` where no extra brings the module.
     """
+    from packaging.utils import canonicalize_name
+
+    top = (error.name or "").partition(".")[0]
+    wanted = canonicalize_name(MODULES.get(top, top))
+    brought = _brought()
+    bringing = [extra for extra, names in brought.items() if wanted in names]
+    return min(bringing, key=lambda extra: len(brought[extra]), default=None)
+
+
+def require_extras(what: str, *extras: str) -> None:
+    """Return if every package of these extras is installed; nothing is imported.
+
+    Args:
+        what: What needs them, as the beginning of a sentence.
+        extras: Their names.
+
+    Raises:
+        ExtraMissing: Some are not, by name.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    absent = []
+    brought = _brought()
+    for name in sorted({name for extra in extras for name in brought.get(extra, ())}):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            absent.append(name)
+    if absent:
+        raise ExtraMissing(
+            f"{what} needs packages that are not installed",
+            got=", ".join(absent),
+            hint=f"pip install 'sealtrain[{','.join(extras)}]'",
+        )
+
+
+def _brought() -> dict[str, set[str]]:
+    """Distributions by extra, as the installed sealtrain lists them."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     from packaging.requirements import Requirement
@@ -56,16 +94,12 @@ def extra_of(error: ModuleNotFoundError) -> str | None:
     try:
         described = metadata("sealtrain")
     except PackageNotFoundError:
-        return None
+        return {}
     lines = [Requirement(line) for line in described.get_all("Requires-Dist", [])]
-    top = (error.name or "").partition(".")[0]
-    wanted = canonicalize_name(MODULES.get(top, top))
-    brought = {
+    return {
         extra: {canonicalize_name(line.name) for line in lines if belongs(line, extra)}
         for extra in described.get_all("Provides-Extra", [])
     }
-    bringing = [extra for extra, names in brought.items() if wanted in names]
-    return min(bringing, key=lambda extra: len(brought[extra]), default=None)
 
 
 def belongs(wanted: Requirement, extra: str) -> bool:

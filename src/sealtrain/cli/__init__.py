@@ -31,6 +31,7 @@ from sealtrain.cli import (
     merge,
     policy,
     publish,
+    ready,
     recipe,
     rehearse,
     simulator,
@@ -73,6 +74,7 @@ for noun in (
     doctor,
     withdraw,
     policy,
+    ready,
 ):
     noun.register(_nouns)
 succession.register(consortium.app)

@@ -30,13 +30,14 @@ def read_secret_file(path: Path, *, max_bytes: int) -> bytes:
     Raises:
         KeyFileInvalid: No such file, or one of the module's checks fails.
     """
+    link = KeyFileInvalid(f"key file is a symbolic link: {path}", check="key file")
+    if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
+        raise link
     try:
-        if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise KeyFileInvalid(f"key file is a symbolic link: {path}", check="key file") from None
+            raise link from None
         raise KeyFileInvalid(
             f"cannot read key file {path}: {error.strerror}", check="key file"
         ) from None
