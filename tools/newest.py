@@ -26,8 +26,8 @@ def main(folder: Path) -> int:
     """Make the environment anew and run the tests in it."""
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
-    python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", ROOT]
+    python = str(folder / ("Scripts" if sys.platform == "win32" else "bin") / "python")
+    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(ROOT)]
     subprocess.run(install, check=True)  # noqa: S603  # pip, with our own words
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     found = {one.name: one.version for one in distributions(path=[str(own)])}
