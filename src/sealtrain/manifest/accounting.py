@@ -60,7 +60,7 @@ class _Loss:
         ]
 
     def reach(self, rounds: int, log_tail: float) -> float:
-        """A size that the sum of so many losses stays within but with probability ``e ** log_tail``."""
+        """What the sum of so many losses stays within but with probability ``e ** log_tail``."""
 
         def beyond(sign: float, order: float) -> float:
             moment = _log_mean_exp([(sign * order * loss, mass) for loss, mass in self._sampled])
