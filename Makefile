@@ -11,13 +11,18 @@ FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?=
 TABLES := docs/reference/benchmarks
 
+# A further package index, for another build of torch: make demo INDEX=URL
+ifdef INDEX
+export PIP_EXTRA_INDEX_URL := $(INDEX)
+endif
+
 # The first interpreter that really runs and is new enough; override with PYTHON=/path/to/python.
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz service tables format clean
+.PHONY: help demo test check fuzz newest service tables format clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,6 +32,9 @@ demo: $(STAMP) ## three hospitals train one model on records none of them shows 
 
 test: $(STAMP) ## run the tests; TEST_FLAGS="tests/unit -x" narrows them
 	$(BIN)/python -m pytest $(TEST_FLAGS)
+
+newest: $(STAMP) ## the command line's tests on our wheel and the newest libraries that it admits
+	$(BIN)/python tools/newest.py $(VENV)-newest
 
 check: $(STAMP) ## formatting, lint, types, layers: what must hold before a change is looked at
 	$(BIN)/ruff format --check .
@@ -56,7 +64,7 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/negative_cases.py
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-service .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-service .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

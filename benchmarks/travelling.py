@@ -44,8 +44,8 @@ from travelling_page import page, printed
 from travelling_runs import HOLDERS, WAYS, Stage, Told, write_shard
 
 MEBIBYTE = 1 << 20
-PAPER = {"bytes": 512 * MEBIBYTE, "seconds": 1230.0}
-"""Of work (B): bytes it trained on, and how long that took."""
+PAPER_BYTES = 512 * MEBIBYTE
+"""What work (B) trained on."""
 CAPS = {"4M": 4, "20M": 20, "100M": 100, "500M": 500, "uncapped": None}
 """Caps of the buffer, MiB."""
 FED = ("travelling", "tls", "tls+bus")
@@ -70,7 +70,7 @@ def plan_of(program: ProgramSettings, size: int, cap: int | None) -> Plan:
 
 def trained(stage: Stage, size: int, caps: dict[str, int | None], ways: tuple[str, ...]) -> Told:
     """Train for real: every way at every cap."""
-    scale = size / PAPER["bytes"]
+    scale = size / PAPER_BYTES
     stage.pooled(plan_of(PROGRAM, size // 8, None))  # the first training of a process is slow
     alone = stage.pooled(plan_of(PROGRAM, size, None))
     rows = []
@@ -128,7 +128,7 @@ def trips(stage: Stage, caps: dict[str, int | None], most: int) -> Told:
     for way in FED:  # and so is the first run of a process
         stage.run(way, plan_of(program, 4 * MEBIBYTE, MEBIBYTE), idle=True)
     for name, cap in caps.items():
-        chunk = (int(PAPER["bytes"]) if cap is None else cap * MEBIBYTE) // 2
+        chunk = (PAPER_BYTES if cap is None else cap * MEBIBYTE) // 2
         many = len(HOLDERS) * max(1, min(16, most // chunk // len(HOLDERS)))
         plan = plan_of(program, many * chunk, None if cap is None else cap * MEBIBYTE)
         row: Told = {"cap": name, "chunk_bytes": plan.chunk_bytes, "ways": {}}
@@ -155,31 +155,11 @@ def fitted(rows: list[Told], way: str) -> Told:
     return {"latency_ms": float(latency), "megabytes_a_second": float(1e-3 / a_byte)}
 
 
-def outlook(told: Told) -> Told:
-    """Arithmetic: the trips as measured, hidden behind training as fast as the paper's."""
-    seconds_a_byte = PAPER["seconds"] / PAPER["bytes"]
-    rows = []
-    for row in told["rows"]:
-        many = -(-PAPER["bytes"] // row["chunk_bytes"])
-        learning = 1e3 * seconds_a_byte * row["chunk_bytes"]
-        ways = {}
-        for way, one in row["ways"].items():
-            # The first chunk hides behind nothing; of the others shows what outlasts training.
-            waited = one["ms_a_trip"] + (many - 1) * max(0.0, one["ms_a_trip"] - learning)
-            bare = many * one["ms_a_trip"]
-            ways[way] = {
-                "share": waited / 1e3 / (PAPER["seconds"] + waited / 1e3),
-                "share_if_nothing_were_hidden": bare / 1e3 / (PAPER["seconds"] + bare / 1e3),
-            }
-        rows.append({"cap": row["cap"], "trips": many, "ways": ways})
-    return {**PAPER, "rows": rows}
-
-
 def measured(given: argparse.Namespace) -> Told:
     """Everything."""
     caps: dict[str, Any] = {"4M": 4, "uncapped": None} if given.quick else CAPS
     size = (256 if given.quick else given.kilobytes) << 10
-    largest = 200 * MEBIBYTE if given.quick else int(PAPER["bytes"])
+    largest = 200 * MEBIBYTE if given.quick else PAPER_BYTES
     with tempfile.TemporaryDirectory() as folder:
         for seed, name in enumerate(HOLDERS):
             path = Path(folder) / f"{name}.bin"
@@ -192,7 +172,6 @@ def measured(given: argparse.Namespace) -> Told:
             }
             quick = {"4M": 4, "20M": 20}
             told["trips"] = trips(stage, quick if given.quick else caps, 200 * MEBIBYTE)
-    told["outlook"] = outlook(told["trips"])
     return told
 
 

@@ -8,11 +8,6 @@ from typing import Any
 Told = dict[str, Any]
 SHORT = {"travelling": "travelling", "tls": "TLS", "tls+bus": "TLS + bus", "model": "model"}
 TIMERS = ("grab", "import_key", "open", "buffer_write", "export_key", "scrub", "measure")
-PAPER_TX = {
-    "4M": (47.568, 0.082), "20M": (15.787, 0.084), "100M": (4.674, 0.083), "500M": (1.272, 0.080),
-    "uncapped": (0.594, 0.079),
-}  # fmt: skip
-"""Share of transfer that work (B) tells: of its baseline, of its own; per cent."""
 
 
 def page(told: Told) -> str:
@@ -23,7 +18,6 @@ def page(told: Told) -> str:
         "timers": _timers(trained["rows"]),
         "trips": _trips(told["trips"]),
         "fit": _fit(fit),
-        "outlook": _outlook(told["outlook"]),
     }
     fields = {
         **told["machine"],
@@ -46,7 +40,6 @@ def printed(told: Told) -> str:
         _timers(told["trained"]["rows"]),
         _trips(told["trips"]),
         _fit(told["trips"]["fit"]),
-        _outlook(told["outlook"]),
     ]
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -60,18 +53,15 @@ def _state_bytes(trained: Told) -> int:
 def _trained(trained: Told) -> list[str]:
     ways = list(trained["rows"][0]["ways"])
     lines = [
-        "| cap | trips | " + " | ".join(f"{SHORT[way]} s, share; beside training" for way in ways)
-        + " | paper: baseline, travelling |",
-        "|---|---:|" + "---:|" * len(ways) + "---:|",
-    ]  # fmt: skip
+        "| cap | trips | " + " | ".join(f"{SHORT[way]} (s)" for way in ways) + " |",
+        "|---|---:|" + "---:|" * len(ways),
+    ]
     for row in trained["rows"]:
         cells = [
-            f"{one['transfer']:.3f}, {_percent(one['transfer_share'])}; "
-            f"{_percent(one['beside_training_share'])}"
+            f"{_percent(one['beside_training_share'])} ({one['transfer']:.3f})"
             for one in row["ways"].values()
         ]
-        theirs = ", ".join(f"{share:.3g} %" for share in PAPER_TX[row["cap"]])
-        lines.append(f"| {row['cap']} | {row['trips']} | " + " | ".join(cells) + f" | {theirs} |")
+        lines.append(f"| {row['cap']} | {row['trips']} | " + " | ".join(cells) + " |")
     if "gradient" in trained:
         one = trained["gradient"]
         lines += [
@@ -127,21 +117,6 @@ def _fit(fit: Told) -> list[str]:
         lines.append(
             f"| {SHORT[way]} | {one['latency_ms']:.1f} | {one['megabytes_a_second']:.0f} |"
         )
-    return lines
-
-
-def _outlook(told: Told) -> list[str]:
-    ways = list(told["rows"][0]["ways"])
-    lines = [
-        "| cap | trips | " + " | ".join(SHORT[way] for way in ways) + " |",
-        "|---|---:|" + "---:|" * len(ways),
-    ]
-    for row in told["rows"]:
-        cells = [
-            f"{_percent(one['share'])} ({_percent(one['share_if_nothing_were_hidden'])})"
-            for one in row["ways"].values()
-        ]
-        lines.append(f"| {row['cap']} | {row['trips']} | " + " | ".join(cells) + " |")
     return lines
 
 

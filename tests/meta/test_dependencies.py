@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -12,22 +13,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from sealtrain.base import extras as shipped_extras
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "src/sealtrain"
 
-# Import name → distribution, where they differ.
-DISTRIBUTIONS = {
-    "PIL": "pillow",
-    "dcap_qvl": "dcap-qvl",
-    "jwt": "pyjwt",
-    "pkcs11": "python-pkcs11",
-    "pynvml": "nvidia-ml-py",
-    "sklearn": "scikit-learn",
-    "stdnum": "python-stdnum",
-    "yaml": "pyyaml",
-}
 # Folder or module → extras that it may rely on besides the core.
 EXTRAS = {
+    "sealing": ["seal"],
     "training": ["train"],
     "training/machinery": ["deepspeed"],
     "training/backends": ["axolotl", "unsloth"],
@@ -35,6 +28,7 @@ EXTRAS = {
     "cli/federate_demo.py": ["train"],
     "cli/flower.py": ["federated"],
     "cli/split.py": ["train"],
+    "runner/cut/send.py": ["train"],
     "runner/dealing.py": ["train"],
     "runner/travelling": ["train"],
     "runner/trial.py": ["train"],
@@ -95,7 +89,7 @@ def imported(path: Path) -> Iterator[str]:
         for name in names:
             top = name.partition(".")[0]
             if top not in sys.stdlib_module_names and top != "sealtrain":
-                yield canonicalize_name(DISTRIBUTIONS.get(top, top))
+                yield canonicalize_name(shipped_extras.MODULES.get(top, top))
 
 
 def extras_of(path: Path) -> list[str]:
@@ -120,10 +114,28 @@ def test_every_import_is_declared_where_it_is_used() -> None:
     assert undeclared == set()
 
 
-@pytest.mark.parametrize("extra", ["", "train", "broker", "chain", "simulator"])
+@pytest.mark.parametrize("extra", ["", "seal", "train", "broker", "chain", "simulator"])
 def test_every_declared_package_is_imported(extra: str) -> None:
     used = {name for path in MODULES for name in imported(path)}
     assert declared()[extra] - used - NEEDED_UNSEEN.keys() == set()
+
+
+def test_an_auditors_installation_is_small() -> None:
+    wanted, pending = {"sealtrain"}, list(declared()[""])
+    while pending:
+        name = pending.pop()
+        if name in wanted:
+            continue
+        wanted.add(name)
+        lines = [Requirement(line) for line in importlib.metadata.requires(name) or ()]
+        pending += [one.name for one in lines if one.marker is None or one.marker.evaluate()]
+    sizes = {
+        name: sum(file.size or 0 for file in importlib.metadata.files(name) or ())
+        for name in wanted - {"sealtrain"}
+    }
+    sizes["sealtrain"] = sum(path.stat().st_size for path in PACKAGE.rglob("*.*"))
+    assert "pyarrow" not in sizes
+    assert sum(sizes.values()) < 120e6, sorted(sizes.items(), key=lambda item: -item[1])[:5]
 
 
 def test_dev_contains_every_extra_that_code_uses() -> None:
@@ -133,4 +145,4 @@ def test_dev_contains_every_extra_that_code_uses() -> None:
         for line in table["optional-dependencies"]["dev"]
         if Requirement(line).name == table["name"]
     ]
-    assert itself.extras >= {"train", "broker", "chain", "simulator"}
+    assert itself.extras >= {"seal", "train", "broker", "chain", "simulator"}

@@ -243,7 +243,7 @@ def test_the_core_needs_nothing_of_the_training_stack() -> None:
 
 def test_the_extras_are_those_the_documentation_names() -> None:
     assert set(requirements()) == {
-        "", "train", "broker", "simulator", "console", "chain", "dev",
+        "", "seal", "train", "broker", "simulator", "chain", "dev",
         "aws", "deepspeed", "federated", "fuzz", "pkcs11", "postgres", "quantize", "remote",
         "validation",
     }  # fmt: skip

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from sealtrain.errors import ExtraMissing
 
-__all__ = ["extra_missing"]
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+__all__ = ["MODULES", "belongs", "extra_missing", "extra_of", "require_extras"]
+
+MODULES: Final = {
+    "PIL": "pillow",
+    "dcap_qvl": "dcap-qvl",
+    "jwt": "pyjwt",
+    "pkcs11": "python-pkcs11",
+    "pynvml": "nvidia-ml-py",
+    "sklearn": "scikit-learn",
+    "stdnum": "python-stdnum",
+    "yaml": "pyyaml",
+}
+"""Distribution by the module that it brings, where the two have different names."""
 
 
 def extra_missing(what: str, extra: str, error: ImportError) -> ExtraMissing:
@@ -19,4 +36,77 @@ def extra_missing(what: str, extra: str, error: ImportError) -> ExtraMissing:
         f"{what} needs packages that are not installed",
         got=error.name,
         hint=f"pip install 'sealtrain[{extra}]'",
+    )
+
+
+def extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra of the installed sealtrain that brings a module which is absent.
+
+    Args:
+        error: What importing the module raised.
+
+    Returns:
+        The extra with the fewest packages; ``None`` where no extra brings the module.
+    """
+    from packaging.utils import canonicalize_name
+
+    top = (error.name or "").partition(".")[0]
+    wanted = canonicalize_name(MODULES.get(top, top))
+    brought = _brought()
+    bringing = [extra for extra, names in brought.items() if wanted in names]
+    return min(bringing, key=lambda extra: len(brought[extra]), default=None)
+
+
+def require_extras(what: str, *extras: str) -> None:
+    """Return if every package of these extras is installed; nothing is imported.
+
+    Args:
+        what: What needs them, as the beginning of a sentence.
+        extras: Their names.
+
+    Raises:
+        ExtraMissing: Some are not, by name.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    absent = []
+    brought = _brought()
+    for name in sorted({name for extra in extras for name in brought.get(extra, ())}):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            absent.append(name)
+    if absent:
+        raise ExtraMissing(
+            f"{what} needs packages that are not installed",
+            got=", ".join(absent),
+            hint=f"pip install 'sealtrain[{','.join(extras)}]'",
+        )
+
+
+def _brought() -> dict[str, set[str]]:
+    """Distributions by extra, as the installed sealtrain lists them."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    try:
+        described = metadata("sealtrain")
+    except PackageNotFoundError:
+        return {}
+    lines = [Requirement(line) for line in described.get_all("Requires-Dist", [])]
+    return {
+        extra: {canonicalize_name(line.name) for line in lines if belongs(line, extra)}
+        for extra in described.get_all("Provides-Extra", [])
+    }
+
+
+def belongs(wanted: Requirement, extra: str) -> bool:
+    """Whether a requirement line of sealtrain is part of an extra, and not of the core."""
+    marker = wanted.marker
+    return (
+        marker is not None
+        and marker.evaluate({"extra": extra})
+        and not marker.evaluate({"extra": ""})
     )

@@ -1,19 +1,14 @@
 """One node of the chain over JSON-RPC: bounded in bytes and in time, believed in nothing.
 
-1. An answer is read up to a cap, and within one time limit from first to last byte.
-2. It is strict JSON of JSON-RPC 2.0 with the id that was asked.
-3. Redirects are not followed; the environment (proxies, certificate files) has no influence.
-4. Messages name the node's host, never its whole address.
+1. The bounds are those of ``base.http``; nothing is asked twice, for there are other nodes.
+2. An answer is strict JSON of JSON-RPC 2.0 with the id that was asked.
+3. Messages name the node's host, never its whole address.
 """
 
 from __future__ import annotations
 
-import ssl
-import time
-
-import httpx
-
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.http import Bounds, HttpClient
 from sealtrain.chain.chainfile import host_of
 from sealtrain.errors import ChainUnreachable, DataInvalid
 
@@ -33,10 +28,10 @@ class Node:
     def __init__(self, url: str, timeout: float) -> None:
         self.host = host_of(url)
         self._url = url
-        self._timeout = timeout
-        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.startswith("http:") else True
-        self._client = httpx.Client(
-            verify=trusted, timeout=timeout, trust_env=False, follow_redirects=False
+        self._client = HttpClient(
+            Bounds(connect=timeout, read=timeout, total=timeout, tries=1),
+            failed=lambda problem: self._failed(problem.reason),
+            tls=not url.startswith("http:"),
         )
 
     def close(self) -> None:
@@ -66,24 +61,16 @@ class Node:
         return answer
 
     def _read(self, asked: bytes) -> bytes:
-        ends = time.monotonic() + self._timeout
-        data = bytearray()
-        # Raw bytes: what is compressed could unpack to any size.
-        headers = {"content-type": "application/json", "accept-encoding": "identity"}
-        try:
-            with self._client.stream("POST", self._url, content=asked, headers=headers) as response:
-                if response.status_code != 200:
-                    raise self._failed(f"HTTP {response.status_code}")
-                for part in response.iter_raw():
-                    data += part
-                    if len(data) > MAX_ANSWER_BYTES:
-                        raise self._failed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-                    if time.monotonic() > ends:
-                        raise self._failed(f"no whole answer within {self._timeout:g} s")
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
-            # Not its text: that may hold the address.
-            raise self._failed(type(error).__name__) from None
-        return bytes(data)
+        answer = self._client.ask(
+            "POST",
+            self._url,
+            cap=MAX_ANSWER_BYTES,
+            content=asked,
+            headers={"content-type": "application/json"},
+        )
+        if answer.status != 200:
+            raise self._failed(f"HTTP {answer.status}")
+        return answer.body
 
     def _failed(self, why: str) -> ChainUnreachable:
         return ChainUnreachable(

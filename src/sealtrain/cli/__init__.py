@@ -31,6 +31,7 @@ from sealtrain.cli import (
     merge,
     policy,
     publish,
+    ready,
     recipe,
     rehearse,
     simulator,
@@ -73,6 +74,7 @@ for noun in (
     doctor,
     withdraw,
     policy,
+    ready,
 ):
     noun.register(_nouns)
 succession.register(consortium.app)
@@ -121,7 +123,19 @@ def main() -> None:
         app()
     except SealtrainError as error:
         sys.exit(report_error(error))
+    except ModuleNotFoundError as error:
+        sys.exit(_report_absent(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as bug:  # the last resort: a bug never shows a traceback with data in it
         sys.exit(report_bug(bug))
+
+
+def _report_absent(error: ModuleNotFoundError) -> int:
+    """Show which extra a command needs; a module of no extra is a bug."""
+    from sealtrain.base.extras import extra_missing, extra_of
+
+    extra = extra_of(error)
+    if extra is None:
+        return report_bug(error)
+    return report_error(extra_missing("this command", extra, error))

@@ -43,8 +43,11 @@ def rehearse(
     Every step runs as its own sealtrain process with throwaway keys. Nothing of it is attested: use
     data you may show.
     """
+    from sealtrain.base.extras import require_extras
     from sealtrain.cli.rehearsal import Rehearsal, result_lines
     from sealtrain.recipe.schema import load_recipe
+
+    require_extras("a rehearsal", "train", "broker", "simulator")
 
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)

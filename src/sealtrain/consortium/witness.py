@@ -14,14 +14,13 @@ evidence before the refusal is raised.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock
 from pydantic import Field
 
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -300,8 +299,10 @@ def memory(path: Path) -> Iterator[LedgerMemory]:
         SignatureInvalid: It was edited.
     """
     # The lock is another file: this one is replaced, and a lock belongs to the file that was.
+    lock = FileLock(path.with_name(f".{path.name}.lock"), mode=0o600)
     try:
-        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        path.parent.resolve(strict=True)  # the lock would make the folder
+        lock.acquire()
     except OSError as error:
         raise ConfigError(
             f"cannot keep the ledger's checkpoint in {path.parent}",
@@ -310,12 +311,11 @@ def memory(path: Path) -> Iterator[LedgerMemory]:
             hint="give a writable place with --state",
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         kept = LedgerMemory(path, _read(path))
         _ = kept.checkpoint
         yield kept
     finally:
-        os.close(lock)
+        lock.release()
 
 
 def _read(path: Path) -> _MemoryFile | None:

@@ -1,7 +1,8 @@
 """Files that hold secrets: made once with mode 0600, read only when nobody else can.
 
 Reading refuses 1. a symbolic link or anything but a regular file, 2. another user's file, 3. any
-permission for group or others, 4. more than ``max_bytes``. Writing never replaces a file.
+permission for group or others, 4. more than ``max_bytes``. Writing never replaces a file. Windows
+has neither users nor permissions of this kind: there the folder has to be the user's own.
 """
 
 from __future__ import annotations
@@ -10,11 +11,17 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from sealtrain.base.files import atomic_write
 from sealtrain.errors import AlreadyExists, KeyFileInvalid
 
 __all__ = ["read_secret_file", "write_secret_file"]
+
+_FLAGS: Final = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+)
+"""Windows lacks the first three and translates line ends without the last."""
 
 
 def read_secret_file(path: Path, *, max_bytes: int) -> bytes:
@@ -23,11 +30,14 @@ def read_secret_file(path: Path, *, max_bytes: int) -> bytes:
     Raises:
         KeyFileInvalid: No such file, or one of the module's checks fails.
     """
+    link = KeyFileInvalid(f"key file is a symbolic link: {path}", check="key file")
+    if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
+        raise link
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, _FLAGS)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise KeyFileInvalid(f"key file is a symbolic link: {path}", check="key file") from None
+            raise link from None
         raise KeyFileInvalid(
             f"cannot read key file {path}: {error.strerror}", check="key file"
         ) from None
@@ -64,6 +74,8 @@ def write_secret_file(path: Path, data: bytes) -> None:
 def _check_status(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise KeyFileInvalid(f"key file is not a regular file: {path}", check="key file")
+    if not hasattr(os, "geteuid"):
+        return
     if status.st_uid != os.geteuid():
         raise KeyFileInvalid(
             f"key file belongs to another user: {path}",

@@ -153,6 +153,6 @@ def _hmac(session: Any, label: str) -> bytes:
             "the token would hand out this key",
             check="root secret",
             expected="a key that is sensitive and cannot be extracted",
-            hint="make it in the token, as docs/guides/operator.md shows",
+            hint="make it in the token: pkcs11-tool --keygen --key-type GENERIC:32 --sensitive",
         )
     return bytes(key.sign(LABEL, mechanism=Mechanism.SHA256_HMAC))

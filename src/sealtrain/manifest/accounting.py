@@ -33,7 +33,7 @@ def epsilon_of_rounds(*, noise: float, rate: float, rounds: int, delta: float) -
         delta: Above 0, below 1.
     """
     single = _Loss(noise, rate)
-    half = single.reach(rounds, delta * _TAIL)
+    half = single.reach(rounds, math.log(delta) + math.log(_TAIL))
     step = 2 * half / _POINTS
     masses, shift = single.on_grid(step)
     total = _composed(masses, rounds)
@@ -59,12 +59,12 @@ class _Loss:
             (self._loss(x), self._below(x + width / 2) - self._below(x - width / 2)) for x in at
         ]
 
-    def reach(self, rounds: int, tail: float) -> float:
-        """A size that the sum of so many losses stays within but with probability ``tail``."""
+    def reach(self, rounds: int, log_tail: float) -> float:
+        """What the sum of so many losses stays within but with probability ``e ** log_tail``."""
 
         def beyond(sign: float, order: float) -> float:
             moment = _log_mean_exp([(sign * order * loss, mass) for loss, mass in self._sampled])
-            return (rounds * moment - math.log(tail)) / order
+            return (rounds * moment - log_tail) / order
 
         return 1.05 * max(min(beyond(sign, order) for order in _ORDERS) for sign in (1.0, -1.0))
 

@@ -81,7 +81,11 @@ def resolve_inside(base_dir: Path, path: str) -> Path:
     base = base_dir.resolve()
     wanted = Path(os.path.normpath(base / path))
     if not wanted.exists():
-        raise ModelInvalid(f"the recipe's path does not exist: {path}", hint="see spec/recipe.md")
+        raise ModelInvalid(
+            f"the recipe's path does not exist: {path}",
+            got=str(wanted),
+            hint="put it there; the path starts at the recipe's folder",
+        )
     if wanted.resolve() != wanted:
         raise ModelInvalid(
             f"the recipe's path passes a symbolic link: {path}",

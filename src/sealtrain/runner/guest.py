@@ -180,5 +180,5 @@ def _other_roles(recipe: Recipe) -> UsageError:
         else "the recipe is for one guest that trains on all data",
         check="collaboration",
         got="none" if how is None else how.kind,
-        hint="the recipe's collaboration says which command runs it: docs/guides",
+        hint="recipes of several parties run by sealtrain travel, federate or split",
     )

@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from sealtrain.recipe.monitoring import Alert, AlertName
 __all__ = ["Alerts", "Fired", "to_file", "to_webhook"]
 
 _WEBHOOK_SECONDS = 5.0
+
+
+class _Unheard(Exception):
+    """The webhook gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +95,23 @@ def to_webhook(url: str) -> Callable[[Fired], None]:
     """One POST an alert, from a thread of its own: training never waits for it."""
 
     def post(fired: Fired) -> None:
-        import httpx
+        from sealtrain.base.http import Bounds, HttpClient
 
-        try:
-            with httpx.Client(trust_env=False, timeout=_WEBHOOK_SECONDS) as client:
-                client.post(url, json=asdict(fired))
-        except Exception:  # nobody answers: not tried again, and never a reason to stop training
-            return
+        bounds = Bounds(
+            connect=_WEBHOOK_SECONDS, read=_WEBHOOK_SECONDS, total=_WEBHOOK_SECONDS, tries=1
+        )
+        client = HttpClient(
+            bounds, failed=lambda problem: _Unheard(problem.reason), tls=url.startswith("https:")
+        )
+        # Not tried again, and never a reason to stop training.
+        with client, suppress(_Unheard):
+            client.ask(
+                "POST",
+                url,
+                cap=lambda _status, _headers: None,
+                content=json.dumps(asdict(fired)).encode(),
+                headers={"content-type": "application/json"},
+            )
 
     def tell(fired: Fired) -> None:
         threading.Thread(target=post, args=(fired,), name="webhook", daemon=True).start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from sealtrain.manifest.accounting import TOLERANCE, epsilon_of_rounds
 from sealtrain.recipe.privacy import PrivateSgd
@@ -74,3 +76,20 @@ def test_more_noise_and_fewer_patients_drawn_cost_less() -> None:
     assert epsilon_of_rounds(noise=1.0, rate=0.05, rounds=30, delta=1e-5) < usual
     assert epsilon_of_rounds(noise=1.0, rate=0.1, rounds=20, delta=1e-5) < usual
     assert epsilon_of_rounds(noise=1.0, rate=0.1, rounds=30, delta=1e-4) < usual
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    noise=st.floats(min_value=1e-3, max_value=1e6),
+    rate=st.floats(min_value=5e-324, max_value=1.0),
+    rounds=st.sampled_from([1, 30, 10_000]),
+    delta=st.floats(min_value=5e-324, max_value=0.01),
+)
+@example(noise=1e-3, rate=5e-324, rounds=10_000, delta=5e-324)
+@example(noise=1e6, rate=1.0, rounds=1, delta=5e-324)
+def test_every_number_that_a_manifest_may_name_has_an_account(
+    noise: float, rate: float, rounds: int, delta: float
+) -> None:
+    spent = epsilon_of_rounds(noise=noise, rate=rate, rounds=rounds, delta=delta)
+    assert spent >= 0
+    assert math.isfinite(spent)

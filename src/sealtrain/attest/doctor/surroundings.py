@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 
 from sealtrain.attest.doctor.finding import Finding, text_of
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.extras import belongs
 
 __all__ = [
     "Installed",
@@ -29,6 +30,7 @@ _RELEASED = 1_767_225_600
 _FAR = 4_102_444_800  # 2100-01-01
 _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 _EXTRAS = {
+    "seal": "sealtrain seal and open, of records",
     "train": "sealtrain train and rehearse",
     "broker": "sealtrain broker serve",
     "remote": "sealed data in S3 and publishing",
@@ -123,7 +125,7 @@ def software_findings(
     )
     wanted = [Requirement(text) for text in requirements]
     for extra, needs in _EXTRAS.items():
-        own_part = [one for one in wanted if _belongs(one, extra)]
+        own_part = [one for one in wanted if belongs(one, extra)]
         lacking = [name for one in own_part if (name := _lacking(one, installed))]
         if own_part:
             yield Finding(
@@ -161,15 +163,6 @@ def own_requirements() -> tuple[str, ...]:
         return tuple(importlib.metadata.requires("sealtrain") or ())
     except importlib.metadata.PackageNotFoundError:
         return ()
-
-
-def _belongs(wanted: Requirement, extra: str) -> bool:
-    marker = wanted.marker
-    return (
-        marker is not None
-        and marker.evaluate({"extra": extra})
-        and not marker.evaluate({"extra": ""})
-    )
 
 
 def _lacking(wanted: Requirement, installed: Installed) -> str | None:

@@ -6,9 +6,7 @@ platform family, and refuses a lower one: collateral that was replaced is still 
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from filelock import FileLock
 
 from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import X509_ERRORS, certificates_of_pem
@@ -78,7 +77,8 @@ def cached_collateral(
     folder = Path(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path, floor = folder / f"{key}.json", folder / f"{key}.highest.json"
-    with _locked(folder / f"{key}.lock"):
+    # One process at a time reads, asks and writes; the floor can then only rise.
+    with FileLock(folder / f"{key}.lock"):
         kept = _kept(path, quote, now, min(max_age, DAY))
         if kept is not None:
             _check_floor(_numbers(kept), _floor(floor))
@@ -117,14 +117,6 @@ def _check_issued(*chain: bytes) -> None:
         raise QuoteRootUntrusted(
             "certificate chain does not lead to the trusted root", check="root"
         ) from error
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time reads, asks and writes; the floor can then only rise."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _kept(path: Path, quote: TdxQuote, now: int, max_age: int) -> Collateral | None:

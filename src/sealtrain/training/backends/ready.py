@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from sealtrain.base.shipped import shipped
 from sealtrain.errors import ExtraMissing
 from sealtrain.training import quiet
 
@@ -32,6 +33,7 @@ quiet.silence()
 __all__ = ["make_ready", "muted"]
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder of our own is made in it
+_INSTALL: Final = "tools/backends/install.sh"
 _TRACKERS: Final = ("evaluate", "posthog", "wandb")
 # What this version of TRL no longer has; only Axolotl's process reward models would use it.
 _GONE: Final = {"trl.experimental.prm": ("PRMConfig", "PRMTrainer")}
@@ -53,7 +55,7 @@ def make_ready(name: str) -> None:
             check="backend",
             got="absent",
             expected=f"an environment with {name}",
-            hint=f"tools/backends/install.sh {name}",
+            hint=f"sh {shipped(_INSTALL)} {name}",
         )
     try:
         with muted():
@@ -63,8 +65,8 @@ def make_ready(name: str) -> None:
             f"the backend {name} does not load",
             check="backend",
             got=f"no {error.name}" if error.name else type(error).__name__,
-            expected="the versions of tools/backends",
-            hint=f"tools/backends/install.sh {name}",
+            expected="the versions that this sealtrain names",
+            hint=f"sh {shipped(_INSTALL)} {name}",
         ) from error
 
 

@@ -1,0 +1,395 @@
+"""The one HTTP client: whatever a server does, an exchange ends and stays within its bounds.
+
+1. An answer is read as it came, up to a cap of bytes. It is asked for without compression, and one
+   that is compressed all the same is refused: it could unpack to any size.
+2. An exchange has a total number of seconds, tries and pauses included. No wait for the network
+   goes on longer, be it for a connection, a header or a byte that trickles in.
+3. It is tried again where no connection was made, so that nothing can have happened yet; an
+   idempotent request also where the connection broke or the server said to come back later.
+4. Redirects are not followed. The environment (proxies, certificate files, netrc) has no influence.
+5. Reasons name what happened, never an address: that may hold a credential.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+import httpcore
+import httpx
+
+__all__ = ["LATER", "Answer", "Bounds", "HttpClient", "Problem", "parts_of", "retry_after"]
+
+LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of servers that may do better later."""
+_LONGEST_PAUSE: Final = 20.0
+_AGENT: Final = "sealtrain"
+_PIECE_BYTES: Final = 16 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How long an exchange may take and how often it is tried.
+
+    Attributes:
+        connect: Seconds to wait for a connection.
+        read: Seconds to wait for the next bytes, or to get rid of some.
+        total: Seconds for the whole exchange.
+        tries: At least 1.
+        pause: Seconds before the second try, twice as many before each further one; a server that
+            names a time is waited for, up to 20 seconds.
+    """
+
+    connect: float = 10.0
+    read: float = 60.0
+    total: float = 120.0
+    tries: int = 3
+    pause: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, whatever its status; an empty body where the cap was ``None``."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why there is no answer.
+
+    Attributes:
+        kind: ``url``: not one; ``connect``: no connection was made; ``broken``: one was, and it
+            broke, fell silent or spoke no HTTP; ``late``: the total time is over; ``long``: more
+            bytes than allowed; ``encoding``: compressed, which was not asked for.
+        reason: What happened, without an address.
+        status: Of the answer, where it began.
+    """
+
+    kind: Literal["url", "connect", "broken", "late", "long", "encoding"]
+    reason: str
+    status: int | None = None
+
+
+Cap = Callable[[int, httpx.Headers], int | None]
+"""Most bytes of a body, by status and headers; ``None`` leaves it unread."""
+Failed = Callable[[Problem], Exception]
+"""Makes the caller's own error."""
+
+
+class HttpClient:
+    """Keeps connections to servers; usable as a context manager and by several threads."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        *,
+        failed: Failed,
+        tls: bool = True,
+        unix: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connections: int = 16,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            bounds: Of each exchange.
+            failed: Makes the error that is raised where there is no answer.
+            tls: Read the machine's certificate authorities; without, ``https`` is trusted nowhere.
+            unix: Path of a socket that every exchange goes through.
+            headers: Of every request.
+            connections: Most at a time.
+            monotonic: What seconds are counted by.
+            sleep: Waits so many seconds.
+        """
+        self._bounds = bounds
+        self._failed = failed
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._headers = {"accept-encoding": "identity", "user-agent": _AGENT, **(headers or {})}
+        self._clock = _Deadline(monotonic)
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=httpx.create_ssl_context(trust_env=False)
+            if tls
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            max_connections=connections,
+            keepalive_expiry=5.0,
+            uds=unix,
+            network_backend=_Backend(self._clock),
+        )
+
+    def __enter__(self) -> Self:
+        """Use in a ``with`` block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """As ``close``."""
+        self.close()
+
+    def close(self) -> None:
+        """Close connections."""
+        self._pool.close()
+
+    def ask(
+        self,
+        method: str,
+        url: str | httpx.URL,
+        *,
+        cap: int | Cap,
+        content: bytes | Callable[[], Iterator[bytes]] | None = None,
+        query: Mapping[str, str | int] | None = None,
+        headers: Mapping[str, str] | None = None,
+        sign: Callable[[str], Mapping[str, str]] | None = None,
+        idempotent: bool = False,
+        total: float | None = None,
+    ) -> Answer:
+        """One exchange.
+
+        Args:
+            method: ``GET``, ``POST``, …
+            url: Where.
+            cap: Most bytes of the answer's body.
+            content: What is sent; a function gives it anew for each try, and its length goes into
+                ``headers``.
+            query: Parameters to add to the URL.
+            headers: Of this request.
+            sign: Further headers for the whole URL, made anew for each try.
+            idempotent: Doing it twice does no more than doing it once.
+            total: Seconds in place of ``bounds.total``.
+
+        Raises:
+            Exception: What ``failed`` makes of the problem.
+        """
+        try:
+            whole = httpx.URL(url).copy_merge_params(dict(query)) if query else httpx.URL(url)
+        except httpx.InvalidURL:
+            raise self._failed(Problem("url", "not a URL")) from None
+        if whole.scheme not in ("http", "https") or not whole.host:
+            raise self._failed(Problem("url", "not an http(s) URL"))
+        ends = self._monotonic() + (self._bounds.total if total is None else total)
+        pause = self._bounds.pause
+        for left in range(self._bounds.tries - 1, -1, -1):
+            given = {**self._headers, **(headers or {}), **(sign(str(whole)) if sign else {})}
+            body = content() if callable(content) else content
+            found = self._tried(method, whole, given, body, cap, ends)
+            passing, after = _passes(found, idempotent=idempotent)
+            rest = min(max(pause, after or 0.0), _LONGEST_PAUSE)
+            if not passing or not left or self._monotonic() + rest >= ends:
+                if isinstance(found, Problem):
+                    raise self._failed(found)
+                return found
+            self._sleep(rest)
+            pause *= 2
+        raise AssertionError("the loop above returns or raises")
+
+    def _tried(
+        self,
+        method: str,
+        url: httpx.URL,
+        headers: dict[str, str],
+        body: bytes | Iterator[bytes] | None,
+        cap: int | Cap,
+        ends: float,
+    ) -> Answer | Problem:
+        """One try."""
+        if isinstance(body, bytes) or (body is None and method in ("POST", "PUT")):
+            headers["content-length"] = str(len(body or b""))
+        bounds = self._bounds
+        timeouts = {
+            "connect": bounds.connect,
+            "pool": bounds.connect,
+            "read": bounds.read,
+            "write": bounds.read,
+        }
+        status = None
+        try:
+            with (
+                self._clock.until(ends),
+                self._pool.stream(
+                    method,
+                    httpcore.URL(
+                        scheme=url.raw_scheme,
+                        host=url.raw_host,
+                        port=url.port,
+                        target=url.raw_path,
+                    ),
+                    headers=[("host", url.netloc.decode("ascii")), *headers.items()],
+                    content=body,
+                    extensions={"timeout": timeouts},
+                ) as response,
+            ):
+                status, told = response.status, httpx.Headers(response.headers)
+                most = cap(status, told) if callable(cap) else cap
+                if most is None:
+                    return Answer(status, told, b"")
+                if told.get("content-encoding", "identity") != "identity":
+                    return Problem("encoding", "a compressed answer", status)
+                data = bytearray()
+                for part in response.iter_stream():
+                    data += part
+                    if len(data) > most:
+                        return Problem("long", f"an answer of more than {most} bytes", status)
+                return Answer(status, told, bytes(data))
+        except _Late:
+            return Problem("late", "no whole answer in time", status)
+        except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
+            return Problem("connect", type(error).__name__)
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+            return Problem("broken", type(error).__name__, status)
+
+
+def retry_after(headers: httpx.Headers) -> float | None:
+    """Seconds that a server asks to wait, where it says."""
+    told = headers.get("retry-after", "")
+    return float(told) if told.isdecimal() and len(told) < 6 else None
+
+
+def parts_of(url: str) -> httpx.URL | None:
+    """The parts of an ``http`` or ``https`` URL that names a host and nothing secret.
+
+    Returns:
+        ``None`` for anything else: another scheme, no host, a query, or a user before the host.
+    """
+    try:
+        parts = httpx.URL(url) if url.isascii() else httpx.URL()
+    except httpx.InvalidURL:
+        return None
+    whole = parts.scheme in ("http", "https") and parts.host
+    return parts if whole and not parts.query and not parts.userinfo else None
+
+
+def _passes(found: Answer | Problem, *, idempotent: bool) -> tuple[bool, float | None]:
+    """Whether another try may help and does no harm, and how long the server asks to wait."""
+    if isinstance(found, Answer):
+        return idempotent and found.status in LATER, retry_after(found.headers)
+    return found.kind == "connect" or (idempotent and found.kind == "broken"), None
+
+
+class _Late(Exception):
+    """The total time of an exchange is over."""
+
+
+class _Deadline(threading.local):
+    """Until when the exchange of this thread may wait for the network."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._ends = 0.0
+
+    def until(self, ends: float) -> Self:
+        """Set it, for the block that follows."""
+        self._ends = ends
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        # Connections are closed in their own time.
+        self._ends = self._monotonic() + 1.0
+
+    def rest(self, timeout: float | None) -> float:
+        """Seconds that one wait may take."""
+        left = self._ends - self._monotonic()
+        if left <= 0:
+            raise _Late
+        return left if timeout is None else min(timeout, left)
+
+    def passed(self) -> bool:
+        """Whether nothing is left."""
+        return self._ends <= self._monotonic()
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Sockets whose every wait ends with the exchange."""
+
+    def __init__(self, deadline: _Deadline) -> None:
+        self._behind = httpcore.SyncBackend()
+        self._deadline = deadline
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore.NetworkStream:
+        stream = self._behind.connect_tcp(
+            host, port, self._deadline.rest(timeout), local_address, socket_options
+        )
+        return _Stream(stream, self._deadline)
+
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Any = None
+    ) -> httpcore.NetworkStream:
+        # The library leaks its socket where nobody listens; this one fails first, and is closed.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(self._deadline.rest(timeout))
+            try:
+                probe.connect(path)
+            except OSError as error:
+                raise httpcore.ConnectError(str(error)) from None
+        stream = self._behind.connect_unix_socket(
+            path, self._deadline.rest(timeout), socket_options
+        )
+        return _Stream(stream, self._deadline)
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection whose every wait ends with the exchange."""
+
+    def __init__(self, behind: httpcore.NetworkStream, deadline: _Deadline) -> None:
+        self._behind = behind
+        self._deadline = deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        try:
+            return self._behind.read(max_bytes, self._deadline.rest(timeout))
+        except httpcore.ReadTimeout:
+            self._say_late()
+            raise
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        try:
+            # A piece at a time: whoever takes a byte now and then restarts the wait for its rest.
+            for start in range(0, len(buffer), _PIECE_BYTES):
+                piece = buffer[start : start + _PIECE_BYTES]
+                self._behind.write(piece, self._deadline.rest(timeout))
+        except httpcore.WriteTimeout:
+            self._say_late()
+            raise
+
+    def close(self) -> None:
+        self._behind.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        secured = self._behind.start_tls(ssl_context, server_hostname, self._deadline.rest(timeout))
+        return _Stream(secured, self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._behind.get_extra_info(info)
+
+    def _say_late(self) -> None:
+        if self._deadline.passed():
+            raise _Late from None

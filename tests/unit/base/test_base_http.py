@@ -1,0 +1,349 @@
+"""The one HTTP client, against servers that do what they like."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sealtrain.base.http import Bounds, HttpClient, Problem, parts_of
+
+QUICK = Bounds(connect=2.0, read=2.0, total=10.0, tries=3, pause=0.01)
+Serve = Callable[[socket.socket, int], None]
+
+
+class NoAnswer(Exception):
+    """What callers make of a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.kind)
+        self.problem = problem
+
+
+@contextmanager
+def server(serve: Serve, unix: Path | None = None) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that hands each connection, and its number, to ``serve``; URL and heads received."""
+    if unix is None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(unix))
+        listener.listen()
+        url = "http://guest"
+    heads: list[bytes] = []
+
+    def handle(connection: socket.socket, number: int) -> None:
+        with connection:
+            try:
+                while head := head_of(connection):
+                    heads.append(head)
+                    serve(connection, number)
+            except OSError:
+                return
+
+    def accept() -> None:
+        number = 0
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=handle, args=(connection, number), daemon=True).start()
+            number += 1
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield url, heads
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def head_of(connection: socket.socket) -> bytes:
+    """One request, body included."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65536)
+        if not more:
+            return b""
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    lengths = [
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length")
+    ]
+    while lengths and len(body) < lengths[0]:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def says(status: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def client(bounds: Bounds = QUICK, **given: object) -> HttpClient:
+    return HttpClient(bounds, failed=NoAnswer, tls=False, **given)  # type: ignore[arg-type]
+
+
+def problem_of(url: str, bounds: Bounds = QUICK, **given: object) -> Problem:
+    with client(bounds) as asking, pytest.raises(NoAnswer) as caught:
+        asking.ask("GET", url, cap=1000, **given)  # type: ignore[arg-type]
+    return caught.value.problem
+
+
+def test_an_answer_arrives_whatever_its_status() -> None:
+    with (
+        server(lambda one, _: one.sendall(says("404 Not Found", b"gone", "X-Why: so"))) as (url, _),
+        client() as asking,
+    ):
+        answer = asking.ask("GET", f"{url}/a", cap=100)
+    assert (answer.status, answer.body, answer.headers["x-why"]) == (404, b"gone", "so")
+
+
+def test_a_request_is_what_was_asked_for() -> None:
+    with (
+        server(lambda one, _: one.sendall(says("200 OK"))) as (url, heads),
+        client(headers={"authorization": "Bearer x"}) as asking,
+    ):
+        asking.ask("POST", f"{url}/a?b=1", cap=9, content=b"body", query={"c": "2 3"})
+        asking.ask("POST", f"{url}/empty", cap=9)
+        signed: list[str] = []
+        asking.ask(
+            "PUT",
+            f"{url}/parts",
+            cap=9,
+            content=lambda: iter([b"ab", b"cd"]),
+            headers={"content-length": "4"},
+            sign=lambda whole: signed.append(whole) or {"x-signed": "yes"},  # type: ignore[func-returns-value]
+        )
+    first, empty, parts = heads
+    assert first.startswith(b"POST /a?b=1&c=2+3 HTTP/1.1\r\n") or first.startswith(
+        b"POST /a?b=1&c=2%203 HTTP/1.1\r\n"
+    )
+    assert f"host: {url.removeprefix('http://')}\r\n".encode() in first.lower()
+    assert b"accept-encoding: identity" in first.lower()
+    assert b"authorization: bearer x" in first.lower()
+    assert first.endswith(b"\r\n\r\nbody")
+    assert b"content-length: 0" in empty.lower()
+    assert parts.endswith(b"\r\n\r\nabcd")
+    assert b"x-signed: yes" in parts.lower()
+    assert signed == [f"{url}/parts"]
+
+
+def test_connections_are_kept() -> None:
+    numbers: list[int] = []
+
+    def serve(one: socket.socket, number: int) -> None:
+        numbers.append(number)
+        one.sendall(says("200 OK", b"x"))
+
+    with server(serve) as (url, _), client() as asking:
+        for _ in range(3):
+            asking.ask("GET", url, cap=1)
+    assert numbers == [0, 0, 0]
+
+
+def test_a_body_that_is_longer_than_allowed_is_not_read_to_its_end() -> None:
+    sent = [0]
+
+    def serve(one: socket.socket, _: int) -> None:
+        one.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(10_000):
+            one.sendall(b"ffff\r\n" + bytes(0xFFFF) + b"\r\n")
+            sent[0] += 0xFFFF
+
+    with server(serve) as (url, _):
+        found = problem_of(url)
+    assert (found.kind, found.status) == ("long", 200)
+    assert sent[0] < 64 << 20
+
+
+def test_the_cap_may_depend_on_what_is_answered() -> None:
+    with (
+        server(lambda one, _: one.sendall(says("500 No", b"x" * 50, "Connection: close"))) as (
+            url, _,
+        ),
+        client() as asking,
+    ):  # fmt: skip
+        answer = asking.ask("GET", url, cap=lambda status, _: 50 if status == 500 else 0)
+        assert len(answer.body) == 50
+        unread = asking.ask("GET", url, cap=lambda _status, _headers: None)
+    assert (unread.status, unread.body) == (500, b"")
+
+
+def test_a_compressed_answer_is_refused_before_it_unpacks() -> None:
+    bomb = gzip.compress(bytes(1 << 20))
+    with server(lambda one, _: one.sendall(says("200 OK", bomb, "Content-Encoding: gzip"))) as (
+        url, _,
+    ):  # fmt: skip
+        assert problem_of(url).kind == "encoding"
+
+
+def test_a_redirect_is_an_answer() -> None:
+    location = "Location: http://127.0.0.1:1/elsewhere"
+    with (
+        server(lambda one, _: one.sendall(says("302 Found", b"", location))) as (url, _),
+        client() as asking,
+    ):
+        assert asking.ask("GET", url, cap=9).status == 302
+
+
+@pytest.mark.parametrize("where", ["head", "body", "silence"])
+def test_bytes_that_trickle_in_do_not_prolong_an_exchange(where: str) -> None:
+    """Each single wait is short; only their sum is not."""
+
+    def serve(one: socket.socket, _: int) -> None:
+        if where == "body":
+            one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")
+        elif where == "head":
+            one.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        for _ in range(400):
+            if where != "silence":
+                one.sendall(b"x")
+            time.sleep(0.02)
+
+    bounds = Bounds(connect=1.0, read=30.0, total=0.4, tries=3, pause=0.01)
+    with server(serve) as (url, _):
+        found = problem_of(url, bounds, idempotent=True)
+    assert found.kind == "late"
+
+
+def test_a_server_that_takes_bytes_slowly_does_not_prolong_an_exchange() -> None:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    ended = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            while not ended.wait(0.02):
+                connection.recv(100)
+
+    threading.Thread(target=drip, daemon=True).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    bounds = Bounds(connect=1.0, read=30.0, total=0.4, tries=1)
+    with client(bounds) as asking, pytest.raises(NoAnswer) as caught:
+        asking.ask("POST", url, cap=1, content=bytes(32 << 20))
+    ended.set()
+    listener.close()
+    assert caught.value.problem.kind == "late"
+
+
+def test_where_nothing_listens_it_is_tried_as_often_as_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    slept: list[float] = []
+    with client(sleep=slept.append) as asking, pytest.raises(NoAnswer) as caught:
+        asking.ask("POST", url, cap=1, content=b"x")
+    assert caught.value.problem == Problem("connect", "ConnectError")
+    assert slept == [0.01, 0.02]
+
+
+def test_what_was_sent_is_not_sent_again_unless_it_is_idempotent() -> None:
+    def breaks_once(one: socket.socket, number: int) -> None:
+        if number:
+            one.sendall(says("200 OK", b"x"))
+        else:
+            one.shutdown(socket.SHUT_RDWR)
+
+    with server(breaks_once) as (url, heads), client() as asking:
+        with pytest.raises(NoAnswer) as caught:
+            asking.ask("POST", url, cap=1, content=b"x")
+        assert caught.value.problem.kind == "broken"
+        assert len(heads) == 1
+    with server(breaks_once) as (url, heads), client() as asking:
+        assert asking.ask("POST", url, cap=1, content=b"x", idempotent=True).body == b"x"
+        assert len(heads) == 2
+
+
+def test_a_body_that_is_cut_off_is_no_answer() -> None:
+    def serve(one: socket.socket, _: int) -> None:
+        one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        one.shutdown(socket.SHUT_RDWR)
+
+    with server(serve) as (url, _):
+        found = problem_of(url)
+    assert (found.kind, found.status) == ("broken", 200)
+
+
+@pytest.mark.parametrize(
+    ("after", "waited"),
+    [
+        pytest.param("1", 1.0, id="as-asked"),
+        pytest.param("999999", 0.01, id="absurd"),
+        pytest.param("soon", 0.01, id="no-number"),
+    ],
+)
+def test_a_server_that_asks_to_wait_is_waited_for(after: str, waited: float) -> None:
+    asked: list[int] = []
+    slept: list[float] = []
+
+    def serve(one: socket.socket, _: int) -> None:
+        asked.append(1)
+        late = says("503 Later", b"", f"Retry-After: {after}")
+        one.sendall(late if len(asked) < 3 else says("200 OK", b"x"))
+
+    with server(serve) as (url, _), client(sleep=slept.append) as asking:
+        assert asking.ask("GET", url, cap=1, idempotent=True).body == b"x"
+    assert slept[0] == waited
+
+
+def test_a_server_cannot_ask_to_wait_beyond_the_end() -> None:
+    slept: list[float] = []
+    later = says("503 Later", b"", "Retry-After: 15")
+    with server(lambda one, _: one.sendall(later)) as (url, _), client(sleep=slept.append) as ask:
+        assert ask.ask("GET", url, cap=1, idempotent=True, total=5.0).status == 503
+    assert slept == []
+
+
+@pytest.mark.parametrize("text", ["ftp://host/x", "http://", "nonsense", "http://a\nb/"])
+def test_what_is_no_url_is_said(text: str) -> None:
+    assert problem_of(text).kind == "url"
+
+
+def test_it_speaks_over_a_unix_socket_and_leaves_none_open(tmp_path: Path) -> None:
+    place = tmp_path / "guest.sock"
+    with (
+        server(lambda one, _: one.sendall(says("200 OK", b"x")), unix=place) as (url, _),
+        client(unix=str(place)) as asking,
+    ):
+        assert asking.ask("GET", url, cap=1).body == b"x"
+    with client(unix=str(tmp_path / "none.sock")) as asking, pytest.raises(NoAnswer) as caught:
+        asking.ask("GET", "http://guest", cap=1)
+    assert caught.value.problem.kind == "connect"
+
+
+def test_environment_and_secrets_have_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    with server(lambda one, _: one.sendall(says("200 OK", b"x"))) as (url, _), client() as asking:
+        assert asking.ask("GET", url, cap=1).body == b"x"
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    assert "hunter2" not in problem_of(f"http://me:hunter2@127.0.0.1:{port}/hunter2").reason
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("https://broker.example/base", "broker.example"),
+        ("http://127.0.0.1:8000", "127.0.0.1"),
+        ("https://user@host/", None),
+        ("https://host/?key=1", None),
+        ("ftp://host/", None),
+        ("https://", None),
+        ("https://hóst/", None),
+    ],
+)
+def test_parts_of_a_url(text: str, host: str | None) -> None:
+    parts = parts_of(text)
+    assert (None if parts is None else parts.host) == host

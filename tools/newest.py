@@ -1,0 +1,43 @@
+"""Try the command line as a stranger gets it: our wheel, and the newest libraries that it admits.
+
+Usage: ``python tools/newest.py FOLDER``
+
+1. FOLDER becomes an environment of its own, into which pip installs this checkout's wheel without
+   ``constraints.txt``.
+2. What only tests need is lent to it from the environment that runs this program.
+3. ``tests/cli`` is run there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.metadata import distributions
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WATCHED = ("click", "rich", "typer")
+
+
+def main(folder: Path) -> int:
+    """Make the environment anew and run the tests in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    python = str(folder / ("Scripts" if sys.platform == "win32" else "bin") / "python")
+    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(ROOT)]
+    subprocess.run(install, check=True)  # noqa: S603  # pip, with our own words
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    found = {one.name: one.version for one in distributions(path=[str(own)])}
+    print(", ".join(f"{name} {found[name]}" for name in WATCHED), flush=True)
+    # Read last of all: what the wheel brought comes first.
+    lent = [path for path in sys.path if path.endswith("site-packages")]
+    (own / "zz-tests.pth").write_text("".join(f"{path}\n" for path in lent), "utf-8")
+    tests = [python, "-m", "pytest", "-q", "tests/cli"]
+    return subprocess.run(tests, cwd=ROOT).returncode  # noqa: S603  # our own tests
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
