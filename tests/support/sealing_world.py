@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, ChunkCipher
+from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import DatasetDescription, SealedDataset, seal_dataset
 from sealtrain.sealing.file import FileContext, SealedFile, open_file, seal_file
+from sealtrain.sealing.header import read_header_from
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
+from sealtrain.sealing.trailer import read_trailer
+from sealtrain.sealing.writer import PAYLOAD_CONTEXT
 
 DATASET_ID = "d1" * 16
 OWNER_ID = "0a" * 32
@@ -80,6 +85,33 @@ def opened(
 def root_of(file: bytes, key: DataKey = KEY) -> str:
     with opened(file, key=key) as reader:
         return reader.root
+
+
+def forged(file: bytes, key: DataKey, edit: Callable[[bytearray], None]) -> bytes:
+    """A sealed file with its content edited by someone who knows the data key.
+
+    Every chunk authenticates, header and trailer are the genuine ones: only the group hashes under
+    the root say that it is another content.
+    """
+    read_at = Ciphertext(io.BytesIO(file)).read_at
+    header, keys = read_header_from(read_at, key)
+    assert keys is not None
+    shape = read_trailer(read_at, len(file), header, keys=keys, root=None).shape
+    start = header.size
+    cipher = ChunkCipher.opening(
+        keys.payload.reveal(), file[start : start + HEADER_BYTES], PAYLOAD_CONTEXT + header.core
+    )
+    with opened(file, key=key) as reader:
+        plain = bytearray(shape.plain_size)
+        reader._chunks.read_into(0, memoryview(plain))
+    edit(plain)
+    assert len(plain) == shape.plain_size
+    out = bytearray(file)
+    for number in range(shape.chunks):
+        offset, length = shape.sealed_span(number, number + 1)
+        piece = memoryview(plain)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+        cipher.seal(number, piece, memoryview(out)[start + offset : start + offset + length])
+    return bytes(out)
 
 
 def json_lines(rows: Sequence[dict[str, Any]]) -> str:
