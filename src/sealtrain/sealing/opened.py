@@ -62,6 +62,7 @@ class SealedDataset:
         records: Number of records, ``None`` for raw files.
         tokens: Number of tokens, where the owner counted them.
         batch_rows: Rows of each record batch over all shards.
+        largest_batch: Bytes of the longest record batch.
     """
 
     def __init__(self, folder: Folder, data_key: DataKey, index: Index, root: str) -> None:
@@ -83,6 +84,7 @@ class SealedDataset:
             for batch in shard.batches
         ]
         self.batch_rows = tuple(batch.rows for _, batch in self._batches)
+        self.largest_batch = max((batch.length for _, batch in self._batches), default=0)
         self._row_ends = list(accumulate(self.batch_rows))
         self.schema = _schema(index)
 

@@ -31,8 +31,11 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, never written
 SUPPORT = Path(__file__).resolve().parents[2] / "support"
 
 
-def process_of(dataset: SealedDataset, numbers: Iterable[int], **memory: int) -> PrefetchProcess:
-    return PrefetchProcess(lambda: map(dataset.batch, numbers), **memory)
+def process_of(
+    dataset: SealedDataset, numbers: Iterable[int], **options: Any
+) -> PrefetchProcess[int]:
+    settings: dict[str, Any] = {"largest": dataset.largest_batch}
+    return PrefetchProcess(iter(numbers), dataset.batch, **settings | options)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[int]:
@@ -104,34 +107,49 @@ def test_batches_that_are_kept_keep_their_bytes(dataset: SealedDataset, slots: i
         assert batch.equals(dataset.batch(number))
 
 
-@pytest.mark.parametrize("slot_bytes", [70_000, 300_000])
-def test_a_batch_too_long_for_a_slot_comes_in_parts(
-    dataset: SealedDataset, slot_bytes: int
+@pytest.mark.parametrize("largest", [0, 500_000])
+def test_a_batch_too_long_for_a_slot_comes_all_the_same(
+    dataset: SealedDataset, largest: int
 ) -> None:
-    with closing(process_of(dataset, range(3), slot_bytes=slot_bytes)) as process:
-        parts = list(process)
-    assert len(parts) > 3
-    whole = pa.Table.from_batches(map(dataset.batch, range(3)))
-    assert pa.Table.from_batches(parts).combine_chunks().equals(whole.combine_chunks())
+    with closing(process_of(dataset, range(3), largest=largest)) as process:
+        for number, batch in enumerate(process):
+            assert batch.equals(dataset.batch(number))
 
 
-def test_a_row_too_long_for_a_slot_comes_all_the_same() -> None:
-    batch = pa.record_batch({"id": [1, 2], "blob": [b"x" * 5_000_000, b"y"]})
-    with closing(PrefetchProcess(lambda: iter([batch, batch]), slots=2)) as process:
-        read = pa.Table.from_batches(process)
-    assert read.to_pylist() == batch.to_pylist() * 2
+def test_the_side_that_is_ahead_finishes_a_batch(dataset: SealedDataset) -> None:
+    def finish(number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.slice(number, 1)
+
+    slots = 8
+    process = process_of(dataset, range(30), finish=finish, slots=slots)
+    with closing(process):
+        batch, finished = process.take()  # the process was not ahead when it began
+        assert not finished
+        assert batch.equals(dataset.batch(0))
+        del batch
+        time.sleep(0.5)  # and it is now
+        taken = [process.take() for _ in range(slots)]
+        assert not taken[0][1]
+        assert taken[-1][1]
+        for number, (batch, finished) in enumerate(taken, 1):
+            whole = dataset.batch(number)
+            assert batch.equals(finish(number, whole) if finished else whole)
+        del batch, taken
+        rest = [process.take() for _ in range(30 - slots - 1)]
+        with pytest.raises(IndexError):
+            process.take()
+        assert len(rest) == 21
 
 
 def test_batches_stay_when_the_memory_they_were_made_in_is_used_again() -> None:
     room = pa.allocate_buffer(8 * ROWS)
 
-    def numbered() -> Iterator[pa.RecordBatch]:
-        for number in range(4):
-            with memoryview(room) as given, given.cast("B") as view:
-                view[:] = number.to_bytes(8, "little") * ROWS
-            yield pa.record_batch([pa.Array.from_buffers(pa.int64(), ROWS, [None, room])], ["id"])
+    def numbered(number: int) -> pa.RecordBatch:
+        with memoryview(room) as given, given.cast("B") as view:
+            view[:] = number.to_bytes(8, "little") * ROWS
+        return pa.record_batch([pa.Array.from_buffers(pa.int64(), ROWS, [None, room])], ["id"])
 
-    with closing(PrefetchProcess(numbered, slots=3)) as process:
+    with closing(PrefetchProcess(iter(range(4)), numbered, largest=8 * ROWS, slots=3)) as process:
         answers = list(process)
     for number, answer in enumerate(answers):
         assert answer.column("id").unique().to_pylist() == [number]
@@ -140,12 +158,12 @@ def test_batches_stay_when_the_memory_they_were_made_in_is_used_again() -> None:
 def test_it_works_no_further_ahead_than_its_slots(dataset: SealedDataset) -> None:
     counter = mmap.mmap(-1, 8)  # shared with the process
 
-    def counted() -> Iterator[pa.RecordBatch]:
-        for number in range(30):
-            counter[0] += 1
-            yield dataset.batch(number)
+    def counted(number: int) -> pa.RecordBatch:
+        counter[0] += 1
+        return dataset.batch(number)
 
-    with closing(PrefetchProcess(counted, slots=4)) as process:
+    largest = dataset.largest_batch
+    with closing(PrefetchProcess(iter(range(30)), counted, largest=largest, slots=4)) as process:
         batches = iter(process)
         next(batches)
         time.sleep(0.5)
@@ -157,9 +175,9 @@ def test_a_slot_is_used_again_once_its_batch_is_gone(dataset: SealedDataset) -> 
     with closing(process_of(dataset, range(40), slots=3)) as process:
         places = set()
         for batch in process:
-            places.add(batch.column("id").buffers()[1].address // (2 << 20))
+            places.add(batch.column("id").buffers()[1].address)
             del batch
-    assert len(places) <= 4  # slots may lie across two multiples
+    assert len(places) <= 3
 
 
 def test_damage_is_refused_with_the_same_error(folder: Any, tmp_path: Path) -> None:
@@ -218,7 +236,7 @@ def test_the_process_ends_when_its_parent_is_killed(folder: Any, tmp_path: Path)
         folder = Path({str(folder.folder)!r})
         key = DataKey.generate(repeatable("aside"))
         opened = SealedDataset.open(folder, key, root={folder.description.root!r})
-        process = PrefetchProcess(lambda: map(opened.batch, range(40)), slots=2)
+        process = PrefetchProcess(iter(range(40)), opened.batch, largest=2 << 20, slots=2)
         next(iter(process))
         print(multiprocessing.active_children()[0].pid, flush=True)
         time.sleep(60)

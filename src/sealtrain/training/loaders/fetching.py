@@ -8,7 +8,7 @@ the one that is handed over, so memory does not grow with the data.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -51,7 +51,9 @@ class Fetching(Generic[Question, Answer]):
         self._threads.shutdown(cancel_futures=True)
 
 
-def fetched(fetch: Callable[[Question], Answer], questions: Iterable[Question]) -> Iterator[Answer]:
+def fetched(
+    fetch: Callable[[Question], Answer], questions: Iterable[Question]
+) -> Generator[Answer]:
     """The answers to questions in order, with ``AT_A_TIME`` more under way."""
     asked = 0
     with closing(Fetching(fetch)) as fetching:

@@ -5,16 +5,16 @@ decrypted record batch per lane, up to as many that are prepared ahead, and a fe
 nothing is written anywhere. Position ``n`` is the same row for every reader, so a run is resumed by
 a number.
 
-Rounds are put together ahead of the reader: in a process of its own where that helps
-(``loaders.prefetch_process``), else in a thread, which asks a store elsewhere for several batches
-at a time (``loaders.opening``). A reader that begins, as after a resume, gets its first rows as
-soon as the batches that hold them are open.
+Batches are opened ahead of the reader (``loaders.opening``): in a process of their own where that
+helps; else in a thread together with everything else, several at a time where a store elsewhere is
+waited for. A reader that begins, as after a resume, gets its first rows as soon as the batches that
+hold them are open.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.loaders.columns import Projection
 from sealtrain.training.loaders.fetching import AT_A_TIME, far, fetched
-from sealtrain.training.loaders.opening import Elsewhere, Here, Opening, Turned
+from sealtrain.training.loaders.opening import Evenly, Turned, beside, elsewhere, here
 from sealtrain.training.loaders.order import MAX_LANES, Order, Pick, Round
 from sealtrain.training.loaders.prefetch import prefetched
 from sealtrain.training.loaders.prefetch_process import PrefetchProcess
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from sealtrain.training.sources import Source
+    from sealtrain.training.sources import BatchedRecords, Source
 
     Indices = npt.NDArray[np.int64]
-    _Early = dict[tuple[int, int], pa.RecordBatch]  # by source and number, as sealed
 
 __all__ = ["RecordStream", "read_all"]
 
@@ -105,11 +104,11 @@ class RecordStream:
             world: … divided by this number. Together, all ranks read every row once.
         """
         share = _Share(stop=stop, rank=rank, world=world)
-        if self._ahead and PrefetchProcess.helps(self._datasets):
+        if self._in_process:
             # A thread beside this one would wait milliseconds for the interpreter lock each turn.
-            yield from self._read(start, share, in_process=True)
+            yield from self._read(start, share)
         else:
-            yield from prefetched(lambda: self._read(start, share, in_process=False), self._ahead)
+            yield from prefetched(lambda: self._read(start, share), self._ahead)
 
     def batches(
         self, size: int, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
@@ -135,39 +134,28 @@ class RecordStream:
         for batch in self.rounds(start, stop):
             yield from batch.to_pylist()
 
-    def _read(self, start: int, share: _Share, *, in_process: bool) -> Iterator[pa.RecordBatch]:
+    def _read(self, start: int, share: _Share) -> Iterator[pa.RecordBatch]:
         """A few rows as soon as the batches that hold them are open, then the rest."""
-        early: _Early = {}
-        given = start
-        for given, rows in self._first_rows(start, share, early):  # noqa: B007  # used below
-            yield rows
-        if not in_process:
-            yield from self._gathered(given, share, early)
-            return
-        with closing(PrefetchProcess(lambda: self._gathered(given, share, early))) as process:
-            early.clear()  # the process has its own
-            yield from process
-
-    def _first_rows(
-        self, start: int, share: _Share, early: _Early
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows of the first round, ``FIRST_ROWS`` at a time, each with the position behind them."""
+        batches = _OpenBatches(self._datasets, self._projection, self.order)
         for current, _ in islice(self._touched(start, share.stop), 1):
             for many in FIRST_ROWS:
                 few = share.of(current, start)[:many]
                 if len(few):
-                    rows = self._beginning(current, few, early)
+                    rows = self._beginning(current, few, batches)
                     start = share.after(current, start, len(few))
-                    yield start, rows
+                    yield rows
+        yield from self._gathered(start, share, batches)
 
-    def _gathered(self, start: int, share: _Share, early: _Early) -> Iterator[pa.RecordBatch]:
+    def _gathered(
+        self, start: int, share: _Share, batches: _OpenBatches
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of each round, put together."""
         import pyarrow as pa
 
         held: dict[int, Turned] = {}
         rounds, beforehand = tee(self._touched(start, share.stop))
         picks = (pick for _, fresh in beforehand for pick in fresh if pick)
-        with closing(self._opening(picks, early)) as opening:
+        with closing(Evenly(self._opening(picks, batches))) as opening:
             for current, fresh in rounds:
                 pieces = []
                 for pick, first in zip(current.picks, fresh, strict=True):
@@ -178,26 +166,27 @@ class RecordStream:
                 if len(wanted):
                     together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
                     yield together.take(pa.array(wanted))
-                early.clear()  # of a lane that had come to the end of its batch
                 if self._ahead:
                     opening.work_ahead(self._batches_a_round)
 
-    def _opening(self, picks: Iterator[Pick], early: _Early) -> Opening:
-        def opened(pick: Pick) -> Turned:
-            waited = early.pop((pick.source, pick.batch), None)
-            if waited is not None:
-                return self._turned(pick, waited)  # its rows are wanted at once
-            return self._turned(pick, self._datasets[pick.source].batch(pick.batch)).whole()
+    def _opening(self, picks: Iterator[Pick], batches: _OpenBatches) -> Generator[Turned]:
+        if self._in_process:
+            return beside(picks, batches, largest=_largest(self._datasets))
+        if self._ahead and far(self._datasets):
+            return elsewhere(picks, batches)
+        return here(picks, batches)
 
-        return (Elsewhere if self._ahead and far(self._datasets) else Here)(picks, opened)
+    @property
+    def _in_process(self) -> bool:
+        return self._ahead > 0 and PrefetchProcess.helps(self._datasets)
 
-    def _beginning(self, current: Round, few: Indices, early: _Early) -> pa.RecordBatch:
+    def _beginning(self, current: Round, few: Indices, batches: _OpenBatches) -> pa.RecordBatch:
         """Some rows of a round, of which only the batches that hold them are opened.
 
         Args:
             current: The round.
             few: Places of the rows in its picks, put together.
-            early: Gets the opened batches.
+            batches: Keeps the batches that were opened.
         """
         import numpy as np
         import pyarrow as pa
@@ -206,24 +195,21 @@ class RecordStream:
         which = np.searchsorted(ends, few, side="right")
         numbers = np.unique(which)
         picks = [current.picks[number] for number in numbers]
-        new = [pick for pick in picks if (pick.source, pick.batch) not in early]
-        for pick, batch in zip(new, self._at_once(new), strict=True):
-            early[pick.source, pick.batch] = batch
         pieces = []
-        for number, pick in zip(numbers, picks, strict=True):
-            inside = few[which == number] - ends[number] + pick.stop
-            pieces.append(self._turned(pick, early[pick.source, pick.batch]).at(inside))
+        for number, pick, turned in zip(
+            numbers, picks, batches.keep(picks, self._threads), strict=True
+        ):
+            pieces.append(turned.at(few[which == number] - ends[number] + pick.stop))
         # The pieces hold the rows by pick; back into the order of the stream.
         back = np.argsort(np.argsort(which, kind="stable"))
         return pa.concat_batches(pieces).take(pa.array(back))
 
-    def _at_once(self, picks: Sequence[Pick]) -> list[pa.RecordBatch]:
-        """The decrypted batches of several picks, in threads: the reader waits for them anyway."""
-        threads = AT_A_TIME if far(self._datasets) else min(_OPENING_THREADS, os.cpu_count() or 1)
-        if not self._ahead or threads == 1 or len(picks) < 2:
-            return [self._datasets[pick.source].batch(pick.batch) for pick in picks]
-        with ThreadPoolExecutor(threads, thread_name_prefix="sealtrain-opening") as pool:
-            return list(pool.map(lambda pick: self._datasets[pick.source].batch(pick.batch), picks))
+    @property
+    def _threads(self) -> int:
+        """Threads that open batches for which the reader waits anyway."""
+        if not self._ahead:
+            return 1
+        return AT_A_TIME if far(self._datasets) else min(_OPENING_THREADS, os.cpu_count() or 1)
 
     def _touched(self, start: int, stop: int | None) -> Iterator[tuple[Round, list[Pick | None]]]:
         """Rounds, each with those of its picks whose shuffled batch no earlier one had."""
@@ -244,9 +230,38 @@ class RecordStream:
             number += 1
             start = current.start + current.rows
 
-    def _turned(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
-        kept = self._projection.project(pick.source, batch)
-        return Turned(kept, self.order.shuffled(pick, kept.num_rows))
+
+class _OpenBatches:
+    """The batches of a stream for one reader; those of its first rows wait here for the rest."""
+
+    def __init__(
+        self, datasets: Sequence[BatchedRecords], projection: Projection, order: Order
+    ) -> None:
+        self._datasets, self._projection, self._order = datasets, projection, order
+        self._kept: dict[tuple[int, int], pa.RecordBatch] = {}
+
+    def opened(self, pick: Pick) -> pa.RecordBatch:
+        batch = self._datasets[pick.source].batch(pick.batch)
+        return self._projection.project(pick.source, batch)
+
+    def turned(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
+        return Turned(batch, self._order.shuffled(pick, batch.num_rows))
+
+    def waiting(self, pick: Pick) -> Turned | None:
+        kept = self._kept.pop((pick.source, pick.batch), None)
+        return None if kept is None else self.turned(pick, kept)
+
+    def keep(self, picks: Sequence[Pick], threads: int) -> list[Turned]:
+        """The batches of several picks, opened in threads where they are not open."""
+        missing = [pick for pick in picks if (pick.source, pick.batch) not in self._kept]
+        if threads == 1 or len(missing) < 2:
+            opened = [self.opened(pick) for pick in missing]
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="sealtrain-opening") as pool:
+                opened = list(pool.map(self.opened, missing))
+        for pick, batch in zip(missing, opened, strict=True):
+            self._kept[pick.source, pick.batch] = batch
+        return [self.turned(pick, self._kept[pick.source, pick.batch]) for pick in picks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,11 +308,11 @@ def read_all(
         return
     projection = Projection(sources, columns, names)
     datasets = [source.dataset for source in sources]
-    places = [
+    places = (
         (number, batch)
         for number, dataset in enumerate(datasets)
         for batch in range(len(dataset.batch_rows))
-    ]
+    )
 
     def read(place: tuple[int, int]) -> pa.RecordBatch:
         source, batch = place
@@ -306,7 +321,11 @@ def read_all(
     if far(datasets):
         yield from fetched(read, places)
     elif PrefetchProcess.helps(datasets):
-        with closing(PrefetchProcess(lambda: map(read, places))) as process:
+        with closing(PrefetchProcess(places, read, largest=_largest(datasets))) as process:
             yield from process
     else:
         yield from map(read, places)
+
+
+def _largest(datasets: Sequence[BatchedRecords]) -> int:
+    return max(getattr(dataset, "largest_batch", 0) for dataset in datasets)
