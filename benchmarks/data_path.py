@@ -295,19 +295,9 @@ def peers(data: Data, rounds: int) -> tuple[dict[str, list[float]], dict[str, st
         try:
             python = _environment(data.folder / package, package, needs)
             script = Path(__file__).with_name("data_path_peers.py")
+            words = [mode, data.folder / "stream.arrow", data.folder / name, str(rounds)]
             done = subprocess.run(
-                [
-                    python,
-                    script,
-                    mode,
-                    data.folder / "stream.arrow",
-                    data.folder / name,
-                    str(rounds),
-                ],
-                capture_output=True,
-                text=True,
-                timeout=1800,
-                check=True,
+                [python, script, *words], capture_output=True, text=True, timeout=1800, check=True
             )
             found = json.loads(done.stdout.strip().splitlines()[-1])
         except (subprocess.SubprocessError, ValueError, IndexError) as error:
