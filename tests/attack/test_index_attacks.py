@@ -242,6 +242,25 @@ def test_rows_that_hold_nothing_are_bounded_too(tmp_path: Path) -> None:
             parse_record_batch(message, nothing.schema, rows)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"text", b"\xfftxt"), (b"text", b"name"), (b"\x10\0\0\0", b"\xff\xff\xff\x7f")],
+)
+def test_a_schema_that_is_spoilt_or_another_is_refused(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    made = dataset_of(tmp_path, "mallory", "mine", rows=10)
+
+    def spoilt(index: Index) -> Index:
+        assert index.schema is not None
+        assert old in index.schema
+        return replace(index, schema=index.schema.replace(old, new))
+
+    with pytest.raises(DataInvalid) as refused:
+        with_index(made, spoilt).open()
+    assert (refused.value.check, refused.value.owner) == ("index", "mallory")
+
+
 def test_an_index_too_long_is_refused() -> None:
     with pytest.raises(LimitExceeded):
         Index.from_bytes(content(1) * ((256 << 20) + 1))

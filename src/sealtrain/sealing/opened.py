@@ -316,8 +316,13 @@ def _schema(index: Index) -> pa.Schema | None:
 
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
+        digest = schema_digest_of(schema)  # names of columns are decoded here
     except (pa.ArrowException, OSError, ValueError):
-        raise DataInvalid("index holds no valid Arrow schema", check="index") from None
-    if schema_digest_of(schema) != index.schema_digest:
-        raise DataInvalid("index holds another schema than it names", check="index")
+        raise DataInvalid(
+            "index holds no valid Arrow schema", check="index", owner=index.owner_name
+        ) from None
+    if digest != index.schema_digest:
+        raise DataInvalid(
+            "index holds another schema than it names", check="index", owner=index.owner_name
+        )
     return schema

@@ -6,6 +6,7 @@ import gc
 import mmap
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,24 @@ def test_damage_is_refused_with_the_same_error(folder: Any, tmp_path: Path) -> N
     assert refused.value.exit_code == 3
     assert refused.value.owner == "hospital-a"
     assert refused.value.hint
+
+
+@pytest.mark.claim("C100")
+def test_what_is_altered_between_two_epochs_is_refused(folder: Any, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder.folder, tmp_path / "copy.sealed")
+    with SealedDataset.open(copy, folder.key, root=folder.description.root) as opened:
+        stream = RecordStream([source_of(opened)], ["id"], seed=3)
+        rows = stream.rows()
+        seen = {next(rows)["id"] for _ in range(ROWS)}
+        assert len(seen) == ROWS
+        for shard in copy.glob("shard-*.sealed"):
+            with shard.open("r+b") as file:
+                for place in range(100_000, shard.stat().st_size, 1 << 19):
+                    file.seek(place)
+                    file.write(b"other bytes")
+        with pytest.raises(RootMismatch) as refused:
+            list(islice(rows, ROWS))
+    assert refused.value.owner == "hospital-a"
 
 
 def test_a_process_that_was_killed_is_an_error_not_a_wait(dataset: SealedDataset) -> None:
