@@ -1,7 +1,7 @@
 """Writing the content of a sealed dataset in the clear, because its owner asked for it.
 
 The output appears whole or not at all: a refusal half way (a damaged chunk, another root) leaves
-nothing behind. From its first byte only the user who asked for it can read it.
+nothing behind. From its first byte on, the user of this process alone can read it.
 """
 
 from __future__ import annotations

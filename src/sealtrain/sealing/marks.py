@@ -1,7 +1,7 @@
 """Marks of ciphertext that was found good: how a reader knows the same bytes again.
 
-A group of chunks is hashed against its file's root when it is first read. Whoever stores the file
-may answer the next read with other bytes, and an owner who knows the data key can give them tags
+A group of chunks is hashed against its file's root when it is first read. A store may answer
+the next read with other bytes, and an owner that runs it and knows the data key can give them tags
 that authenticate. So a reader marks what it hashed: each *stripe* of four chunks gets a MAC under a
 key that the reader drew for this file and that never leaves its memory. Bytes with another mark are
 other bytes.

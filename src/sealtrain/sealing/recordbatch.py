@@ -32,7 +32,7 @@ def parse_record_batch(data: pa.Buffer, schema: pa.Schema, rows: int) -> pa.Reco
     """Read a record batch; its columns refer to ``data``, nothing is copied.
 
     Args:
-        data: An encapsulated message, in memory that nobody else writes to.
+        data: An encapsulated message, in memory of this process alone.
         schema: Of the dataset.
         rows: Rows it must have.
 

@@ -74,7 +74,7 @@ def resumable_folder(path: Path) -> Iterator[Path]:
     try:
         yield from _filled(path, path.with_name(f".{path.name}.sealing"))
     finally:
-        # While it is held: who waits for this very file looks again when it has no name any more.
+        # Unlinked while it is held: a process that waits for this file then opens the next one.
         with suppress(OSError):
             Path(lock.lock_file).unlink()
         lock.release()

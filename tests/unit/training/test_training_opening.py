@@ -1,4 +1,4 @@
-"""Batches are opened evenly, within bounds, and no further than somebody reads."""
+"""Batches are opened evenly, within bounds, and no further than the reader asks for."""
 
 from __future__ import annotations
 
