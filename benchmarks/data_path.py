@@ -17,9 +17,9 @@ of a row begins with makes plaintext on a disk easy to find.
 ============== ===================================================================================
 
 Peers are installed below the temporary folder, without their dependencies on image packages, beside
-what this environment has; one that cannot be installed is left out and named. Further lines:
-sequential rows, tokens per second against a numpy memmap, resume, and the order for 1, 2, 4, 8
-ranks.
+what this environment has; one that cannot be installed is left out and named. Further lines: rows
+in order (``scan`` by ``read_all``, which works ahead; ``batch by batch`` in one thread, which does
+not), tokens per second against a numpy memmap, resume, and the order for 1, 2, 4, 8 ranks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from loader import BATCH, PlainDataset, _batches, _schema, columns, indexed, tim
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.loaders.stream import RecordStream, read_all
 from sealtrain.training.sources import Source
 
 MARK = "plainly-readable-mark"
@@ -133,8 +133,17 @@ def _sealed(source: Path, out: Path) -> tuple[DataKey, str]:
 
 
 def _stream(dataset: Any) -> RecordStream:
-    source = Source(role="train", owner="o", name="bench", weight=1.0, dataset=dataset)
-    return RecordStream([source], seed=1)
+    return RecordStream([_source(dataset)], seed=1)
+
+
+def _source(dataset: Any) -> Source:
+    return Source(role="train", owner="o", name="bench", weight=1.0, dataset=dataset)
+
+
+def _sealed_beside(label: str) -> str:
+    """Which sealed reader a reader is compared with."""
+    way, comma, _ = label.partition(",")
+    return f"{way}, sealed" if comma else "sealed"
 
 
 def _parquet_keys() -> tuple[Any, Any]:
@@ -166,8 +175,14 @@ def encrypted(data: Data, seed: int) -> None:
             table.slice(start, BATCH).to_pydict()
 
 
-def sequential(dataset: Any) -> None:
-    """Every batch in order, as Python values."""
+def scanned(dataset: Any) -> None:
+    """Every batch in order, as evaluation reads them, as Python values."""
+    for batch in read_all([_source(dataset)]):
+        batch.to_pydict()
+
+
+def batch_by_batch(dataset: Any) -> None:
+    """Every batch in order, opened in this thread when it is asked for, as Python values."""
     for number in range(len(dataset.batch_rows)):
         dataset.batch(number).to_pydict()
 
@@ -194,8 +209,9 @@ def shuffled_rows(data: Data, rounds: int) -> dict[str, list[float]]:
             note("hf-map", lambda order=order: indexed(mapped, order))
             note("hf-stream", lambda: streamed(data))
             note("parquet", lambda number=number: encrypted(data, number))
-            note("sequential arrow", lambda: sequential(mapped_arrow))
-            note("sequential sealed", lambda: sequential(opened))
+            for side, dataset in (("arrow", mapped_arrow), ("sealed", opened)):
+                note(f"scan, {side}", lambda dataset=dataset: scanned(dataset))
+                note(f"batch by batch, {side}", lambda dataset=dataset: batch_by_batch(dataset))
     return rates
 
 
@@ -279,19 +295,9 @@ def peers(data: Data, rounds: int) -> tuple[dict[str, list[float]], dict[str, st
         try:
             python = _environment(data.folder / package, package, needs)
             script = Path(__file__).with_name("data_path_peers.py")
+            words = [mode, data.folder / "stream.arrow", data.folder / name, str(rounds)]
             done = subprocess.run(
-                [
-                    python,
-                    script,
-                    mode,
-                    data.folder / "stream.arrow",
-                    data.folder / name,
-                    str(rounds),
-                ],
-                capture_output=True,
-                text=True,
-                timeout=1800,
-                check=True,
+                [python, script, *words], capture_output=True, text=True, timeout=1800, check=True
             )
             found = json.loads(done.stdout.strip().splitlines()[-1])
         except (subprocess.SubprocessError, ValueError, IndexError) as error:
@@ -352,10 +358,7 @@ def main() -> None:
             label: {
                 "rows_per_second": rate,
                 "megabytes_per_second": rate * size,
-                "sealed_is_times": middle[
-                    "sequential sealed" if label.startswith("sequential") else "sealed"
-                ]
-                / rate,
+                "sealed_is_times": middle[_sealed_beside(label)] / rate,
             }
             for label, rate in middle.items()
         },
@@ -369,10 +372,10 @@ def main() -> None:
     if given.json:
         print(json.dumps(results, indent=2))
         return
-    print(f"{'':18}{'rows/s':>12}{'MB/s':>9}{'sealed is':>11}")
+    print(f"{'':24}{'rows/s':>12}{'MB/s':>9}{'sealed is':>11}")
     for label, row in results["rows"].items():
         print(
-            f"{label:18}{row['rows_per_second']:12,.0f}{row['megabytes_per_second']:9,.0f}"
+            f"{label:24}{row['rows_per_second']:12,.0f}{row['megabytes_per_second']:9,.0f}"
             f"{row['sealed_is_times']:10.2f}x"
         )
     ratio = results["tokens"]["sealed"] / results["tokens"]["memmap"]

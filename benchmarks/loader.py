@@ -17,7 +17,9 @@ sides read the same rows, a batch of 64 at a time, in shuffled order.
 
 The plaintext side of the first three is the same loader over memory-mapped Arrow files, without
 reading ahead: it has nothing to wait for, and a thread would only slow it down. The first two read
-three epochs in one go, the start included. Sides alternate; figures are medians of the rounds.
+three epochs in one go, the start included. Sides alternate; figures are medians of the rounds, and
+``best`` is the ratio of each side's best round. ``cpu`` is processor time, of all processes and
+threads, sealed / plain: what a busy machine pays, where time says little.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +171,11 @@ def compare(folder: Path, size: int, rounds: int) -> dict[str, dict[str, float]]
         rounds: Passes of each side.
 
     Returns:
-        Rows per second of both sides (milliseconds for ``resume``) and sealed / plain.
+        Rows per second of both sides (milliseconds for ``resume``) and the ratios.
     """
     data = Data(folder, size)
     rows = data.rows // BATCH * BATCH
-    sides: dict[str, list[list[float]]] = {
+    sides: dict[str, list[list[Spent]]] = {
         name: [[], []] for name in ("columns", "dictionaries", "first_epoch", "map_style", "resume")
     }
     generator = np.random.default_rng(1)
@@ -181,32 +185,68 @@ def compare(folder: Path, size: int, rounds: int) -> dict[str, dict[str, float]]
         for _ in range(rounds):
             order = generator.permutation(data.rows)[:rows].reshape(-1, BATCH).tolist()
             both = sides["columns"]
-            both[0].append(timed(lambda: columns(plain, rows * EPOCHS)) / EPOCHS)
-            both[1].append(timed(lambda: columns(sealed, rows * EPOCHS)) / EPOCHS)
-            sides["map_style"][0].append(timed(lambda order=order: indexed(mapped, order)))
+            both[0].append(spent(lambda: columns(plain, rows * EPOCHS), EPOCHS))
+            both[1].append(spent(lambda: columns(sealed, rows * EPOCHS), EPOCHS))
+            sides["map_style"][0].append(spent(lambda order=order: indexed(mapped, order)))
             sides["map_style"][1].append(both[1][-1])
             both = sides["dictionaries"]
-            both[0].append(timed(lambda: dictionaries(plain, rows * EPOCHS)) / EPOCHS)
-            both[1].append(timed(lambda: dictionaries(sealed, rows * EPOCHS)) / EPOCHS)
+            both[0].append(spent(lambda: dictionaries(plain, rows * EPOCHS), EPOCHS))
+            both[1].append(spent(lambda: dictionaries(sealed, rows * EPOCHS), EPOCHS))
             with ExitStack() as fresh_stack:
                 fresh = data.sealed(fresh_stack)
-                sides["first_epoch"][0].append(timed(lambda: columns(data.plain(), rows)))
-                sides["first_epoch"][1].append(timed(lambda fresh=fresh: columns(fresh, rows)))
+                sides["first_epoch"][0].append(spent(lambda: columns(data.plain(), rows)))
+                sides["first_epoch"][1].append(spent(lambda fresh=fresh: columns(fresh, rows)))
             both = sides["resume"]
-            both[0].append(timed(lambda: next(data.plain().batches(BATCH, rows // 2))))
+            both[0].append(spent(lambda: next(data.plain().batches(BATCH, rows // 2))))
             with ExitStack() as fresh_stack:
-                both[1].append(timed(lambda: resumed(data, fresh_stack, rows // 2)))
-    results = {}
-    for name, (plain_s, sealed_s) in sides.items():
-        before, after = statistics.median(plain_s), statistics.median(sealed_s)
-        scale = (lambda s: s * 1000) if name == "resume" else (lambda s: rows / s)
-        results[name] = {"plain": scale(before), "sealed": scale(after), "ratio": before / after}
-    return results
+                both[1].append(spent(lambda: resumed(data, fresh_stack, rows // 2)))
+    return {
+        name: compared(*both, None if name == "resume" else rows) for name, both in sides.items()
+    }
+
+
+def compared(plain: list[Spent], sealed: list[Spent], rows: int | None) -> dict[str, float]:
+    """One line: medians as rows per second, or as milliseconds without ``rows``, and ratios."""
+    before, after = (statistics.median(one.seconds for one in side) for side in (plain, sealed))
+    return {
+        "plain": rows / before if rows else before * 1000,
+        "sealed": rows / after if rows else after * 1000,
+        "ratio": before / after,
+        "best": min(one.seconds for one in plain) / min(one.seconds for one in sealed),
+        "cpu": statistics.median(one.processor for one in sealed)
+        / statistics.median(one.processor for one in plain),
+    }
 
 
 def resumed(data: Data, stack: ExitStack, row: int) -> None:
     """Open everything and read the first batch from a position on."""
     next(data.sealed(stack).batches(BATCH, row))
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a pass took.
+
+    Attributes:
+        seconds: By the clock.
+        processor: Seconds of all threads and of processes that ended.
+    """
+
+    seconds: float
+    processor: float
+
+
+def spent(work: Callable[[], object], passes: int = 1) -> Spent:
+    """What one of so many passes takes that ``work`` makes."""
+    used = processor()
+    seconds = timed(work)
+    return Spent(seconds / passes, (processor() - used) / passes)
+
+
+def processor() -> float:
+    """Seconds of processor time so far, of this process and of children that ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -229,9 +269,11 @@ def main() -> None:
     if given.json:
         print(json.dumps(results, indent=2))
         return
-    print(f"{'':14}{'plain':>12}{'sealed':>12}{'ratio':>8}   rows/s (resume: ms)")
+    head = f"{'ratio':>8}{'best':>8}{'cpu':>8}"
+    print(f"{'':14}{'plain':>12}{'sealed':>12}{head}   rows/s (resume: ms)")
     for label, row in results.items():
-        print(f"{label:14}{row['plain']:12,.0f}{row['sealed']:12,.0f}{row['ratio']:8.2f}")
+        ratios = "".join(f"{row[name]:8.2f}" for name in ("ratio", "best", "cpu"))
+        print(f"{label:14}{row['plain']:12,.0f}{row['sealed']:12,.0f}{ratios}")
 
 
 if __name__ == "__main__":

@@ -202,11 +202,17 @@ def test_an_owners_malformed_arrow_data_cannot_read_the_guests_memory(
             dataset.batch(0)  # not only the first time
 
 
-def test_an_owners_arrow_file_cut_short_is_refused(victim: SealedFolder) -> None:
-    root = forge(victim, b"ARROW1\0\0" + bytes(100))
+def test_an_owners_arrow_file_that_is_none_is_refused(victim: SealedFolder) -> None:
+    root = forge(victim, b"ARROW1\0\0" + bytes(4 << 20))
     dataset = SealedDataset.open(victim.folder, victim.key, root=root)
     with dataset, pytest.raises(RecordInvalid):
         dataset.batch(0)
+
+
+def test_an_owners_arrow_file_cut_short_is_refused(victim: SealedFolder) -> None:
+    root = forge(victim, b"ARROW1\0\0" + bytes(100))
+    with pytest.raises(DataInvalid):
+        SealedDataset.open(victim.folder, victim.key, root=root)
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", ".."])

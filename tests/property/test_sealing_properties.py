@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealing_world import KEY, all_rows, content, context, opened, root_of, sealed, sealed_folder
 
-from sealtrain.errors import SealtrainError
-from sealtrain.sealing.file import SealedWriter
+from sealtrain.errors import RootMismatch, SealtrainError
+from sealtrain.sealing.file import SealedWriter, open_file
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.padding import padded_size
 from sealtrain.sealing.writer import SealedFileInfo
@@ -86,6 +86,40 @@ def test_a_context_is_its_core(name: str, shard: int, binding: dict[str, Any]) -
         return
     back = FileContext.from_core(core)
     assert back == context(name=name, shard=shard, binding=binding)
+
+
+STRIPED = sealed(content(1_150_000, "striped"))
+STRIPED_ROOT = root_of(STRIPED)
+
+
+@few
+@given(st.data())
+def test_a_range_read_again_is_the_same_or_refused(data: st.DataObject) -> None:
+    """Whatever was read before, wherever the file was changed since."""
+    source = io.BytesIO(STRIPED)
+    with open_file(source, KEY, root=STRIPED_ROOT) as reader:
+        spans = st.integers(0, reader.size - 1).flatmap(
+            lambda start: st.tuples(
+                st.just(start), st.integers(1, min(99_000, reader.size - start))
+            )
+        )
+        seen = {}
+        for start, length in data.draw(st.lists(spans, min_size=1, max_size=3)):
+            seen[start, length] = bytes(reader.read_buffer_at(start, length))
+        place = data.draw(st.integers(0, len(STRIPED) - 1))
+        changed = bytearray(STRIPED)
+        changed[place] ^= 1 << data.draw(st.integers(0, 7))
+        source.seek(0)
+        source.write(changed)
+        for (start, length), before in seen.items():
+            try:
+                again = bytes(reader.read_buffer_at(start, length))
+            except RootMismatch:
+                continue
+            assert again == before
+            first = reader.header.size + 56 + start // 16_384 * 16_400
+            last = reader.header.size + 56 + ((start + length - 1) // 16_384 + 1) * 16_400
+            assert not first <= place < last
 
 
 values = st.one_of(

@@ -6,14 +6,27 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, ChunkCipher
+from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import DatasetDescription, SealedDataset, seal_dataset
+from sealtrain.sealing.dataset import (
+    INDEX_NAME,
+    DatasetDescription,
+    SealedDataset,
+    dataset_root,
+    seal_dataset,
+)
 from sealtrain.sealing.file import FileContext, SealedFile, open_file, seal_file
+from sealtrain.sealing.header import read_header_from
+from sealtrain.sealing.index import Index
+from sealtrain.sealing.opened import read_index
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
+from sealtrain.sealing.trailer import read_trailer
+from sealtrain.sealing.writer import PAYLOAD_CONTEXT, SealedWriter
 
 DATASET_ID = "d1" * 16
 OWNER_ID = "0a" * 32
@@ -82,6 +95,33 @@ def root_of(file: bytes, key: DataKey = KEY) -> str:
         return reader.root
 
 
+def forged(file: bytes, key: DataKey, edit: Callable[[bytearray], None]) -> bytes:
+    """A sealed file with its content edited by someone who knows the data key.
+
+    Every chunk authenticates, header and trailer are the genuine ones: only the group hashes under
+    the root say that it is another content.
+    """
+    read_at = Ciphertext(io.BytesIO(file)).read_at
+    header, keys = read_header_from(read_at, key)
+    assert keys is not None
+    shape = read_trailer(read_at, len(file), header, keys=keys, root=None).shape
+    start = header.size
+    cipher = ChunkCipher.opening(
+        keys.payload.reveal(), file[start : start + HEADER_BYTES], PAYLOAD_CONTEXT + header.core
+    )
+    with opened(file, key=key) as reader:
+        plain = bytearray(shape.plain_size)
+        reader._chunks.read_into(0, memoryview(plain))
+    edit(plain)
+    assert len(plain) == shape.plain_size
+    out = bytearray(file)
+    for number in range(shape.chunks):
+        offset, length = shape.sealed_span(number, number + 1)
+        piece = memoryview(plain)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+        cipher.seal(number, piece, memoryview(out)[start + offset : start + offset + length])
+    return bytes(out)
+
+
 def json_lines(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
@@ -119,6 +159,20 @@ def sealed_folder(
     }
     description = seal_dataset(source, out, **(settings | options))
     return SealedFolder(out, keys[0], description)
+
+
+def with_index(made: SealedFolder, change: Callable[[Index], Index]) -> SealedFolder:
+    """The dataset under another index that its owner sealed and signed."""
+    index = change(read_index(made.folder, made.key, root=made.description.root))
+    path = made.folder / INDEX_NAME
+    path.unlink()
+    with path.open("xb") as file:
+        writer = SealedWriter(file, data_key=made.key, context=index.context("index", 0))
+        with writer:
+            writer.write(index.to_bytes())
+    shards = [shard.info for shard in index.shards]
+    root = dataset_root(index.dataset_id, writer.finish().root, shards)
+    return replace(made, description=replace(made.description, root=root))
 
 
 def all_rows(dataset: SealedDataset) -> list[dict[str, Any]]:

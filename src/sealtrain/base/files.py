@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from sealtrain.base.exchange import exchanged
 from sealtrain.errors import AlreadyExists, DataInvalid, LimitExceeded, UsageError
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "atomic_write",
     "atomic_writer",
     "parsing_once",
+    "private_file",
     "read_bounded",
     "send_to_disk",
     "stamp_of",
@@ -79,29 +81,54 @@ def atomic_write(path: Path, data: bytes, *, mode: int = 0o644, overwrite: bool 
 
 
 @contextmanager
-def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, *, mode: int = 0o700, overwrite: bool = False) -> Iterator[Path]:
     """Fill a hidden sibling folder and rename it to ``path`` when the block ends well.
+
+    Killed at any moment, it leaves at ``path`` what was there before or what was filled. Only where
+    a file system cannot exchange two names in one step, nothing may be there after a replacement
+    was killed: the next call puts the folder that was there back.
+
+    Args:
+        path: Final name.
+        mode: Permission bits of the folder. Only its user enters it unless the caller says so.
+        overwrite: Replace an existing folder instead of refusing.
 
     Raises:
         AlreadyExists: ``path`` exists and ``overwrite`` is false.
         UsageError: The folder it shall lie in does not exist.
     """
+    replaced = path.with_name(f".{path.name}.replaced")
+    if not path.exists() and replaced.is_dir():
+        replaced.rename(path)
     _check_place(path, overwrite)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    temporary.mkdir(mode=0o755)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    temporary.mkdir(mode=mode)
     try:
         yield temporary
-        sync(temporary)
+        for folder, _, names in os.walk(temporary):
+            for name in names:
+                sync(Path(folder, name))
+            sync(Path(folder))
         if overwrite and path.exists():
-            discarded = path.with_name(f".{path.name}.{secrets.token_hex(8)}.old")
-            path.rename(discarded)
-            temporary.rename(path)
-            shutil.rmtree(discarded)
+            _replace(temporary, path, replaced)
         else:
-            temporary.rename(path)
+            _claim_folder(temporary, path)
         sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def private_file(path: Path) -> BinaryIO:
+    """Open a new file for writing that only its user can read. Missing folders are made alike.
+
+    Raises:
+        FileExistsError: ``path`` exists.
+    """
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            parent.mkdir(mode=0o700)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
@@ -198,9 +225,7 @@ def _check_place(path: Path, overwrite: bool) -> None:
             f"there is no folder {path.parent}", hint="make it first, or choose another output"
         )
     if path.exists() and not overwrite:
-        raise AlreadyExists(
-            f"{path} already exists", hint="choose another output or remove it first"
-        )
+        raise _taken(path)
 
 
 def _claim(temporary: Path, path: Path) -> None:
@@ -208,6 +233,31 @@ def _claim(temporary: Path, path: Path) -> None:
         # Unlike rename, link never replaces a file that appeared meanwhile.
         os.link(temporary, path)
     except FileExistsError as error:
-        raise AlreadyExists(
-            f"{path} already exists", hint="choose another output or remove it first"
-        ) from error
+        raise _taken(path) from error
+
+
+def _claim_folder(temporary: Path, path: Path) -> None:
+    try:
+        # A folder takes the place of an empty one at most.
+        temporary.rename(path)
+    except OSError as error:
+        if path.exists():
+            raise _taken(path) from error
+        raise
+
+
+def _replace(temporary: Path, path: Path, replaced: Path) -> None:
+    if exchanged(temporary, path):  # and what was there goes with the temporary folder
+        return
+    shutil.rmtree(replaced, ignore_errors=True)
+    path.rename(replaced)
+    try:
+        temporary.rename(path)
+    except BaseException:
+        replaced.rename(path)
+        raise
+    shutil.rmtree(replaced)
+
+
+def _taken(path: Path) -> AlreadyExists:
+    return AlreadyExists(f"{path} already exists", hint="choose another output or remove it first")

@@ -18,6 +18,13 @@ class Secret:
     __slots__ = ("_value",)
 
     def __init__(self, value: bytes) -> None:
+        """Take a copy of secret bytes.
+
+        Raises:
+            TypeError: The value is not bytes. ``bytes`` would make zeros of a number.
+        """
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"{type(self).__name__} holds bytes, not {type(value).__name__}")
         self._value = bytes(value)
 
     def reveal(self) -> bytes:

@@ -353,7 +353,7 @@ def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
     """Open a sealed file, or every sealed file of a folder, into a new folder."""
     import shutil
 
-    from sealtrain.base.files import atomic_folder
+    from sealtrain.base.files import atomic_folder, private_file
     from sealtrain.errors import LimitExceeded, NotSealed
     from sealtrain.sealing.file import open_file, read_header
     from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
@@ -374,8 +374,7 @@ def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
             )
             place = file.relative_to(sealed) if sealed.is_dir() else Path(file.name)
             name = place.as_posix().removesuffix(".sealed")
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with open_file(file, key) as plain, (folder / name).open("wb") as target:
+            with open_file(file, key) as plain, private_file(folder / name) as target:
                 shutil.copyfileobj(plain, target, 1 << 20)
             names.append(name)
     return names

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
@@ -88,12 +90,11 @@ class DataGuest(AttestedGuest):
             )
         self.asked_as = asked_as
         self._renewing = threading.Lock()
-        self.quorum: Quorum = self._brokers(told)
-        try:
-            self._open(owner, resuming=resuming)
-        except BaseException:
-            self.quorum.close()
-            raise
+        with ExitStack() as undoing:
+            self.quorum: Quorum = self._brokers(told)
+            undoing.callback(self.quorum.close)
+            self._open(owner, undoing, resuming=resuming)
+            undoing.pop_all()
 
     @property
     def sources(self) -> list[Source]:
@@ -175,20 +176,28 @@ class DataGuest(AttestedGuest):
         """Keep the receipts of a renewal for the manifest."""
         raise NotImplementedError
 
-    def _open(self, owner: str | None, *, resuming: bool) -> None:
-        """Steps 2 to 4."""
+    def _open(self, owner: str | None, undoing: ExitStack, *, resuming: bool) -> None:
+        """Steps 2 to 4; where one fails, ``undoing`` ends the lease and closes what was opened."""
         from sealtrain.sealing.dataset import SealedDataset
 
         self.consortium: Consortium = self.quorum.meet()
         self.found: tuple[FoundDataset, ...] = find_datasets(
             self.settings.data, self.recipe, self.consortium, owner=owner
         )
+        for one in self.found:
+            if not isinstance(one.folder, Path):
+                undoing.callback(one.folder.close)
         self.lease = Lease(self._clock)
+        undoing.callback(self.lease.end)
         self.keeper = LeaseKeeper(self.lease, self.renew)
         self.grant = self._obtained(resuming=resuming)
         self.sealed = [
-            SealedDataset.open(
-                one.folder, self.grant.data_keys[one.manifest.dataset_id], root=one.manifest.root
+            undoing.enter_context(
+                SealedDataset.open(
+                    one.folder,
+                    self.grant.data_keys[one.manifest.dataset_id],
+                    root=one.manifest.root,
+                )
             )
             for one in self.found
         ]

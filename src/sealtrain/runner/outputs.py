@@ -54,7 +54,7 @@ def seal_model(
         for owner in recipients
     ]
     names = sorted(files)
-    with atomic_folder(out / MODEL_FOLDER, overwrite=True) as folder:
+    with atomic_folder(out / MODEL_FOLDER, mode=0o755, overwrite=True) as folder:
         for position, name in enumerate(names):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             seal_file(

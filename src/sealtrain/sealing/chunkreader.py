@@ -3,9 +3,10 @@
 Ciphertext is copied into private memory before it is checked, so what was hashed is what is
 decrypted even if the file changes meanwhile.
 
-Checks on each read, in order:
- 1. On the first touch of a group, its hash is the one under the root (``RootMismatch``).
- 2. Each chunk authenticates (``ChunkDamaged``); no byte of it is released otherwise.
+Checks on each read, in order, where a root is given the first two:
+ 1. A group that is read for the first time has the hash under the root (``RootMismatch``).
+ 2. A group that is read again is the same as then, by its marks (``RootMismatch``).
+ 3. Each chunk authenticates (``ChunkDamaged``); no byte of it is released otherwise.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sealtrain.sealing.chunked import (
     PayloadShape,
 )
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
+from sealtrain.sealing.marks import STRIPE_CHUNKS, GroupMarks
 from sealtrain.sealing.places import Ranges
 
 __all__ = ["ChunkReader", "Ciphertext"]
@@ -69,6 +71,22 @@ class Ciphertext:
         length = max(min(length, self.size - offset), 0)
         data = bytearray(length)
         return bytes(data[: self.read_into(offset, memoryview(data))])
+
+    def read_exactly(self, offset: int, view: memoryview[Any]) -> None:
+        """Fill all of ``view`` from ``offset``.
+
+        Raises:
+            FileTruncated: The source ends before; what ``view`` holds is then of no use.
+        """
+        count = self.read_into(offset, view)
+        if count != len(view):
+            raise FileTruncated(
+                "file became shorter while it was open",
+                check="file length",
+                got=f"{count} bytes at {offset}",
+                expected=f"{len(view)} bytes",
+                hint="fetch the file again from its owner",
+            )
 
     def read_into(self, offset: int, view: memoryview[Any]) -> int:
         """Fill ``view`` from ``offset``; returns how much there was."""
@@ -121,7 +139,7 @@ class ChunkReader:
             shape: Chunks of the payload.
             cipher: From ``ChunkCipher.opening``.
             suite: Hash of ``leaves``.
-            leaves: Group hashes to check on first touch, or ``None`` to rely on tags alone.
+            leaves: Group hashes to check on every read, or ``None`` to rely on tags alone.
         """
         self._source = source
         self._start = start
@@ -129,8 +147,7 @@ class ChunkReader:
         self._cipher = cipher
         self._suite = suite
         self._leaves = leaves
-        # Races only repeat a check: a flag is set after its group was found good.
-        self._good = bytearray(len(leaves) if leaves is not None else 0)
+        self._marks = GroupMarks(len(leaves or ()))
 
     def read_into(self, offset: int, view: memoryview[Any]) -> None:
         """Fill ``view`` with plaintext from ``offset``; both ends lie inside the plaintext.
@@ -160,24 +177,35 @@ class ChunkReader:
         return self.shape.plain_size
 
     def _fetch(self, group: int, low: int, stop: int) -> memoryview[Any]:
-        """Ciphertext of chunks ``low`` … ``stop - 1`` of one group, its hash checked once."""
-        unchecked = self._leaves is not None and not self._good[group]
-        begin = group * GROUP_CHUNKS if unchecked else low
-        until = min((group + 1) * GROUP_CHUNKS, self.shape.chunks) if unchecked else stop
-        offset, length = self.shape.sealed_span(begin, until)
+        """Private copy of chunks ``low`` … ``stop - 1`` of one group, checked."""
+        base = group * GROUP_CHUNKS
+        begin, end = low, stop
+        marked = self._marks.has(group) if self._leaves is not None else False
+        if marked:  # stripes that hold the wanted chunks are enough
+            begin = base + (low - base) // STRIPE_CHUNKS * STRIPE_CHUNKS
+            end = base + -(-(stop - base) // STRIPE_CHUNKS) * STRIPE_CHUNKS
+        elif self._leaves is not None:
+            begin, end = base, base + GROUP_CHUNKS
+        offset, length = self.shape.sealed_span(begin, end)
         sealed = _scratch()[:length]
-        if self._source.read_into(self._start + offset, sealed) != length:
-            raise FileTruncated("file became shorter while it was open", check="file length")
-        if unchecked and self._leaves is not None:
+        self._source.read_exactly(self._start + offset, sealed)
+        if marked:
+            if not self._marks.match(group, (begin - base) // STRIPE_CHUNKS, sealed):
+                raise RootMismatch(
+                    f"ciphertext group {group} changed since it was read before",
+                    check="group mark",
+                    hint="the store alters the file; fetch it again from its owner",
+                )
+        elif self._leaves is not None:
             if group_hash(self._suite, sealed) != self._leaves[group]:
                 raise RootMismatch(
                     f"ciphertext group {group} differs from the root that was signed",
                     check="group hash",
                     hint="the file was altered; fetch it again from its owner",
                 )
-            self._good[group] = 1
-        skip = self.shape.sealed_span(low, stop)[0] - offset
-        return sealed[skip : skip + self.shape.sealed_span(low, stop)[1]]
+            self._marks.keep(group, sealed)
+        wanted, size = self.shape.sealed_span(low, stop)
+        return sealed[wanted - offset : wanted - offset + size]
 
     def _open(
         self, sealed: memoryview[Any], low: int, high: int, offset: int, view: memoryview[Any]

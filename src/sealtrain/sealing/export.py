@@ -1,7 +1,7 @@
 """Writing the content of a sealed dataset in the clear, because its owner asked for it.
 
 The output appears whole or not at all: a refusal half way (a damaged chunk, another root) leaves
-nothing behind.
+nothing behind. From its first byte on, the user of this process alone can read it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sealtrain.base.files import atomic_folder, atomic_writer
+from sealtrain.base.files import atomic_folder, atomic_writer, private_file
 from sealtrain.errors import DataInvalid, FormatUnknown, UsageError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.opened import SealedDataset
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["EXPORT_FORMATS", "export"]
 
 COPY_BYTES = 1 << 20
+_PRIVATE = 0o600
 
 
 def export(
@@ -72,7 +73,7 @@ def _export(dataset: SealedDataset, out: Path, to: str) -> None:
         raise FormatUnknown(
             f"raw files have no records to write as {to}", hint="export with --to raw"
         )
-    with atomic_writer(out) as file:
+    with atomic_writer(out, mode=_PRIVATE) as file:
         EXPORT_FORMATS[to](dataset.schema, _batches(dataset), file)
 
 
@@ -85,14 +86,15 @@ def _export_raw(dataset: SealedDataset, out: Path) -> None:
     names = dataset.file_names
     paths = [_safe(name) for name in names]
     if len(names) == 1 and len(paths[0].parts) == 1:
-        with dataset.open_file(names[0]) as source, atomic_writer(out) as target:
+        with (
+            dataset.open_file(names[0]) as source,
+            atomic_writer(out, mode=_PRIVATE) as target,
+        ):
             shutil.copyfileobj(source, target, COPY_BYTES)
         return
     with atomic_folder(out) as folder:
         for name, path in zip(names, paths, strict=True):
-            target_path = folder / path
-            target_path.parent.mkdir(parents=True, exist_ok=True)
-            with dataset.open_file(name) as source, target_path.open("xb") as target:
+            with dataset.open_file(name) as source, private_file(folder / path) as target:
                 shutil.copyfileobj(source, target, COPY_BYTES)
 
 

@@ -110,8 +110,9 @@ def open_file(
         source: Path, seekable binary file, or a file elsewhere.
         data_key: Key of its dataset or store.
         context: What the file must be; ``None`` takes what it says.
-        root: Signed file root (64 hex digits), checked group by group on first touch; ``None``
-            relies on authentication tags alone, which stop no rollback to an older sealing.
+        root: Signed file root (64 hex digits), checked group by group on every read; ``None``
+            relies on authentication tags alone: they stop no rollback to an older sealing, and
+            nothing that a holder of the data key does.
         keep_open: Hold the path's descriptor between reads.
 
     Raises:
@@ -176,7 +177,7 @@ def audit_file(source: Path | BinaryIO | Ranges, *, root: str | None = None) -> 
         for number, leaf in enumerate(trailer.leaves):
             first = number * GROUP_CHUNKS
             offset, length = trailer.shape.sealed_span(first, first + GROUP_CHUNKS)
-            ciphertext.read_into(header.size + offset, group[:length])
+            ciphertext.read_exactly(header.size + offset, group[:length])
             if group_hash(header.context.suite, group[:length]) != leaf:
                 raise RootMismatch(f"ciphertext group {number} was altered", check="group hash")
         return trailer.root.hex()

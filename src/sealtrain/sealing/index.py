@@ -3,10 +3,17 @@
 Names of original files, schema, record counts and batch positions are content too, so they live in
 the payload of ``index.sealed`` and nowhere else. Its plaintext is canonical JSON; batch tables are
 base64 of big-endian ``u64 offset | u32 length | u32 rows`` entries, 16 bytes a batch.
+
+The owner who sealed it is not trusted by the owners of other datasets. Checks, in order:
+ 1. It is canonical JSON within the limits, with exactly the known members of their types.
+ 2. Shards have names of their own, inside the folder, and are of the kind that the layout has.
+ 3. Every record batch lies inside its shard, at a multiple of 8 bytes, and has rows.
+ 4. The rows of all batches are the records.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +30,17 @@ from sealtrain.sealing.header import FileContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Batch", "Index", "IndexedShard", "schema_digest_of"]
+__all__ = ["MAX_BATCH_ROWS", "Batch", "Index", "IndexedShard", "schema_digest_of"]
 
 MAX_INDEX_BYTES: Final = 256 << 20
 MAX_SHARDS: Final = 1 << 20
 MAX_BATCH_BYTES: Final = (1 << 32) - 1
+MAX_BATCH_ROWS: Final = 1 << 24
+"""A reader shuffles the rows of a batch in memory, also rows that hold nothing."""
+_ALIGNED: Final = 8
+_LAYOUTS: Final = ("arrow", "raw")
 _ENTRY: Final = struct.Struct(">QII")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +132,16 @@ class Index:
         """Parse the plaintext of an index.
 
         Raises:
-            DataInvalid: A field is missing, unknown or of another type.
+            DataInvalid: A field is missing, unknown or of another type, or contradicts another.
             LimitExceeded: Longer than 256 MiB or more than 2**20 shards.
         """
         value = parse_canonical(data, max_bytes=MAX_INDEX_BYTES)
         try:
-            return _parse(value)
+            index = _parse(value)
         except (KeyError, TypeError, AttributeError, struct.error) as error:
             raise DataInvalid("index of the sealed dataset is malformed", check="index") from error
+        _require_consistent(index)
+        return index
 
 
 def schema_digest_of(schema: pa.Schema | None) -> str:
@@ -181,13 +195,70 @@ def _shard(value: JsonValue) -> IndexedShard:
         size=_expect(value["size"], int),
         root=_expect(value["root"], str),
     )
-    if "/" in info.name or info.name.startswith("."):
+    if not _NAME.fullmatch(info.name):
         raise DataInvalid("index names a shard outside its folder", check="index")
     return IndexedShard(
         info=info,
         kind=_expect(value["kind"], str),
         file=_expect(value["file"], str),
         batches=_unpack_batches(_expect(value["batches"], str)),
+    )
+
+
+def _require_consistent(index: Index) -> None:
+    """Checks 2 to 4."""
+    shards = index.shards
+    if len({shard.info.name for shard in shards}) != len(shards):
+        raise _contradiction(index, "names a shard twice")
+    records = list(shards)
+    if records[-1].kind == "commitments":
+        records.pop()
+    if index.layout not in _LAYOUTS or {shard.kind for shard in records} != {index.layout}:
+        raise _contradiction(index, f"names shards of another kind than its layout {index.layout}")
+    rows = 0
+    for shard in shards:
+        for number, batch in enumerate(shard.batches):
+            _require_inside(index, shard, number, batch)
+            rows += batch.rows
+    counts = (index.schema, index.records, index.tokens)
+    if index.layout == "raw" and (rows or any(count is not None for count in counts)):
+        raise _contradiction(index, "counts records of raw files")
+    if index.layout == "arrow" and (index.schema is None or index.records != rows):
+        raise _contradiction(
+            index, "does not count its records", got=index.records, expected=f"{rows} records"
+        )
+
+
+def _require_inside(index: Index, shard: IndexedShard, number: int, batch: Batch) -> None:
+    # The content of a sealed file is shorter than the file. Where exactly it ends is known once the
+    # shard is open; a read that comes short is refused there.
+    end = batch.offset + batch.length
+    if shard.kind != "arrow" or end > shard.info.size or not batch.length:
+        raise _contradiction(
+            index,
+            f"places record batch {number} of {shard.info.name} outside the shard",
+            got=f"bytes {batch.offset} to {end}",
+            expected=f"a part of {shard.info.size} bytes",
+        )
+    if batch.offset % _ALIGNED or not 0 < batch.rows <= MAX_BATCH_ROWS:
+        raise _contradiction(
+            index,
+            f"describes record batch {number} of {shard.info.name} wrongly",
+            got=f"{batch.rows} rows at byte {batch.offset}",
+            expected=f"1 to {MAX_BATCH_ROWS} rows at a multiple of {_ALIGNED}",
+        )
+
+
+def _contradiction(
+    index: Index, what: str, *, got: object = None, expected: object = None
+) -> DataInvalid:
+    return DataInvalid(
+        f"index of dataset {index.name} {what}",
+        check="index",
+        owner=index.owner_name,
+        got=got,
+        expected=expected,
+        hint="its owner seals it again; nothing of it was read",
     )
 
 

@@ -3,16 +3,16 @@
 Checks, in order:
  1. The index opens under the data key (as any sealed file), every group under the root it claims.
  2. The dataset root over that index and the shards it lists is the signed one (``RootMismatch``).
- 3. A shard, when first touched, is there and has its size (``FileTruncated``), is the file of this
+ 3. A shard, when it is opened, is there and has its size (``FileTruncated``), is the file of this
     dataset and position (``WrongContext``) and has the root the index names (``RootMismatch``).
- 4. A record batch, when first touched, is valid Arrow in all its offsets: one owner's data must not
-    be able to read memory that holds another's (``RecordInvalid``).
+ 4. Each time it is read, a record batch is whole (``FileTruncated``), under the root
+    (``RootMismatch``) and valid Arrow in all its offsets: one owner's data must not be able to read
+    memory that holds another's (``RecordInvalid``).
 """
 
 from __future__ import annotations
 
 import hmac
-import mmap
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ from sealtrain.errors import (
     LimitExceeded,
     RecordInvalid,
     RootMismatch,
+    SealRefused,
     WrongContext,
 )
-from sealtrain.sealing.chunked import chunk_span
 from sealtrain.sealing.commitments import COMMITMENT_BYTES, Committer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import INDEX_NAME, dataset_root
@@ -39,6 +39,7 @@ from sealtrain.sealing.file import open_file as open_sealed_file
 from sealtrain.sealing.index import MAX_INDEX_BYTES, Index, schema_digest_of
 from sealtrain.sealing.places import Folder, file_in
 from sealtrain.sealing.reader import SealedFile
+from sealtrain.sealing.recordbatch import parse_record_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +62,7 @@ class SealedDataset:
         records: Number of records, ``None`` for raw files.
         tokens: Number of tokens, where the owner counted them.
         batch_rows: Rows of each record batch over all shards.
+        largest_batch: Bytes of the longest record batch.
     """
 
     def __init__(self, folder: Folder, data_key: DataKey, index: Index, root: str) -> None:
@@ -82,9 +84,8 @@ class SealedDataset:
             for batch in shard.batches
         ]
         self.batch_rows = tuple(batch.rows for _, batch in self._batches)
+        self.largest_batch = max((batch.length for _, batch in self._batches), default=0)
         self._row_ends = list(accumulate(self.batch_rows))
-        # Shared with forked processes: what one of them found valid no other checks again.
-        self._valid = mmap.mmap(-1, max(1, len(self._batches)))
         self.schema = _schema(index)
 
     @classmethod
@@ -130,57 +131,26 @@ class SealedDataset:
             number: 0 … ``num_batches`` - 1.
 
         Raises:
-            SealRefused: The shard does not open or a chunk is damaged.
+            SealRefused: The shard does not open, or its store gives other bytes than were signed.
             RecordInvalid: The batch is no valid Arrow data.
         """
         shard, place = self._batches[number]
-        return self.parsed(number, self._shard(shard).read_buffer_at(place.offset, place.length))
-
-    def batch_bytes(self, number: int) -> int:
-        """Memory that ``decrypt_into`` needs for a record batch."""
-        _, place = self._batches[number]
-        first, stop = chunk_span(place.offset, place.length)
-        return stop - first
-
-    def decrypt_into(self, number: int, view: memoryview) -> tuple[int, int]:
-        """Decrypt the chunks of a record batch, without reading what is in it.
-
-        Args:
-            number: 0 … ``num_batches`` - 1.
-            view: Writable, at least ``batch_bytes(number)`` long.
-
-        Returns:
-            Where in ``view`` the batch begins, and its length, both in bytes.
-
-        Raises:
-            SealRefused: The shard does not open or a chunk is damaged.
-        """
-        shard, place = self._batches[number]
-        first, stop = chunk_span(place.offset, place.length)
-        self._shard(shard).pread_into(first, view[: stop - first])
-        return place.offset - first, place.length
-
-    def parsed(self, number: int, data: pa.Buffer) -> pa.RecordBatch:
-        """The record batch in decrypted bytes, checked on first touch; nothing is copied.
-
-        Raises:
-            RecordInvalid: It is no valid Arrow data.
-        """
-        import pyarrow as pa
-
         try:
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(data), self.schema)
-            if not self._valid[number]:
-                batch.validate(full=True)
-                if batch.num_rows != self.batch_rows[number]:
-                    raise pa.ArrowInvalid("row count")
-                self._valid[number] = 1
-        except (pa.ArrowException, OSError, EOFError, ValueError):
-            # Arrow's message may quote a value.
-            raise RecordInvalid(
-                f"record batch {number} is not valid Arrow data", check="record batch"
+            data = self._shard(shard).read_buffer_at(place.offset, place.length)
+            if data.size != place.length:
+                raise FileTruncated(
+                    "a record batch lies behind the end of its shard",
+                    check="record batch",
+                    got=f"{data.size} bytes",
+                    expected=f"{place.length} bytes",
+                )
+            return parse_record_batch(data, self.schema, place.rows)
+        except (SealRefused, RecordInvalid) as error:
+            name = self._index.shards[shard].info.name
+            raise error.restated(
+                f"record batch {number} of dataset {self.name}, in {name}: {error.message}",
+                owner=self.owner_name,
             ) from None
-        return batch
 
     def locate(self, row: int) -> tuple[int, int]:
         """Batch that holds a row, and the row's position in it.
@@ -346,8 +316,13 @@ def _schema(index: Index) -> pa.Schema | None:
 
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(index.schema))
+        digest = schema_digest_of(schema)  # names of columns are decoded here
     except (pa.ArrowException, OSError, ValueError):
-        raise DataInvalid("index holds no valid Arrow schema", check="index") from None
-    if schema_digest_of(schema) != index.schema_digest:
-        raise DataInvalid("index holds another schema than it names", check="index")
+        raise DataInvalid(
+            "index holds no valid Arrow schema", check="index", owner=index.owner_name
+        ) from None
+    if digest != index.schema_digest:
+        raise DataInvalid(
+            "index holds another schema than it names", check="index", owner=index.owner_name
+        )
     return schema

@@ -6,7 +6,8 @@ Checks, in order (1-5 of ``header``, 1-3 of ``trailer``, then):
  1. The core is the expected context (``WrongContext``).
  2. The payload's commitment fits key and core (``ChunkDamaged``).
  3. The final chunk authenticates, and under a padding policy the content length inside it fits.
- 4. On the first touch of a group, its hash is the one under the root (``RootMismatch``).
+ 4. Each time a group is read, it is the one under the root (``RootMismatch``), where a root is
+    given.
  5. Each chunk authenticates (``ChunkDamaged``); no byte of it is released otherwise.
 """
 

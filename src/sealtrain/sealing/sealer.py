@@ -126,7 +126,7 @@ def seal_dataset(
     def fresh() -> tuple[DataKey, str]:
         return DataKey.generate(random), random(16).hex()
 
-    with atomic_folder(out) if unwrap is None else resumable_folder(out) as folder:
+    with atomic_folder(out, mode=0o755) if unwrap is None else resumable_folder(out) as folder:
         journal = None
         if unwrap is not None:
             settings = {

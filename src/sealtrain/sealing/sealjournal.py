@@ -13,7 +13,6 @@ every byte, and the source still yields the content of the entry's digest.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blake3 import blake3
+from filelock import FileLock, Timeout
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer, sync
@@ -33,6 +33,7 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.description import MANIFEST_NAME
 from sealtrain.sealing.file import audit_file, open_file, read_header
 from sealtrain.sealing.header import FileContext
 from sealtrain.sealing.stanza import Stanza
@@ -44,7 +45,6 @@ Unwrap = Callable[[str, Sequence[Stanza]], DataKey]
 """Opens the data key again, given the dataset id and the stanzas."""
 
 _HEAD: Final = "journal.sealed"
-_LOCK: Final = ".lock"
 _MAX_ENTRY_BYTES: Final = 64 << 20
 
 
@@ -53,38 +53,61 @@ def resumable_folder(path: Path) -> Iterator[Path]:
     """Fill ``.NAME.sealing`` and rename it to ``path`` when the block ends well.
 
     Whatever stops the block leaves the hidden folder for the next time, except a refusal of the
-    data or of the settings: that leaves nothing.
+    data or of the settings: that leaves nothing. The lock is a file beside the folder, held until
+    the folder has its final name: what another process finds then is a finished dataset.
 
     Raises:
-        AlreadyExists: ``path`` exists.
-        UsageError: Another process is filling it.
+        AlreadyExists: ``path`` exists, or a sealing that was complete when it was killed.
+        UsageError: Another process is filling it, or the folder it shall lie in does not exist.
     """
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"there is no folder {path.parent}", hint="make it first, or choose another output"
+        )
+    lock = FileLock(path.with_name(f".{path.name}.lock"), blocking=False, mode=0o600)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(
+            f"another process is sealing to {path}", hint="wait for it, or end it"
+        ) from None
+    try:
+        yield from _filled(path, path.with_name(f".{path.name}.sealing"))
+    finally:
+        # Unlinked while it is held: a process that waits for this file then opens the next one.
+        with suppress(OSError):
+            Path(lock.lock_file).unlink()
+        lock.release()
+
+
+def _filled(path: Path, folder: Path) -> Iterator[Path]:
+    """What ``resumable_folder`` does while it holds the lock."""
+    if not path.exists() and (folder / MANIFEST_NAME).is_file() and not (folder / _HEAD).exists():
+        _finish(folder, path)  # killed when nothing but its name was missing
     if path.exists():
         raise AlreadyExists(f"{path} already exists", hint="choose another output or remove it")
-    folder = path.with_name(f".{path.name}.sealing")
     folder.mkdir(exist_ok=True)
-    with (folder / _LOCK).open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"another process is sealing to {path}", hint="wait for it, or end it"
-            ) from None
-        try:
-            yield folder
-        except _Kept as kept:
-            raise kept.error from None
-        except SealtrainError as error:
-            if not isinstance(error, Unreachable):
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
-        # The head goes last: without it, what is left here is not continued but begun again.
-        journal = [*folder.glob("journal-*.sealed"), *folder.glob(f".*{TEMPORARY_SUFFIX}")]
-        for left in (*journal, folder / _LOCK, folder / _HEAD):
-            left.unlink(missing_ok=True)
-        sync(folder)
-        folder.rename(path)
-        sync(path.parent)
+    # Of a sealing that was killed between its last two steps: it is written again at the end.
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    try:
+        yield folder
+    except _Kept as kept:
+        raise kept.error from None
+    except SealtrainError as error:
+        if not isinstance(error, Unreachable):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    _finish(folder, path)
+
+
+def _finish(folder: Path, path: Path) -> None:
+    journal = [*folder.glob("journal-*.sealed"), *folder.glob(f".*{TEMPORARY_SUFFIX}")]
+    # The head goes last: with it, what is left here can be continued.
+    for left in (*journal, folder / _HEAD):
+        left.unlink(missing_ok=True)
+    sync(folder)
+    folder.rename(path)
+    sync(path.parent)
 
 
 class _Kept(Exception):

@@ -104,7 +104,7 @@ class SealedStore:
         Args:
             name: As written.
             binding: As written.
-            root: Its file root where one is known, checked on first touch.
+            root: Its file root where one is known, checked on every read.
 
         Raises:
             WrongContext: The blob belongs to something else.

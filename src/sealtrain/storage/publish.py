@@ -17,10 +17,10 @@ from pathlib import Path
 from sealtrain.errors import (
     AlreadyExists,
     DataInvalid,
+    LimitExceeded,
     NotSealed,
     RootMismatch,
     SealRefused,
-    StorageUnreachable,
 )
 from sealtrain.sealing.description import INDEX_NAME, MANIFEST_NAME
 from sealtrain.sealing.file import audit_file, root_of
@@ -123,10 +123,16 @@ def publish(
 
 
 def _manifest_at(target: RemoteFolder) -> bytes | None:
+    """``dataset.json`` at the address; ``None`` where the store says that there is none."""
     try:
         return target.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)
-    except StorageUnreachable:
-        raise
+    except LimitExceeded as error:
+        raise AlreadyExists(
+            f"a {MANIFEST_NAME} that is no dataset's lies at this address",
+            check="publish",
+            got=f"over {MAX_MANIFEST_BYTES} bytes at {target}",
+            hint="publish to an address of its own",
+        ) from error
     except DataInvalid:
         return None
 

@@ -15,6 +15,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
 from botocore.client import Config
 
+from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import RangeStore
 
@@ -38,21 +39,23 @@ class S3FileSystem(RangeStore):
     protocol = "s3"
 
     def __init__(self) -> None:
-        """Find credentials and make a client; nothing is asked of the store yet."""
+        """Find credentials and make a client; nothing is asked of the store yet.
+
+        Raises:
+            UsageError: What is configured for AWS, an endpoint or a profile, cannot be used.
+        """
         super().__init__()
-        session = boto3.session.Session()
-        signature = {} if session.get_credentials() else {"signature_version": UNSIGNED}
-        self._client = session.client(
-            "s3",
-            region_name=session.region_name or "us-east-1",
-            config=Config(
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=READ_SECONDS,
-                retries={"total_max_attempts": 1},  # whoever asks is patient
-                max_pool_connections=16,
-                **signature,
-            ),
-        )
+        try:
+            self._client = _client()
+        except (botocore.exceptions.BotoCoreError, ValueError) as error:
+            # Its message may quote what was configured.
+            raise UsageError(
+                "the configuration for S3 cannot be used",
+                check="storage",
+                got=type(error).__name__,
+                expected="AWS_ENDPOINT_URL_S3 as https://host, and a profile that exists",
+                hint="see AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_PROFILE and ~/.aws/config",
+            ) from None
 
     def endpoint(self, bucket: str) -> str:
         """URL of the server that will be asked for this bucket."""
@@ -129,6 +132,22 @@ class _store_errors:  # noqa: N801  # reads as a statement
             raise TimeoutError("no answer in time") from None
         if isinstance(error, botocore.exceptions.BotoCoreError | ConnectionError):
             raise ConnectionError(type(error).__name__) from None
+
+
+def _client() -> Any:
+    session = boto3.session.Session()
+    signature = {} if session.get_credentials() else {"signature_version": UNSIGNED}
+    return session.client(
+        "s3",
+        region_name=session.region_name or "us-east-1",
+        config=Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"total_max_attempts": 1},  # whoever asks is patient
+            max_pool_connections=16,
+            **signature,
+        ),
+    )
 
 
 def _parts(path: str) -> tuple[str, str]:

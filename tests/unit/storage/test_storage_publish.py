@@ -122,3 +122,16 @@ def test_a_token_is_sent_and_never_said(server: Server, made: SealedFolder) -> N
         publish(made.folder, server.folder("a.sealed", token="hidden-token"))
     assert any(h.get("Authorization") == "Bearer hidden-token" for _, _, h in server.seen)
     assert "hidden-token" not in str(caught.value.to_dict())
+
+
+@pytest.mark.claim("C102")
+def test_a_dataset_json_too_long_to_be_one_is_not_written_over(
+    server: Server, made: SealedFolder
+) -> None:
+    there = server.root / "a.sealed"
+    there.mkdir(parents=True)
+    (there / "dataset.json").write_bytes(b" " * ((1 << 20) + 1))
+    with pytest.raises(AlreadyExists):
+        publish(made.folder, server.folder("a.sealed"))
+    assert not sent(server)
+    assert (there / "dataset.json").stat().st_size == (1 << 20) + 1

@@ -8,7 +8,7 @@ import pytest
 from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder
 from storage_world import HASTY
 
-from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable
+from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable, UsageError
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.publish import publish
@@ -124,3 +124,23 @@ def test_a_dataset_is_published_to_s3_and_read_back(made: SealedFolder, bucket: 
     assert publish(made.folder, open_folder(url)).sent == 0
     with SealedDataset.open(open_folder(url), made.key, root=made.description.root) as dataset:
         assert all_rows(dataset) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_ENDPOINT_URL_S3", "not a url"),
+        ("AWS_ENDPOINT_URL_S3", "ftp//secret-user@host"),
+        ("AWS_PROFILE", "secret-profile-that-is-none"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_named_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError) as refused:
+        open_folder("s3://bucket/a.sealed")
+    assert refused.value.check == "storage"
+    assert value not in str(refused.value.to_dict())

@@ -12,7 +12,7 @@ from sealing_world import sealed_folder
 from training_world import PlainDataset, numbered, records, seal_records, source_of, write_records
 
 from sealtrain.errors import ChunkDamaged, RecordInvalid, SchemaMismatch, SealRefused
-from sealtrain.training.loaders.ahead import ahead
+from sealtrain.training.loaders.prefetch import prefetched
 from sealtrain.training.loaders.stream import RecordStream, read_all
 
 
@@ -139,7 +139,7 @@ def test_an_error_ahead_reaches_the_reader() -> None:
         yield 1
         raise RecordInvalid("broken")
 
-    items = ahead(failing, 2)
+    items = prefetched(failing, 2)
     assert next(items) == 1
     with pytest.raises(RecordInvalid, match="broken"):
         next(items)
@@ -153,7 +153,7 @@ def test_reading_ahead_is_bounded() -> None:
             made.append(number)
             yield number
 
-    items = ahead(counting, 3)
+    items = prefetched(counting, 3)
     next(items)
     time.sleep(0.2)
     assert len(made) <= 6

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import FormatUnknown, SchemaMismatch
+from sealtrain.sealing.index import MAX_BATCH_ROWS
 from sealtrain.sealing.tabular import columnar, delimited, imagefolder, jsonl, webdataset
 from sealtrain.sealing.tabular.tokens import TokenShards, open_shards
 
@@ -84,7 +85,11 @@ def open_records(
 
 
 def evenly(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, size: int = BATCH_BYTES
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    size: int = BATCH_BYTES,
+    *,
+    most_rows: int = MAX_BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Cut and join batches so that each holds about ``size`` bytes and at least one row.
 
@@ -92,29 +97,31 @@ def evenly(
         batches: Any sizes; empty ones vanish.
         schema: Schema of all of them.
         size: Target bytes of a batch.
+        most_rows: Rows of a batch at most, however few bytes they take.
     """
     held: list[pa.RecordBatch] = []
-    held_bytes = 0
+    held_bytes = held_rows = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         held.append(batch)
         held_bytes += batch.nbytes
-        if held_bytes >= size:
-            *ready, last = _slices(held, schema, held_bytes, size)
+        held_rows += batch.num_rows
+        if held_bytes >= size or held_rows >= most_rows:
+            *ready, last = _slices(held, schema, held_bytes, size, most_rows)
             yield from ready
-            held, held_bytes = [last], last.nbytes
+            held, held_bytes, held_rows = [last], last.nbytes, last.num_rows
     if held:
-        yield from _slices(held, schema, held_bytes, size)
+        yield from _slices(held, schema, held_bytes, size, most_rows)
 
 
 def _slices(
-    held: list[pa.RecordBatch], schema: pa.Schema, held_bytes: int, size: int
+    held: list[pa.RecordBatch], schema: pa.Schema, held_bytes: int, size: int, most_rows: int
 ) -> list[pa.RecordBatch]:
     import pyarrow as pa
 
     table = pa.Table.from_batches(held, schema=schema)
-    rows = max(1, int(table.num_rows * size / max(held_bytes, 1)))
+    rows = max(1, min(most_rows, int(table.num_rows * size / max(held_bytes, 1))))
     pieces = []
     for start in range(0, table.num_rows, rows):
         # Joining each slice by itself keeps memory at a few batches, whatever came in.

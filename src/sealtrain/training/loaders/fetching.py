@@ -8,19 +8,19 @@ the one that is handed over, so memory does not grow with the data.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from sealtrain.training.sources import BatchedRecords
 
-__all__ = ["AT_A_TIME", "Fetching", "far"]
+__all__ = ["AT_A_TIME", "Fetching", "far", "fetched"]
 
 AT_A_TIME = 8
 Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 
 def far(datasets: Sequence[BatchedRecords]) -> bool:
@@ -28,20 +28,20 @@ def far(datasets: Sequence[BatchedRecords]) -> bool:
     return any(getattr(one, "local", True) is False for one in datasets)
 
 
-class Fetching(Generic[Question]):
+class Fetching(Generic[Question, Answer]):
     """Opens record batches in threads. One reader; not thread-safe."""
 
-    def __init__(self, fetch: Callable[[Question], pa.RecordBatch]) -> None:
+    def __init__(self, fetch: Callable[[Question], Answer]) -> None:
         """Say how a batch is opened; a thread begins with the first question."""
         self._fetch = fetch
         self._threads = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="sealtrain-fetching")
-        self._asked: deque[Future[pa.RecordBatch]] = deque()
+        self._asked: deque[Future[Answer]] = deque()
 
     def ask(self, question: Question) -> None:
         """Have a record batch opened; ``answer`` gives batches in the order of questions."""
         self._asked.append(self._threads.submit(self._fetch, question))
 
-    def answer(self) -> pa.RecordBatch:
+    def answer(self) -> Answer:
         """The batch asked for first of those not answered yet; raises what opening it raised."""
         return self._asked.popleft().result()
 
@@ -49,3 +49,19 @@ class Fetching(Generic[Question]):
         """Take back what is not begun, and wait for what is. Idempotent."""
         self._asked.clear()
         self._threads.shutdown(cancel_futures=True)
+
+
+def fetched(
+    fetch: Callable[[Question], Answer], questions: Iterable[Question]
+) -> Generator[Answer]:
+    """The answers to questions in order, with ``AT_A_TIME`` more under way."""
+    asked = 0
+    with closing(Fetching(fetch)) as fetching:
+        for question in questions:
+            fetching.ask(question)
+            asked += 1
+            if asked > AT_A_TIME:
+                yield fetching.answer()
+                asked -= 1
+        for _ in range(asked):
+            yield fetching.answer()

@@ -1,39 +1,39 @@
 """Shuffled records of several owners, decrypted ahead of their use.
 
 A stream is an endless order (``loaders.order``) over opened datasets. Reading it needs one
-decrypted record batch per lane, up to as many that are prepared ahead, as many again while lanes
-change theirs, and a few rounds of rows; nothing is written anywhere. Position ``n`` is the same row
-for every reader, so a run is resumed by a number.
+decrypted record batch per lane, up to as many that are prepared ahead, and a few rounds of rows;
+nothing is written anywhere. Position ``n`` is the same row for every reader, so a run is resumed by
+a number.
 
-Decryption works ahead of the reader: in a process of its own where that helps (``loaders.aside``),
-which also puts the rows of each batch in the order of its turn; else together with all shuffling in
-a thread, which asks a store elsewhere for several batches at a time (``loaders.fetching``). A
-reader that begins, as after a resume, gets its first rows as soon as the batches that hold them are
-open.
+Batches are opened ahead of the reader (``loaders.opening``): in a process of their own where that
+helps; else in a thread together with everything else, several at a time where a store elsewhere is
+waited for. A reader that begins, as after a resume, gets its first rows as soon as the batches that
+hold them are open.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import tee
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass
+from itertools import islice, tee
+from typing import TYPE_CHECKING, Any
 
-from sealtrain.training.loaders.ahead import ahead
-from sealtrain.training.loaders.aside import AHEAD_BATCHES, AHEAD_BYTES, Aside
 from sealtrain.training.loaders.columns import Projection
-from sealtrain.training.loaders.fetching import AT_A_TIME, Fetching, far
+from sealtrain.training.loaders.fetching import AT_A_TIME, far, fetched
+from sealtrain.training.loaders.opening import Evenly, Turned, beside, elsewhere, here
 from sealtrain.training.loaders.order import MAX_LANES, Order, Pick, Round
+from sealtrain.training.loaders.prefetch import prefetched
+from sealtrain.training.loaders.prefetch_process import PrefetchProcess
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-    from sealtrain.training.sources import Source
+    from sealtrain.training.sources import BatchedRecords, Source
 
     Indices = npt.NDArray[np.int64]
 
@@ -43,40 +43,6 @@ AHEAD_ROUNDS = 2
 # Rows that are given before the rest of the first round: for a small batch, then a larger one.
 FIRST_ROWS = (16, 48)
 _OPENING_THREADS = 4
-
-
-class _Decrypting(Protocol):
-    """Sealed records whose batches are decrypted into memory given."""
-
-    batch_rows: tuple[int, ...]
-
-    def batch_bytes(self, number: int) -> int: ...
-    def decrypt_into(self, number: int, view: memoryview[Any]) -> tuple[int, int]: ...
-    def parsed(self, number: int, data: pa.Buffer) -> pa.RecordBatch: ...
-
-
-class _Turned:
-    """A record batch in the order of its turn: rows already in place, or picked out when asked."""
-
-    __slots__ = ("_order", "_rows")
-
-    def __init__(self, rows: pa.RecordBatch, order: Indices | None) -> None:
-        self._rows, self._order = rows, order
-
-    def part(self, start: int, stop: int) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        if self._order is None:
-            return self._rows.slice(start, stop - start)
-        return self._rows.take(pa.array(self._order[start:stop]))
-
-    def whole(self) -> pa.RecordBatch:
-        return self.part(0, self._rows.num_rows)
-
-    def at(self, places: Indices) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        return self._rows.take(pa.array(places if self._order is None else self._order[places]))
 
 
 class RecordStream:
@@ -111,7 +77,7 @@ class RecordStream:
             SchemaMismatch: The sources do not have these columns.
             DataInvalid: There is no row.
         """
-        self._sources = tuple(sources)
+        self._datasets = [source.dataset for source in sources]
         self._projection = Projection(sources, columns, names)
         self._ahead = ahead
         self.schema = self._projection.schema
@@ -122,6 +88,9 @@ class RecordStream:
             lanes=lanes,
             caps=[source.max_records for source in sources],
         )
+        batches = sum(len(dataset.batch_rows) for dataset in self._datasets)
+        rows = sum(sum(dataset.batch_rows) for dataset in self._datasets)
+        self._batches_a_round = -(-batches * self.order.round_rows // rows)
 
     def rounds(
         self, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
@@ -134,12 +103,12 @@ class RecordStream:
             rank: Give only rows whose position leaves this remainder …
             world: … divided by this number. Together, all ranks read every row once.
         """
-        datasets = [one.dataset for one in self._sources]
-        if self._ahead and Aside.helps(datasets):
+        share = _Share(stop=stop, rank=rank, world=world)
+        if self._in_process:
             # A thread beside this one would wait milliseconds for the interpreter lock each turn.
-            yield from self._gathered(start, stop, rank, world, aside=True)
+            yield from self._read(start, share)
         else:
-            yield from ahead(lambda: self._gathered(start, stop, rank, world), self._ahead)
+            yield from prefetched(lambda: self._read(start, share), self._ahead)
 
     def batches(
         self, size: int, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
@@ -165,44 +134,59 @@ class RecordStream:
         for batch in self.rounds(start, stop):
             yield from batch.to_pylist()
 
+    def _read(self, start: int, share: _Share) -> Iterator[pa.RecordBatch]:
+        """A few rows as soon as the batches that hold them are open, then the rest."""
+        batches = _OpenBatches(self._datasets, self._projection, self.order)
+        for current, _ in islice(self._touched(start, share.stop), 1):
+            for many in FIRST_ROWS:
+                few = share.of(current, start)[:many]
+                if len(few):
+                    rows = self._beginning(current, few, batches)
+                    start = share.after(current, start, len(few))
+                    yield rows
+        yield from self._gathered(start, share, batches)
+
     def _gathered(
-        self, start: int, stop: int | None, rank: int, world: int, *, aside: bool = False
+        self, start: int, share: _Share, batches: _OpenBatches
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of each round, put together; of the first one a few before the rest."""
+        """The rows of each round, put together."""
         import pyarrow as pa
 
-        held: dict[int, _Turned] = {}
-        early: dict[Pick, pa.RecordBatch] = {}
-        rounds, beforehand = tee(self._touched(start, stop))
+        held: dict[int, Turned] = {}
+        rounds, beforehand = tee(self._touched(start, share.stop))
         picks = (pick for _, fresh in beforehand for pick in fresh if pick)
-        with closing(self._shuffled(picks, early, aside=aside)) as shuffled:
+        with closing(Evenly(self._opening(picks, batches))) as opening:
             for current, fresh in rounds:
-                low = max(0, start - current.start)
-                high = current.rows if stop is None else min(current.rows, stop - current.start)
-                low += (rank - current.start - low) % world
-                for many in () if held else FIRST_ROWS:
-                    few = current.order[low:high:world][:many]
-                    if len(few):
-                        yield self._beginning(current, few, early)
-                        low += len(few) * world
                 pieces = []
                 for pick, first in zip(current.picks, fresh, strict=True):
                     if first is not None:
-                        held[pick.lane] = next(shuffled)
+                        held[pick.lane] = opening.take()
                     pieces.append(held[pick.lane].part(pick.start, pick.stop))
-                if low < high:
+                wanted = share.of(current, start)
+                if len(wanted):
                     together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-                    yield together.take(pa.array(current.order[low:high:world]))
+                    yield together.take(pa.array(wanted))
+                if self._ahead:
+                    opening.work_ahead(self._batches_a_round)
 
-    def _beginning(
-        self, current: Round, few: Indices, early: dict[Pick, pa.RecordBatch]
-    ) -> pa.RecordBatch:
+    def _opening(self, picks: Iterator[Pick], batches: _OpenBatches) -> Generator[Turned]:
+        if self._in_process:
+            return beside(picks, batches, largest=_largest(self._datasets))
+        if self._ahead and far(self._datasets):
+            return elsewhere(picks, batches)
+        return here(picks, batches)
+
+    @property
+    def _in_process(self) -> bool:
+        return self._ahead > 0 and PrefetchProcess.helps(self._datasets)
+
+    def _beginning(self, current: Round, few: Indices, batches: _OpenBatches) -> pa.RecordBatch:
         """Some rows of a round, of which only the batches that hold them are opened.
 
         Args:
             current: The round.
             few: Places of the rows in its picks, put together.
-            early: Gets the opened batches.
+            batches: Keeps the batches that were opened.
         """
         import numpy as np
         import pyarrow as pa
@@ -211,24 +195,21 @@ class RecordStream:
         which = np.searchsorted(ends, few, side="right")
         numbers = np.unique(which)
         picks = [current.picks[number] for number in numbers]
-        new = [pick for pick in picks if pick not in early]
-        early.update(zip(new, self._at_once(new), strict=True))
         pieces = []
-        for number, pick in zip(numbers, picks, strict=True):
-            inside = few[which == number] - ends[number] + pick.stop
-            pieces.append(self._turned(pick, early[pick]).at(inside))
+        for number, pick, turned in zip(
+            numbers, picks, batches.keep(picks, self._threads), strict=True
+        ):
+            pieces.append(turned.at(few[which == number] - ends[number] + pick.stop))
         # The pieces hold the rows by pick; back into the order of the stream.
         back = np.argsort(np.argsort(which, kind="stable"))
         return pa.concat_batches(pieces).take(pa.array(back))
 
-    def _at_once(self, picks: Sequence[Pick]) -> list[pa.RecordBatch]:
-        """The decrypted batches of several picks, in threads: the reader waits for them anyway."""
-        datasets = [one.dataset for one in self._sources]
-        threads = AT_A_TIME if far(datasets) else min(_OPENING_THREADS, os.cpu_count() or 1)
-        if not self._ahead or threads == 1 or len(picks) < 2:
-            return [datasets[pick.source].batch(pick.batch) for pick in picks]
-        with ThreadPoolExecutor(threads, thread_name_prefix="sealtrain-opening") as pool:
-            return list(pool.map(lambda pick: datasets[pick.source].batch(pick.batch), picks))
+    @property
+    def _threads(self) -> int:
+        """Threads that open batches for which the reader waits anyway."""
+        if not self._ahead:
+            return 1
+        return AT_A_TIME if far(self._datasets) else min(_OPENING_THREADS, os.cpu_count() or 1)
 
     def _touched(self, start: int, stop: int | None) -> Iterator[tuple[Round, list[Pick | None]]]:
         """Rounds, each with those of its picks whose shuffled batch no earlier one had."""
@@ -249,81 +230,62 @@ class RecordStream:
             number += 1
             start = current.start + current.rows
 
-    def _shuffled(
-        self, picks: Iterator[Pick], early: dict[Pick, pa.RecordBatch], *, aside: bool
-    ) -> Generator[_Turned]:
-        """The whole batch of each pick, projected, its rows in the order of that pick's turn."""
-        with closing(self._opened(picks, early, aside=aside)) as opened:
-            for pick, batch, waited in opened:
-                if waited:
-                    # Its rows are picked out as they are needed: a resumed run waits for them.
-                    yield self._turned(pick, batch)
-                else:  # all at once costs less
-                    yield _Turned(batch if aside else self._turned(pick, batch).whole(), None)
 
-    def _turned(self, pick: Pick, batch: pa.RecordBatch) -> _Turned:
-        kept = self._projection.project(pick.source, batch)
-        return _Turned(kept, self.order.shuffled(pick, kept.num_rows))
+class _OpenBatches:
+    """The batches of a stream for one reader; those of its first rows wait here for the rest."""
 
-    def _opened(
-        self, picks: Iterator[Pick], early: dict[Pick, pa.RecordBatch], *, aside: bool
-    ) -> Generator[tuple[Pick, pa.RecordBatch, bool]]:
-        """The decrypted batch of each pick, and whether it was among the early ones.
+    def __init__(
+        self, datasets: Sequence[BatchedRecords], projection: Projection, order: Order
+    ) -> None:
+        self._datasets, self._projection, self._order = datasets, projection, order
+        self._kept: dict[tuple[int, int], pa.RecordBatch] = {}
 
-        One of the process aside is projected, and its rows are in the order of its turn.
-        """
-        datasets = [one.dataset for one in self._sources]
-        if not aside and not (self._ahead and far(datasets)):
-            for pick in picks:
-                waited = early.pop(pick, None)
-                batch = datasets[pick.source].batch(pick.batch) if waited is None else waited
-                yield pick, batch, waited is not None
-            return
-        helper: Aside[Pick] | Fetching[Pick]
-        if aside:
-            helper, most = self._turning()
+    def opened(self, pick: Pick) -> pa.RecordBatch:
+        batch = self._datasets[pick.source].batch(pick.batch)
+        return self._projection.project(pick.source, batch)
+
+    def turned(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
+        return Turned(batch, self._order.shuffled(pick, batch.num_rows))
+
+    def waiting(self, pick: Pick) -> Turned | None:
+        kept = self._kept.pop((pick.source, pick.batch), None)
+        return None if kept is None else self.turned(pick, kept)
+
+    def keep(self, picks: Sequence[Pick], threads: int) -> list[Turned]:
+        """The batches of several picks, opened in threads where they are not open."""
+        missing = [pick for pick in picks if (pick.source, pick.batch) not in self._kept]
+        if threads == 1 or len(missing) < 2:
+            opened = [self.opened(pick) for pick in missing]
         else:
-            helper, most = Fetching(lambda pick: datasets[pick.source].batch(pick.batch)), AT_A_TIME
-        asked: deque[tuple[Pick, pa.RecordBatch | None]] = deque()
-        with closing(helper) as decrypting:
+            with ThreadPoolExecutor(threads, thread_name_prefix="sealtrain-opening") as pool:
+                opened = list(pool.map(self.opened, missing))
+        for pick, batch in zip(missing, opened, strict=True):
+            self._kept[pick.source, pick.batch] = batch
+        return [self.turned(pick, self._kept[pick.source, pick.batch]) for pick in picks]
 
-            def oldest() -> tuple[Pick, pa.RecordBatch, bool]:
-                pick, waited = asked.popleft()
-                batch = decrypting.answer() if waited is None else waited
-                return pick, batch, waited is not None
 
-            for pick in picks:
-                waited = early.pop(pick, None)
-                if waited is None:
-                    decrypting.ask(pick)
-                asked.append((pick, waited))
-                if len(asked) > most:
-                    yield oldest()
-            while asked:
-                yield oldest()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """Which rows of a stream one reader gives: up to ``stop``, every ``world``-th of them."""
 
-    def _turning(self) -> tuple[Aside[Pick], int]:
-        """A process that decrypts the batches of picks and turns them; how many to ask ahead."""
-        import pyarrow as pa
+    stop: int | None
+    rank: int
+    world: int
 
-        datasets = [cast("_Decrypting", one.dataset) for one in self._sources]
-        largest = max(
-            one.batch_bytes(number) for one in datasets for number in range(len(one.batch_rows))
-        )
-        # One for all batches, whose rows are copied out of it: it stays in a cache.
-        room = pa.allocate_buffer(largest)
+    def of(self, current: Round, start: int) -> Indices:
+        """Places in a round's picks, put together, of the rows from position ``start`` on."""
+        low, high = self._bounds(current, start)
+        return current.order[low : high : self.world]
 
-        def turned(pick: Pick) -> pa.RecordBatch:
-            dataset = datasets[pick.source]
-            with memoryview(room) as given, given.cast("B") as view:
-                begin, length = dataset.decrypt_into(pick.batch, view)
-            return self._turned(pick, dataset.parsed(pick.batch, room.slice(begin, length))).whole()
+    def after(self, current: Round, start: int, rows: int) -> int:
+        """Position behind the first ``rows`` of ``of``."""
+        low, _ = self._bounds(current, start)
+        return current.start + low + (rows - 1) * self.world + 1
 
-        # Lanes whose batches have equally many rows come to the end of them together: without as
-        # many that wait prepared, the reader would stand still then and the process in between;
-        # and until that round is put together, the batches that came to their end are held too.
-        most = max(AHEAD_BATCHES, min(self.order.lanes, AHEAD_BYTES // largest))
-        return Aside(turned, slots=self.order.lanes + 2 * most + 2, largest=largest), most
+    def _bounds(self, current: Round, start: int) -> tuple[int, int]:
+        low = max(0, start - current.start)
+        high = current.rows if self.stop is None else min(current.rows, self.stop - current.start)
+        return low + (self.rank - current.start - low) % self.world, high
 
 
 def read_all(
@@ -346,22 +308,24 @@ def read_all(
         return
     projection = Projection(sources, columns, names)
     datasets = [source.dataset for source in sources]
-    wanted = (
+    places = (
         (number, batch)
         for number, dataset in enumerate(datasets)
         for batch in range(len(dataset.batch_rows))
     )
-    if not far(datasets):
-        for number, batch in wanted:
-            yield projection.project(number, datasets[number].batch(batch))
-        return
-    asked: deque[int] = deque()
-    fetching: Fetching[tuple[int, int]] = Fetching(lambda one: datasets[one[0]].batch(one[1]))
-    with closing(fetching):
-        for place in wanted:
-            fetching.ask(place)
-            asked.append(place[0])
-            if len(asked) > AT_A_TIME:
-                yield projection.project(asked.popleft(), fetching.answer())
-        while asked:
-            yield projection.project(asked.popleft(), fetching.answer())
+
+    def read(place: tuple[int, int]) -> pa.RecordBatch:
+        source, batch = place
+        return projection.project(source, datasets[source].batch(batch))
+
+    if far(datasets):
+        yield from fetched(read, places)
+    elif PrefetchProcess.helps(datasets):
+        with closing(PrefetchProcess(places, read, largest=_largest(datasets))) as process:
+            yield from process
+    else:
+        yield from map(read, places)
+
+
+def _largest(datasets: Sequence[BatchedRecords]) -> int:
+    return max(getattr(dataset, "largest_batch", 0) for dataset in datasets)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["ahead"]
+__all__ = ["prefetched"]
 
 Item = TypeVar("Item")
 _POLL_SECONDS = 0.1
@@ -27,7 +27,7 @@ class _Producer(Generic[Item]):
         self._make = make
         self.items: queue.Queue[Item | _End] = queue.Queue(depth)
         self.stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sealtrain-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sealtrain-prefetch", daemon=True)
         self._thread.start()
 
     def _put(self, item: Item | _End) -> bool:
@@ -56,7 +56,7 @@ class _Producer(Generic[Item]):
         self._thread.join()
 
 
-def ahead(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]:
+def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]:
     """Items of ``make()``, computed up to ``depth`` ahead in a thread; 0 computes them in place.
 
     The thread ends when the consumer closes this generator, and its errors are raised here.
