@@ -12,13 +12,13 @@ import pytest
 import torch
 from channel_world import COMPOSE, acceptance, guest
 from otp_world import Watched, in_thread, random_entries, random_matrix
+from sealtrain.collab.otp.introduction import introduce, introduced
 from travel_relay import relayed
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.collab.channel.proofs import ProveKey
 from sealtrain.collab.otp.dealer import RemoteDealer
 from sealtrain.collab.otp.engine import Inside, UnderPads
-from sealtrain.collab.otp.introduction import introduce, introduced
 from sealtrain.collab.otp.serving import Server
 from sealtrain.errors import ChannelBroken, ChannelRefused, Refused, SealtrainError
 

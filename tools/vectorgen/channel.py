@@ -104,6 +104,10 @@ def handshake(name: str) -> dict[str, Any]:
         ).decode(),
         "initiator_key": expand(extracted, LABEL + b"initiator").hex(),
         "responder_key": expand(extracted, LABEL + b"responder").hex(),
+        "exported": {
+            label: expand(expand(extracted, LABEL + b"export"), LABEL + b"export " + label.encode()).hex()
+            for label in ("one-time-pads", "")
+        },
     }
 
 
