@@ -16,6 +16,7 @@ from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.channel.ports import listening
 from sealtrain.collab.otp.dealer import Dealer, RemoteDealer, conversation
 from sealtrain.collab.otp.exact import Float64
+from sealtrain.collab.otp.field import PRIME
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
 from sealtrain.collab.otp.multiplying import Device, Limits
 from sealtrain.collab.otp.serving import Multiplier
@@ -101,6 +102,12 @@ class Watched:
         self.seen.append(elements.clone())
         answer = Float64().product(elements, matrix.factor(direction))
         return lambda: answer if self.lie is None else self.lie(answer)
+
+
+def masks_seen(accelerator: Watched, entries: torch.Tensor) -> set[bytes]:
+    """Rows of masks, which a test can tell as it knows what was hidden."""
+    rows = torch.cat([(sample.long() - entries.long()) % PRIME for sample in accelerator.seen])
+    return {row.numpy().tobytes() for row in rows}
 
 
 Address = tuple[str, int]
