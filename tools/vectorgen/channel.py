@@ -82,6 +82,7 @@ def handshake(name: str) -> dict[str, Any]:
     extracted = hmac.digest(
         hashlib.sha256(canonical(third)).digest(), secrets[0] + secrets[1], "sha256"
     )
+    export = expand(extracted, LABEL + b"export")
     purpose = LABEL.decode().strip()
     return {
         "comment": name,
@@ -105,7 +106,7 @@ def handshake(name: str) -> dict[str, Any]:
         "initiator_key": expand(extracted, LABEL + b"initiator").hex(),
         "responder_key": expand(extracted, LABEL + b"responder").hex(),
         "exported": {
-            label: expand(expand(extracted, LABEL + b"export"), LABEL + b"export " + label.encode()).hex()
+            label: expand(export, LABEL + b"export " + label.encode()).hex()
             for label in ("one-time-pads", "")
         },
     }

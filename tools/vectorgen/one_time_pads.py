@@ -1,7 +1,7 @@
 """Vectors of one-time pads, made without sealtrain, in Python's own integers.
 
-Writes ``vectors/one-time-pads/{field,matrices,pads,products,dealing,pool}.json``. Everything follows from
-the labels below, so a second run writes the same bytes. Run:
+Writes ``vectors/one-time-pads/{field,matrices,pads,products,dealing,pool}.json``. Everything
+follows from the labels below, so a second run writes the same bytes. Run:
 ``python tools/vectorgen/one_time_pads.py [FOLDER]``.
 """
 

@@ -14,7 +14,7 @@ from sealtrain.collab.channel.streams import Buffer
 from sealtrain.errors import ChannelBroken, DataInvalid, SealtrainError
 from sealtrain.release.messages import ErrorFields, load_message
 
-__all__ = ["Done", "answer", "operation", "receive_answer"]
+__all__ = ["Done", "answer", "operation", "receive_answer", "receive_answer_into"]
 
 Done = tuple[dict[str, JsonValue], Buffer]
 """What was done, and the message that follows the answer; none where it is empty."""
@@ -90,13 +90,32 @@ def receive_answer(
         ChannelBroken: It ended the conversation, or answers something else than it says.
         SealtrainError: What it refused with.
     """
+    ok, size = _receive_words(channel, max_bytes)
+    data = channel.receive(max_bytes=max_data_bytes) if size else b""
+    if data is None or len(data) != size:
+        raise _another_payload()
+    return ok, data
+
+
+def receive_answer_into(
+    channel: AttestedChannel, target: memoryview, *, max_bytes: int
+) -> dict[str, Any]:
+    """As ``receive_answer``, where what follows is known to be as long as ``target``."""
+    ok, size = _receive_words(channel, max_bytes)
+    if size != len(target) or (size and channel.receive_into(target) != size):
+        raise _another_payload()
+    return ok
+
+
+def _receive_words(channel: AttestedChannel, max_bytes: int) -> tuple[dict[str, Any], int]:
     message = channel.receive(max_bytes=max_bytes)
     if message is None:
         raise ChannelBroken("the other side ended the conversation", check="channel")
     found = load_message(_Answer, message, error=ChannelBroken)
     if found.error is not None:
         raise found.error.error()
-    data = channel.receive(max_bytes=max_data_bytes) if found.payload else b""
-    if data is None or len(data) != found.payload:
-        raise ChannelBroken("the other side sent another payload than it said", check="payload")
-    return found.ok, data
+    return found.ok, found.payload
+
+
+def _another_payload() -> ChannelBroken:
+    return ChannelBroken("the other side sent another payload than was due", check="payload")

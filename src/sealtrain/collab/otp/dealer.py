@@ -27,7 +27,7 @@ from sealtrain.base.encoding import from_hex
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
 from sealtrain.base.room import Room
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel.answers import Done, answer, operation, receive_answer
+from sealtrain.collab.channel.answers import Done, answer, operation, receive_answer_into
 from sealtrain.collab.channel.channel import AttestedChannel, accept, connect
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.channel.proofs import Acceptance, Peer, Proof
@@ -66,6 +66,7 @@ PURPOSE: Final = "pads"
 _LABEL: Final = "one-time-pads"
 _MAX_ASKED_BYTES: Final = 1 << 10
 _MAX_ANSWER_BYTES: Final = 16 << 10
+_NOTHING: Final = memoryview(b"")
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
@@ -289,9 +290,9 @@ class RemoteDealer:
         outputs, inputs = matrix.values.shape
         with _reached():
             self._ask({"do": "matrix", "outputs": outputs, "inputs": inputs})
-            self._answer(0)
+            self._answer()
             self._channel.send(octets(matrix.values))
-            said, _ = self._answer(0)
+            said = self._answer()
         expect_digest(matrix, _digest(said), of="dealer")
         self._known.add(matrix.digest)
 
@@ -315,20 +316,18 @@ class RemoteDealer:
 
         def read(part: slice) -> torch.Tensor:
             rows = part.stop - part.start
+            dealt = bytearray(4 * rows * widths[1])
             with _reached():
-                _, dealt = self._answer(4 * rows * widths[1])
-                return elements(dealt, rows, widths[1])
+                self._answer(memoryview(dealt))
+            return elements(dealt, rows, widths[1])
 
         return asked_in_parts(row_parts(mask.shape[0], widths), ask, read)
 
     def _ask(self, asked: dict[str, JsonValue]) -> None:
         self._channel.send(canonical_json(asked))
 
-    def _answer(self, size: int) -> tuple[dict[str, Any], bytearray]:
-        said, dealt = receive_answer(
-            self._channel, max_bytes=_MAX_ANSWER_BYTES, max_data_bytes=size
-        )
-        return said, bytearray(dealt)
+    def _answer(self, dealt: memoryview = _NOTHING) -> dict[str, Any]:
+        return receive_answer_into(self._channel, dealt, max_bytes=_MAX_ANSWER_BYTES)
 
 
 def _digest(said: dict[str, Any]) -> bytes:
