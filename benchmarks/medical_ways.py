@@ -110,7 +110,7 @@ def masked(task: Task) -> Told:
     recipe = task.recipe(LORA, MASKED_STEPS)
     plan = Plan(1, MASKED_STEPS, "fedavg")
     states, clocks, engines = [], [], []
-    with served("accelerator", device="cpu") as there:
+    with served() as there:
         accelerator = RemoteAccelerator(there.host, there.port)
         for change in (quantise, lambda model: engines.append(protect(model, accelerator))):
             one = task.learner(recipe, plan, *PARTIES, standins=_StandIns(change))

@@ -23,8 +23,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,15 +36,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from measured_on import machine
+from sealtrain.collab.channel.handshake import Conversation
+from sealtrain.collab.channel.ports import listening
+from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain.collab.otp.accelerator import RemoteAccelerator
-from sealtrain.collab.otp.dealer import RemoteDealer
+from sealtrain.collab.otp.dealer import Dealer, RemoteDealer, conversation
 from sealtrain.collab.otp.engine import Spent
 from sealtrain.collab.otp.exact import backend
+from sealtrain.collab.otp.multiplying import Device, Limits
 from sealtrain.collab.otp.pool import OwnPool
 from sealtrain.collab.otp.serving import Served, served
 from sealtrain.collab.split.protect import protect, quantise, restore
+from sealtrain.records.ed25519 import Ed25519Signer
 
 Told = dict[str, float]
 VOCABULARY = 2048
@@ -108,8 +117,8 @@ def ways(given: argparse.Namespace) -> Iterator[dict[str, Training]]:
     """All ways, ready to train, with the processes they need."""
     exact = backend("fastest", "cpu")
     with ExitStack() as around:
-        there = around.enter_context(served("accelerator", device=given.device))
-        dealing = around.enter_context(served("dealer"))
+        there = around.enter_context(served(device=given.device))
+        dealer = around.enter_context(_dealer())
         folder = Path(around.enter_context(tempfile.TemporaryDirectory()))
         pool = OwnPool(folder / "pool", exact=exact)
         around.callback(pool.close)
@@ -128,7 +137,7 @@ def ways(given: argparse.Namespace) -> Iterator[dict[str, Training]]:
             "int8": Training(given, int8),
             "inside": Training(given, quantise),
             "pads": Training(given, elsewhere(pool)),
-            "dealer": Training(given, elsewhere(_dealer(around, dealing))),
+            "dealer": Training(given, elsewhere(dealer)),
             "own pads": Training(given, elsewhere(None)),
         }
         pool.fill((given.rounds + 1) * given.batch * given.length)
@@ -141,11 +150,40 @@ def _accelerator(around: ExitStack, there: Served) -> RemoteAccelerator:
     return accelerator
 
 
-def _dealer(around: ExitStack, there: Served) -> RemoteDealer:
-    assert there.key is not None
-    dealer = RemoteDealer(there.host, there.port, key=there.key)
-    around.callback(dealer.close)
-    return dealer
+@contextmanager
+def _dealer() -> Iterator[RemoteDealer]:
+    """A session with a dealer that is another process. Keys prove the two, in place of evidence."""
+    seeds = os.urandom(32), os.urandom(32)
+    fresh = multiprocessing.get_context("spawn")
+    here, there = fresh.Pipe()
+    process = fresh.Process(target=_deal, args=(there, *seeds), daemon=True)
+    process.start()
+    mine, theirs = map(_signer, seeds)
+    try:
+        dealer = RemoteDealer(*here.recv(), _talk("ab" * 16, mine, theirs))
+        yield dealer
+        dealer.close()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _deal(pipe: Any, guest: bytes, own: bytes) -> None:
+    torch.set_num_threads(1)
+    talk = _talk(None, _signer(own), _signer(guest))
+    dealer = Dealer(talk, Device("cpu", "fastest"), Limits())
+    with listening(("127.0.0.1", 0), dealer.serve, what="guests") as address:
+        pipe.send(address)
+        threading.Event().wait()
+
+
+def _signer(seed: bytes) -> Ed25519Signer:
+    return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed))
+
+
+def _talk(run_id: str | None, mine: Ed25519Signer, theirs: Ed25519Signer) -> Conversation:
+    accept = AcceptKey(frozenset({theirs.public}))
+    return conversation(run_id, proof=ProveKey(mine), accept=accept, random=os.urandom)
 
 
 def measured(given: argparse.Namespace) -> dict[str, Any]:

@@ -78,6 +78,7 @@
     │   ├── TokenRefused           token-refused
     │   ├── CapabilityRefused      capability-refused
     │   ├── ChannelBroken          channel-broken
+    │   │   └── ChannelCut         channel-cut
     │   ├── ChannelRefused         channel-refused
     │   ├── RunLogBroken           run-log-broken
     │   ├── CheckpointRefused      checkpoint-refused
@@ -99,6 +100,7 @@
     │   ├── BrokerUnreachable      broker-unreachable
     │   ├── ChainUnreachable       chain-unreachable
     │   ├── CollateralUnreachable  collateral-unreachable
+    │   ├── DealerUnreachable      dealer-unreachable
     │   ├── DecryptionLost         decryption-lost
     │   ├── GuestApiUnreachable    guest-api-unreachable
     │   ├── KmsUnreachable         kms-unreachable
@@ -144,6 +146,7 @@ __all__ = [
     "ChallengeReplayed",
     "ChallengeUnknown",
     "ChannelBroken",
+    "ChannelCut",
     "ChannelRefused",
     "CheckpointRefused",
     "ChunkDamaged",
@@ -159,6 +162,7 @@ __all__ = [
     "DatasetMismatch",
     "DatasetUnknown",
     "DatasetWithdrawn",
+    "DealerUnreachable",
     "DebugGuest",
     "DecryptionLost",
     "EgressRefused",
@@ -779,6 +783,12 @@ class ChannelBroken(Refused):
     code = "channel-broken"
 
 
+class ChannelCut(ChannelBroken):
+    """A channel ended in the middle: the other party died, or the network cut the connection."""
+
+    code = "channel-cut"
+
+
 class ChannelRefused(Refused):
     """The other side of a channel is not the one to talk to, or speaks another protocol."""
 
@@ -871,7 +881,7 @@ class Unreachable(SealtrainError):
 
 
 class AcceleratorUnreachable(Unreachable):
-    """Who multiplies under pads, or deals them, does not answer or not as it must."""
+    """The accelerator is gone or broken; resume the run with one that works (--accelerator)."""
 
     code = "accelerator-unreachable"
 
@@ -892,6 +902,12 @@ class CollateralUnreachable(Unreachable):
     """The vendor's collateral, or a cache of it, cannot be fetched."""
 
     code = "collateral-unreachable"
+
+
+class DealerUnreachable(Unreachable):
+    """The dealer of pads is gone or broken; resume the run with one that works (--dealer)."""
+
+    code = "dealer-unreachable"
 
 
 class DecryptionLost(Unreachable):

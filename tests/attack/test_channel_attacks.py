@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import struct
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
 from sealtrain.collab.channel.records import MAX_PLAINTEXT, RecordReader, RecordWriter
 from sealtrain.errors import (
     ChannelBroken,
+    ChannelCut,
     ChannelRefused,
     ComposeHashMismatch,
     LimitExceeded,
@@ -257,7 +261,7 @@ def test_a_stream_that_is_cut_is_no_end() -> None:
         mine.send(b"one")
         mine._socket.close()
         assert theirs.receive(max_bytes=10) == b"one"
-        with pytest.raises(ChannelBroken):
+        with pytest.raises(ChannelCut):
             theirs.receive(max_bytes=10)
 
 
@@ -306,3 +310,66 @@ def test_records_before_a_ratchet_do_not_open_with_the_key_after_it() -> None:
         near.sendall(recorded)
         with pytest.raises(ChannelBroken):
             replay.receive(max_bytes=100)
+
+
+def test_both_ends_export_one_secret_that_is_another_one_for_every_channel() -> None:
+    exported = []
+    for _ in range(2):
+        with talking() as (mine, theirs):
+            exported.append(mine.export("a-use"))
+            assert theirs.export("a-use") == exported[-1]
+            for end in (mine, theirs):  # once, whatever for
+                for label in ("a-use", "another-use"):
+                    with pytest.raises(ChannelBroken):
+                        end.export(label)
+    assert exported[0] != exported[1]
+
+
+def test_ends_that_want_it_for_different_things_have_different_secrets() -> None:
+    with talking() as (mine, theirs):
+        assert mine.export("a-use") != theirs.export("another-use")
+
+
+def test_a_channel_that_is_closed_exports_nothing() -> None:
+    with talking() as (mine, _theirs):
+        mine.close()
+        with pytest.raises(ChannelBroken):
+            mine.export("a-use")
+
+
+def test_what_is_exported_does_not_pass_and_follows_the_ratchet_of_no_direction() -> None:
+    passed = b""
+
+    def listening(data: bytes) -> bytes:
+        nonlocal passed
+        passed += data
+        return data
+
+    with talking(relay=(listening, listening)) as (mine, theirs):
+        mine.send(b"before")
+        mine.ratchet()
+        assert theirs.receive(max_bytes=6) == b"before"
+        secret = mine.export("a-use")
+        assert theirs.export("a-use") == secret
+        mine.send(b"after")
+        assert theirs.receive(max_bytes=5) == b"after"
+    assert secret.reveal() not in passed
+
+
+def test_a_caller_that_speaks_slowly_is_left_when_its_handshake_had_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each byte comes well within the time for a byte; all of them never do."""
+    monkeypatch.setattr(channels, "HANDSHAKE_SECONDS", 0.5)
+    with (
+        called(answering()) as (address, outcome, thread),
+        socket.create_connection(address) as caller,
+    ):
+        caller.sendall(struct.pack(">I", 1000))
+        until = time.monotonic() + 30
+        with suppress(OSError):
+            while thread.is_alive() and time.monotonic() < until:
+                caller.sendall(b" ")
+                time.sleep(0.05)
+        thread.join(1)
+        assert isinstance(outcome.error, PeerUnreachable)

@@ -136,6 +136,7 @@ def test_an_answer_that_was_tampered_with_counts_for_nothing(attack: type[Once])
         (left,) = world.events("party.left")
         assert (left["party"], left["code"]) in (
             ("clinic-a", "channel-broken"),
+            ("clinic-a", "channel-cut"),
             ("clinic-a", "peer-unreachable"),
         )
         assert len(world.events("update.taken")) == 4
@@ -237,6 +238,7 @@ def test_a_lead_of_other_code_is_told_nothing() -> None:
         assert {code for codes in world.refused.values() for code in codes} <= {
             "compose-hash-mismatch",
             "channel-broken",
+            "channel-cut",
             "peer-unreachable",
         }
         assert any("compose-hash-mismatch" in codes for codes in world.refused.values())

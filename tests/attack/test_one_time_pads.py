@@ -6,19 +6,15 @@ import copy
 import math
 import os
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from otp_world import Watched, in_thread, random_entries, random_matrix, tiny_model, trained
+from otp_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
 
 from sealtrain.base.secret import Secret
-from sealtrain.collab.otp import wire
-from sealtrain.collab.otp.dealer import Answers, RemoteDealer
 from sealtrain.collab.otp.engine import Inside, UnderPads
 from sealtrain.collab.otp.exact import Float64
 from sealtrain.collab.otp.field import HALF, PRIME
@@ -29,15 +25,13 @@ from sealtrain.collab.otp.pads import InGuest, Pads
 from sealtrain.collab.otp.pool import OwnPool, Pool, write_pool
 from sealtrain.collab.split.protect import protect
 from sealtrain.errors import (
-    AcceleratorUnreachable,
     ModelInvalid,
     PadsRefused,
     ProductAltered,
+    SealtrainError,
     UsageError,
     WrongKey,
 )
-from sealtrain.keys.derive import derive
-from sealtrain.sealing.hpke import HpkePrivateKey
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 seen_by = pytest.mark.claim("C60")
@@ -144,12 +138,6 @@ def test_a_layer_with_an_adapter_merged_into_it_is_refused() -> None:
 # --- No pad twice -------------------------------------------------------------------------------
 
 
-def masks_seen(accelerator: Watched, entries: torch.Tensor) -> set[bytes]:
-    """Rows of masks, which the test can tell as it knows what was hidden."""
-    rows = torch.cat([(sample.long() - entries.long()) % PRIME for sample in accelerator.seen])
-    return {row.numpy().tobytes() for row in rows}
-
-
 @seen_by
 def test_a_restarted_guest_with_the_same_chance_has_other_pads() -> None:
     matrix, entries = random_matrix(), random_entries(random_matrix(), "forward")
@@ -175,23 +163,67 @@ def test_training_again_from_one_state_shows_the_accelerator_nothing_twice() -> 
 
 
 @seen_by
-def test_a_pool_of_an_earlier_beginning_is_of_no_use(tmp_path: Path) -> None:
+def test_a_pool_of_an_earlier_beginning_is_of_no_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix = random_matrix()
     pool = filled(tmp_path / "pool", matrix)
-    kept = shutil.copy(tmp_path / "pool", tmp_path / "kept")
-    pool.close()
-    restarted = Pool(Path(kept))
-    engine = UnderPads(Watched(), supplier=restarted)
+    put_in_place(monkeypatch, (tmp_path / "pool").read_bytes())
     with pytest.raises(WrongKey):
-        engine.admit(matrix)
-    restarted.close()
+        filled(tmp_path / "restarted", matrix)
+    pool.close()
+
+
+@seen_by
+def test_a_pool_for_other_layers_is_of_no_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = filled(tmp_path / "other", random_matrix(8, 8))
+    put_in_place(monkeypatch, (tmp_path / "other").read_bytes())
+    with pytest.raises(PadsRefused):
+        filled(tmp_path / "pool", random_matrix())
+    other.close()
+
+
+@seen_by
+def test_an_older_filling_put_there_before_it_is_opened_gives_no_row_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix, accelerator = random_matrix(), Watched()
+    entries = random_entries(matrix, "forward", 4)
+    pool = OwnPool(tmp_path / "pool", exact=Float64(), block_rows=4)
+    engine = UnderPads(accelerator, supplier=pool)
+    engine.admit(matrix)
+    pool.fill(4)
+    older = (tmp_path / "pool").read_bytes()
+    engine.product(matrix, "forward", entries)
+    put_in_place(monkeypatch, older)
+    pool.fill(4)
+    with pytest.raises(PadsRefused):
+        engine.product(matrix, "forward", entries)
+    assert len(accelerator.seen) == 1
+    pool.close()
+
+
+def put_in_place(monkeypatch: pytest.MonkeyPatch, other: bytes) -> None:
+    """A host that swaps each pool from now on, between its writing and its opening."""
+
+    def written(path: Path, **settings: Any) -> None:
+        write_pool(path, **settings)
+        path.write_bytes(other)
+
+    monkeypatch.setattr("sealtrain.collab.otp.pool.write_pool", written)
 
 
 def filled(path: Path, matrix: PublicMatrix, rows: int = 20) -> OwnPool:
     pool = OwnPool(path, exact=Float64(), block_rows=4)
     engine = UnderPads(Watched(), supplier=pool)
     engine.admit(matrix)
-    pool.fill(rows)
+    try:
+        pool.fill(rows)
+    except SealtrainError:
+        pool.close()
+        raise
     return pool
 
 
@@ -325,7 +357,7 @@ def test_a_copied_model_shares_the_place_in_the_stream() -> None:
     "secret",
     [
         lambda: UnderPads(Watched()),
-        lambda: Pads(drawn_secret(), InGuest(Float64())),
+        lambda: Pads(InGuest(Float64())),
         lambda: Masks(drawn_secret()),
         lambda: MaskStream(drawn_secret(), 4),
         lambda: Freivalds(drawn_secret()),
@@ -346,7 +378,8 @@ def test_a_protected_models_state_holds_no_secret_and_a_secret_serves_once(
         drawn.append(os.urandom(32))
         return Secret(drawn[-1])
 
-    monkeypatch.setattr("sealtrain.collab.otp.engine.drawn_secret", remembered)
+    for module in ("engine", "pads"):
+        monkeypatch.setattr(f"sealtrain.collab.otp.{module}.drawn_secret", remembered)
     model = tiny_model()
     protect(model, Watched())
     state = pickle.dumps({name: value.numpy() for name, value in model.state_dict().items()})
@@ -493,94 +526,6 @@ def test_there_is_no_way_to_leave_the_check_out() -> None:
             UnderPads(Watched(), checks=checks)
 
 
-# --- Between guest and dealer -------------------------------------------------------------------
-
-
-@seen_by
-def test_a_dealers_answers_open_in_their_order_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, answers = random_matrix(), []
-    honest = wire.Channel.answer
-
-    def replayed(channel: wire.Channel, kind: int) -> bytearray:
-        body = honest(channel, kind)
-        if kind == wire.PADS:
-            answers.append(bytes(body))
-            return bytearray(answers[0])
-        return body
-
-    monkeypatch.setattr(wire.Channel, "answer", replayed)
-    with in_thread("dealer") as dealer:
-        assert dealer.key is not None
-        supplier = RemoteDealer(*dealer.server_address, key=dealer.key.public)
-        accelerator = Watched()
-        engine = UnderPads(accelerator, supplier=supplier)
-        engine.admit(matrix)
-        entries = random_entries(matrix, "forward")
-        engine.product(matrix, "forward", entries)
-        with pytest.raises(PadsRefused, match="does not open"):
-            engine.product(matrix, "forward", entries)
-        assert len(masks_seen(accelerator, entries)) == 2 * len(entries)
-        supplier.close()
-
-
-@seen_by
-def test_what_passes_between_guest_and_dealer_shows_neither_secret_nor_product(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said: list[bytes] = []
-    send, answer = wire.Channel.send, wire.Channel.answer
-
-    def sent(channel: wire.Channel, kind: int, *parts: Any) -> None:
-        said.extend(bytes(part) for part in parts)
-        send(channel, kind, *parts)
-
-    def answered(channel: wire.Channel, kind: int) -> bytearray:
-        body = answer(channel, kind)
-        said.append(bytes(body))
-        return body
-
-    monkeypatch.setattr(wire.Channel, "send", sent)
-    monkeypatch.setattr(wire.Channel, "answer", answered)
-    matrix, secret = random_matrix(), drawn_secret()
-    with in_thread("dealer") as dealer:
-        assert dealer.key is not None
-        supplier = RemoteDealer(*dealer.server_address, key=dealer.key.public)
-        pads = Pads(secret, supplier)
-        pads.admit(matrix)
-        product = bytes(wire.octets(pads.take(matrix, "forward", 5).product()))
-        supplier.close()
-    heard = b"".join(said)
-    assert bytes(wire.octets(matrix.values)) in heard  # this one may be known
-    assert secret.reveal() not in heard
-    assert product[:16] not in heard
-
-
-@seen_by
-def test_no_two_answers_of_a_dealer_are_sealed_alike() -> None:
-    """GCM that seals twice under one key and nonce shows the difference of what it sealed."""
-    secret, product = drawn_secret(), torch.ones(2, 3, dtype=torch.int32)
-    plain = bytes(wire.octets(product))
-    sealed = []
-    for session in (bytes(16), bytes(15) + b"\1"):
-        answers = Answers(secret, session)
-        key = AESGCM(derive(secret, "otp-answers", session.hex()).reveal())
-        for number in range(3):
-            sealed.append(answers.sealed(product, b"asked"))
-            nonce = number.to_bytes(12, "big")
-            assert key.decrypt(nonce, sealed[-1], b"asked") == plain
-    assert len({one[: len(plain)] for one in sealed}) == 6
-
-
-@seen_by
-def test_a_dealer_with_another_key_never_learns_the_secret() -> None:
-    other = HpkePrivateKey(drawn_secret()).public
-    with in_thread("dealer") as dealer:
-        supplier = RemoteDealer(*dealer.server_address, key=other)
-        with pytest.raises(AcceleratorUnreachable, match="refused"):
-            UnderPads(Watched(), supplier=supplier)
-        supplier.close()
-
-
 @seen_by
 def test_a_pool_begins_where_the_guest_stands_or_not_at_all(tmp_path: Path) -> None:
     matrix, secret = random_matrix(), drawn_secret()
@@ -588,8 +533,8 @@ def test_a_pool_begins_where_the_guest_stands_or_not_at_all(tmp_path: Path) -> N
     write_pool(
         tmp_path / "pool", secret=secret, matrices=[matrix], rows=4, exact=Float64(), first=ahead
     )
-    pool = Pool(tmp_path / "pool")
-    pads = Pads(secret, pool)
-    with pytest.raises(PadsRefused, match="further on"):
-        pads.take(matrix, "forward", 1)
+    pool = Pool(tmp_path / "pool", secret)
+    for first in (0, 2, 5):
+        with pytest.raises(PadsRefused):
+            pool.product(matrix, "forward", first, 3)
     pool.close()

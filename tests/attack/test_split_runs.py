@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from otp_world import in_thread, recording
+from otp_world import accelerating, recording
 from stage import CANARY, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port
@@ -178,10 +178,9 @@ def test_machines_that_the_recipe_has_no_use_for_are_refused(world: Stage, engin
 
 
 def test_only_the_named_machines_can_be_reached(tmp_path: Path) -> None:
-    with in_thread("accelerator") as named, in_thread("accelerator") as other:
-        host, port = named.server_address[:2]
-        told = settings(tmp_path, accelerator=f"{host!s}:{port}")
+    with accelerating() as named, accelerating() as other:
+        told = settings(tmp_path, accelerator="{}:{}".format(*named))
         with confined_to(*addresses(told)):
-            socket.create_connection((str(host), port)).close()
+            socket.create_connection(named).close()
             with socket.socket() as elsewhere, pytest.raises(EgressRefused):
-                elsewhere.connect(other.server_address[:2])
+                elsewhere.connect(other)

@@ -11,14 +11,15 @@ import torch
 from language_world import minilm
 from otp_world import (
     Watched,
+    accelerating,
     batches,
-    in_thread,
+    dealing,
+    dealt,
     tiny_model,
     trained,
 )
 
 from sealtrain.collab.otp.accelerator import RemoteAccelerator
-from sealtrain.collab.otp.dealer import RemoteDealer
 from sealtrain.collab.otp.exact import Float64
 from sealtrain.collab.otp.pool import OwnPool
 from sealtrain.collab.otp.serving import Served, served
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Served]:
     """An accelerator that is another process."""
-    with served("accelerator") as there:
+    with served() as there:
         yield there
 
 
@@ -67,10 +68,8 @@ def test_training_on_another_process_under_pads_gives_the_same_bits(
 def test_a_dealer_in_its_own_right_gives_the_same_bits(
     unmasked: tuple[list[float], list[torch.Tensor]],
 ) -> None:
-    with in_thread("accelerator") as there, in_thread("dealer") as dealer:
-        accelerator = RemoteAccelerator(*there.server_address)
-        assert dealer.key is not None
-        supplier = RemoteDealer(*dealer.server_address, key=dealer.key.public)
+    with accelerating() as there, dealing() as dealer:
+        accelerator, supplier = RemoteAccelerator(*there), dealt(dealer)
         model = tiny_model()
         protect(model, accelerator, supplier=supplier, checks=2)
         assert same(trained(model, STEPS), unmasked)

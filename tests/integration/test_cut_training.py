@@ -118,6 +118,58 @@ def test_an_owner_who_comes_back_goes_on_where_it_was() -> None:
         at.clients.end(b"")
 
 
+class Racing(int):
+    """A number of bytes at which whoever compares waits for a second one to compare it, too."""
+
+    both: threading.Barrier
+
+    def __lt__(self, size: int) -> bool:
+        self._meet()
+        return int(self) < size
+
+    def __ge__(self, size: int) -> bool:
+        self._meet()
+        return int(self) >= size
+
+    def _meet(self) -> None:
+        from contextlib import suppress
+
+        with suppress(threading.BrokenBarrierError):
+            self.both.wait(2)
+
+
+def test_messages_that_come_at_once_are_kept_in_no_more_room_than_there_is() -> None:
+    recipe = cut_recipe()
+    with site(recipe, kept_bytes=0) as at:
+        sizes = [_asked_once(at, source) for source in _joined(at)]
+    room = Racing(sum(sizes) - 1)  # for each of them, and not for both
+    room.both = threading.Barrier(2)
+    with site(recipe, kept_bytes=room) as at:
+        sources = _joined(at)
+        threads = [threading.Thread(target=one.dataset.batch, args=(0,)) for one in sources]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        again = [
+            _asked_once(at, source) - size for source, size in zip(sources, sizes, strict=True)
+        ]
+    assert sorted(map(bool, again)) == [False, True]  # one was kept, one had to be asked for
+
+
+def _joined(at: Any) -> list[Any]:
+    """A source of each owner."""
+    at.joining(*(at.client(name) for name in PARTIES))
+    at.clients.joined(within=60)
+    return list({one.owner: one for one in at.clients.sources()}.values())
+
+
+def _asked_once(at: Any, source: Any) -> int:
+    """Bytes that came of a dataset in all, once its first message was asked for."""
+    source.dataset.batch(0)
+    return int(at.clients.received(source.dataset.dataset_id).size)
+
+
 def _until_lost(client: Any, channel: Any) -> None:
     from contextlib import suppress
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import io
+import socket
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
+from channel_world import talking
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otp_world import in_thread, random_matrix
+from otp_world import DEVICE, accelerating, random_matrix
 
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.room import Room
+from sealtrain.base.secret import Secret
+from sealtrain.collab.channel.answers import receive_answer
+from sealtrain.collab.channel.channel import AttestedChannel
 from sealtrain.collab.otp import wire
+from sealtrain.collab.otp.dealer import Session
+from sealtrain.collab.otp.multiplying import Matrices
 from sealtrain.collab.otp.pool import MAGIC, _header
-from sealtrain.collab.otp.serving import Server, _Conversation
 from sealtrain.errors import SealtrainError
 
 MATRIX = random_matrix(3, 2)
@@ -27,23 +37,63 @@ near_requests = st.builds(
 
 
 @pytest.fixture(scope="module")
-def servers() -> object:
-    with in_thread("accelerator") as accelerator, in_thread("dealer") as dealer:
-        accelerator.keep(MATRIX.values)
-        yield accelerator, dealer
+def accelerator() -> Iterator[tuple[str, int]]:
+    with accelerating() as address:
+        yield address
 
 
 @given(kind=st.integers(0, 255), body=st.one_of(anything, near_requests))
 @settings(max_examples=50, deadline=None)
-def test_a_request_is_answered_or_refused(
-    servers: tuple[Server, Server], kind: int, body: bytes
+def test_an_accelerator_answers_a_request_or_refuses_it(
+    accelerator: tuple[str, int], kind: int, body: bytes
 ) -> None:
-    for server in servers:
-        conversation = object.__new__(_Conversation)  # without a connection
-        conversation.server, conversation._masks, conversation._answers = server, None, None
-        for number in (kind, wire.MATRIX, wire.PRODUCT, wire.BEGIN, wire.PADS):
-            with suppress(SealtrainError):
-                assert len(conversation._answer(number, bytearray(body))) <= wire.MAX_FRAME
+    for number in (kind, wire.MATRIX, wire.PRODUCT):
+        with socket.create_connection(accelerator, timeout=10) as connection:
+            frames = wire.Frames(connection, seconds=10)
+            frames.send(wire.MATRIX, *wire.described_matrix(MATRIX.values))
+            assert frames.receive() == (wire.MATRIX | wire.ANSWER, MATRIX.digest)
+            frames.send(number, body)
+            answered = frames.receive()
+            assert answered is not None
+            assert answered[0] in (number | wire.ANSWER, wire.REFUSED)
+
+
+near_messages = st.fixed_dictionaries(
+    {"do": st.sampled_from(["matrix", "deal", "begin", "", None, 1, []])},
+    optional={
+        name: st.one_of(
+            st.integers(-1, 1 << 20),
+            st.sampled_from([MATRIX.digest.hex(), "00" * 32, "forward", "backward", None]),
+        )
+        for name in ("outputs", "inputs", "matrix", "direction", "first", "rows")
+    },
+).map(canonical_json)
+
+
+@given(message=st.one_of(st.binary(max_size=2000), near_messages))
+@settings(max_examples=50, deadline=None)
+def test_a_dealer_answers_a_message_or_refuses_it(message: bytes) -> None:
+    ended: list[SealtrainError | None] = []
+
+    def serve(channel: AttestedChannel) -> None:
+        with Matrices(Room(1 << 20), "cpu") as matrices:
+            matrices.reserve(MATRIX.values.numel())
+            matrices.keep(MATRIX.values)
+            try:
+                Session(Secret(bytes(32)), matrices, DEVICE).attend(channel)
+                ended.append(None)
+            except SealtrainError as error:
+                ended.append(error)
+
+    with talking() as (guest, dealer):
+        thread = threading.Thread(target=serve, args=(dealer,))
+        thread.start()
+        guest.send(message)
+        with suppress(SealtrainError):
+            receive_answer(guest, max_bytes=1 << 14, max_data_bytes=1 << 20)
+        guest.close()
+        thread.join(10)
+    assert len(ended) == 1  # and nothing but an error of ours
 
 
 @given(front=st.sampled_from([b"", MAGIC]), rest=anything)

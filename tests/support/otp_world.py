@@ -1,7 +1,8 @@
-"""A small model with LoRA, accelerators that record or lie, and servers in a thread."""
+"""A small model with LoRA, accelerators that record or lie, and both machines in a thread."""
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,10 +10,16 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+from channel_world import acceptance, guest
 
+from sealtrain.collab.channel.handshake import Conversation
+from sealtrain.collab.channel.ports import listening
+from sealtrain.collab.otp.dealer import Dealer, RemoteDealer, conversation
 from sealtrain.collab.otp.exact import Float64
+from sealtrain.collab.otp.field import PRIME
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
-from sealtrain.collab.otp.serving import Limits, Role, Server
+from sealtrain.collab.otp.multiplying import Device, Limits
+from sealtrain.collab.otp.serving import Multiplier
 
 LABELS = 3
 
@@ -97,18 +104,60 @@ class Watched:
         return lambda: answer if self.lie is None else self.lie(answer)
 
 
+def masks_seen(accelerator: Watched, entries: torch.Tensor) -> set[bytes]:
+    """Rows of masks, which a test can tell as it knows what was hidden."""
+    rows = torch.cat([(sample.long() - entries.long()) % PRIME for sample in accelerator.seen])
+    return {row.numpy().tobytes() for row in rows}
+
+
+Address = tuple[str, int]
+RUN_ID = "ab" * 16
+DEVICE = Device("cpu", "float64")
+
+
 @contextmanager
-def in_thread(role: Role, **limits: Any) -> Iterator[Server]:
-    """A server in this process, on loopback."""
-    server = Server(role, device="cpu", exact="float64", limits=Limits(**limits))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def accelerating(work: Multiplier | None = None, **limits: Any) -> Iterator[Address]:
+    """An accelerator in this process, on loopback."""
+    limit = Limits(**limits)
+    multiplier = work or Multiplier(DEVICE, limit)
+    with listening(
+        ("127.0.0.1", 0), multiplier.serve, what="accelerator", connections=limit.connections
+    ) as address:
+        yield address
+
+
+def talk(run_id: str | None = RUN_ID, **changed: Any) -> Conversation:
+    """What a guest of the simulator's says to a dealer of its deployment."""
+    proofs: dict[str, Any] = {"proof": guest(), "accept": acceptance(), "random": os.urandom}
+    return conversation(run_id, **proofs | changed)
+
+
+@contextmanager
+def dealing(
+    theirs: Conversation | None = None, *, said: list[str] | None = None, **limits: Any
+) -> Iterator[Address]:
+    """A dealer of the same deployment in this process, on loopback.
+
+    Args:
+        theirs: How it proves itself and for whom it deals.
+        said: Takes the lines that it says.
+        limits: Of ``Limits``.
+    """
+    limit = Limits(**limits)
+    dealer = Dealer(theirs or talk(None), DEVICE, limit)
+    with listening(
+        ("127.0.0.1", 0),
+        dealer.serve,
+        what="guests",
+        connections=limit.connections,
+        say=[].append if said is None else said.append,
+    ) as address:
+        yield address
+
+
+def dealt(address: Address, ours: Conversation | None = None, **changed: Any) -> RemoteDealer:
+    """A guest's session with a dealer."""
+    return RemoteDealer(*address, ours or talk(), **{"seconds": 10.0} | changed)
 
 
 @contextmanager

@@ -12,9 +12,10 @@ import pytest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
+from sealtrain.collab.channel.channel import AttestedChannel
 from sealtrain.collab.channel.handshake import answer_info, derive_keys, finish_info
 from sealtrain.collab.channel.proofs import Peer
-from sealtrain.collab.channel.records import RecordReader
+from sealtrain.collab.channel.records import RecordReader, RecordWriter
 from sealtrain.errors import ChannelBroken
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "channel"
@@ -42,6 +43,16 @@ def test_keys_are_the_vectors(vector: dict[str, Any]) -> None:
     )
     assert keys.initiator.reveal().hex() == vector["initiator_key"]
     assert keys.responder.reveal().hex() == vector["responder_key"]
+    for label, exported in vector["exported"].items():
+        near, far = socket.socketpair()
+        with near, far:
+            channel = AttestedChannel(
+                near,
+                sends=RecordWriter(near, keys.initiator),
+                receives=RecordReader(near, keys.responder),
+                keys=keys,
+            )
+            assert channel.export(label).reveal().hex() == exported
 
 
 def receive(vector: dict[str, Any], received: list[str], count: int) -> None:

@@ -6,18 +6,25 @@ import base64
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from channel_world import talking
 
+from sealtrain.base.room import Room
 from sealtrain.base.secret import Secret
+from sealtrain.collab.channel.answers import receive_answer
+from sealtrain.collab.channel.channel import AttestedChannel
+from sealtrain.collab.otp.dealer import Session
 from sealtrain.collab.otp.exact import ExactProduct, Float64, Int8Limb
 from sealtrain.collab.otp.field import added, limbs, subtracted, times_vectors
 from sealtrain.collab.otp.freivalds import Freivalds
 from sealtrain.collab.otp.masks import Masks, MaskStream, accepted
 from sealtrain.collab.otp.matrix import DIRECTIONS, PublicMatrix
+from sealtrain.collab.otp.multiplying import Device, Matrices
 from sealtrain.collab.otp.pads import InGuest, Pads
 from sealtrain.collab.otp.pool import Pool
 from sealtrain.errors import SealtrainError, error_by_code
@@ -100,6 +107,17 @@ def test_a_stream_fills_up_what_was_skipped(monkeypatch: pytest.MonkeyPatch) -> 
     assert not rest
 
 
+class Begun(InGuest):
+    """A beginning with the secret of a vector."""
+
+    def __init__(self, exact: ExactProduct, secret: Secret) -> None:
+        super().__init__(exact)
+        self._secret = secret
+
+    def begin(self) -> Secret:
+        return self._secret
+
+
 @pytest.mark.parametrize("exact", BACKENDS, ids=lambda exact: exact.name)
 @pytest.mark.parametrize("vector", vectors("products"), ids=comment)
 def test_every_number_of_a_product_is_the_vectors(
@@ -107,7 +125,7 @@ def test_every_number_of_a_product_is_the_vectors(
 ) -> None:
     matrix, direction = public(vector["matrix"]), vector["direction"]
     entries = int32(vector["entries"])
-    pads = Pads(Secret(bytes.fromhex(vector["pad_secret"])), InGuest(exact))
+    pads = Pads(Begun(exact, Secret(bytes.fromhex(vector["pad_secret"]))))
     pad = pads.take(matrix, direction, len(entries))
     assert pad.mask.tolist() == vector["mask"]
     assert pad.product().tolist() == vector["mask_product"]
@@ -127,6 +145,38 @@ def test_every_number_of_a_product_is_the_vectors(
     assert checks.checked(matrix, direction, entries, result) is result
 
 
+@pytest.mark.parametrize("vector", vectors("dealing"), ids=comment)
+def test_a_dealer_answers_the_vectors(vector: dict[str, Any]) -> None:
+    secret = Secret(bytes.fromhex(vector["secret"]))
+    failed: list[SealtrainError] = []
+
+    def serve(channel: AttestedChannel) -> None:
+        device = Device("cpu", "float64")
+        with Matrices(Room(1 << 30), "cpu") as matrices:
+            try:
+                Session(secret, matrices, device).attend(channel)
+            except SealtrainError as error:
+                failed.append(error)
+
+    with talking() as (guest, dealer):
+        thread = threading.Thread(target=serve, args=(dealer,))
+        thread.start()
+        for one in vector["messages"]:
+            guest.send(one["message"].encode() if "message" in one else bytes.fromhex(one["bytes"]))
+            if "error" in one:
+                with pytest.raises(error_by_code(one["error"])) as refused:
+                    receive_answer(guest, max_bytes=1 << 14, max_data_bytes=1 << 10)
+                assert refused.value.code == one["error"]
+                thread.join(10)
+                assert [error.code for error in failed] == [one["error"]]  # nothing comes after it
+                return
+            ok, payload = receive_answer(guest, max_bytes=1 << 14, max_data_bytes=1 << 10)
+            assert (ok, payload.hex()) == (one["ok"], one["payload"])
+        guest.close()
+        thread.join(10)
+    assert failed == []
+
+
 @pytest.mark.parametrize("vector", vectors("pool"), ids=comment)
 def test_a_pool_gives_its_products_or_is_refused(vector: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "pool"
@@ -134,15 +184,13 @@ def test_a_pool_gives_its_products_or_is_refused(vector: dict[str, Any], tmp_pat
     matrix, secret = public(vector["matrix"]), Secret(bytes.fromhex(vector["secret"]))
 
     def read() -> dict[str, list[list[int]]]:
-        pool = Pool(path)
+        pool = Pool(path, secret)
         try:
-            pool.begin(secret)
             pool.admit(matrix)
             found = {}
             for direction in DIRECTIONS:
                 rows = len(vector["products"][direction])
-                mask = torch.zeros(rows, 1)
-                got = pool.product(matrix, direction, vector["first"], mask)()
+                got = pool.product(matrix, direction, vector["first"], rows)
                 found[direction] = got.tolist()
             return found
         finally:

@@ -82,6 +82,7 @@ def handshake(name: str) -> dict[str, Any]:
     extracted = hmac.digest(
         hashlib.sha256(canonical(third)).digest(), secrets[0] + secrets[1], "sha256"
     )
+    export = expand(extracted, LABEL + b"export")
     purpose = LABEL.decode().strip()
     return {
         "comment": name,
@@ -104,6 +105,10 @@ def handshake(name: str) -> dict[str, Any]:
         ).decode(),
         "initiator_key": expand(extracted, LABEL + b"initiator").hex(),
         "responder_key": expand(extracted, LABEL + b"responder").hex(),
+        "exported": {
+            label: expand(export, LABEL + b"export " + label.encode()).hex()
+            for label in ("one-time-pads", "")
+        },
     }
 
 

@@ -1,7 +1,7 @@
 """Vectors of one-time pads, made without sealtrain, in Python's own integers.
 
-Writes ``vectors/one-time-pads/{field,matrices,pads,products,pool}.json``. Everything follows from
-the labels below, so a second run writes the same bytes. Run:
+Writes ``vectors/one-time-pads/{field,matrices,pads,products,dealing,pool}.json``. Everything
+follows from the labels below, so a second run writes the same bytes. Run:
 ``python tools/vectorgen/one_time_pads.py [FOLDER]``.
 """
 
@@ -224,6 +224,73 @@ def product_vectors() -> list[dict[str, Any]]:
     return found
 
 
+def dealing_vectors() -> list[dict[str, Any]]:
+    """``dealing``: sessions with a dealer, message by message; the last one may be refused."""
+    matrix, other = grid("dealt matrix", 3, 4, -127, 127), grid("other matrix", 2, 2, -127, 127)
+    secret = seed("session")
+    factors = {"forward": turned(matrix), "backward": matrix}
+    dealt = {
+        way: times(stream(derived(secret, "otp-pad", digest(matrix), way), len(one), 8), one)
+        for way, one in factors.items()
+    }
+
+    def message(**fields: Any) -> str:
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
+
+    def brought(rows: Rows) -> list[dict[str, Any]]:
+        values = b"".join(struct.pack(f"{len(row)}b", *row) for row in rows)
+        announced = message(do="matrix", outputs=len(rows), inputs=len(rows[0]))
+        return [
+            {"message": announced, "ok": {}, "payload": ""},
+            {"bytes": values.hex(), "ok": {"matrix": digest(rows)}, "payload": ""},
+        ]
+
+    def asked(way: str, first: int, rows: int, of: Rows = matrix) -> str:
+        return message(do="deal", direction=way, first=first, matrix=digest(of), rows=rows)
+
+    def rows_of(way: str, first: int, rows: int) -> dict[str, Any]:
+        part = dealt[way][first : first + rows]
+        octets = b"".join(struct.pack(f"<{len(row)}i", *row) for row in part)
+        return {"message": asked(way, first, rows), "ok": {}, "payload": octets.hex()}
+
+    def refused(text: str, code: str) -> dict[str, Any]:
+        return {"message": text, "error": code}
+
+    begun = [*brought(matrix), rows_of("forward", 0, 2)]
+    announced = message(do="matrix", outputs=2, inputs=2)
+    cases: list[tuple[str, list[dict[str, Any]]]] = [
+        ("both directions", [*begun, rows_of("backward", 0, 3), rows_of("forward", 2, 1)]),
+        ("two matrices", [*brought(matrix), *brought(other), rows_of("forward", 0, 1)]),
+        ("a matrix twice", [*brought(matrix), *brought(matrix), rows_of("forward", 0, 1)]),
+        ("rows again", [*begun, refused(asked("forward", 0, 2), "pads-refused")]),
+        ("rows left out", [*begun, refused(asked("forward", 3, 1), "pads-refused")]),
+        ("a late matrix", [*begun, refused(announced, "pads-refused")]),
+        ("no such matrix", [*begun, refused(asked("forward", 0, 1, other), "data-invalid")]),
+        ("before any matrix", [refused(asked("forward", 0, 1), "data-invalid")]),
+        ("no rows", [*begun, refused(asked("forward", 2, 0), "data-invalid")]),
+        ("too many rows", [*begun, refused(asked("forward", 2, 2**20 + 1), "data-invalid")]),
+        ("a third direction", [*begun, refused(asked("sideways", 0, 1), "data-invalid")]),
+        (
+            "a matrix without sides",
+            [refused(message(do="matrix", outputs=0, inputs=2), "data-invalid")],
+        ),
+        (
+            "a matrix too large",
+            [refused(message(do="matrix", outputs=2**16, inputs=2**12), "limit-exceeded")],
+        ),
+        (
+            "a field too many",
+            [refused(message(do="matrix", outputs=2, inputs=2, bits=8), "data-invalid")],
+        ),
+        ("another operation", [refused(message(do="begin"), "data-invalid")]),
+        ("no object", [refused("[]", "data-invalid")]),
+    ]
+    return [
+        {"comment": comment, "secret": secret.hex(), "messages": messages}
+        for comment, messages in cases
+    ]
+
+
 def pool_vectors() -> list[dict[str, Any]]:
     """``pool``: a file, and files that are refused."""
     matrix, secret, name = grid("pool matrix", 4, 3, -127, 127), seed("pool"), seed("id", 16).hex()
@@ -299,10 +366,11 @@ def main() -> None:
         "matrices": {"vectors": matrix_vectors()},
         "pads": pad_vectors(),
         "products": {"vectors": product_vectors()},
+        "dealing": {"vectors": dealing_vectors()},
         "pool": {"vectors": pool_vectors()},
     }
     for name, content in files.items():
-        text = json.dumps({"version": 1} | content, indent=1) + "\n"
+        text = json.dumps({"version": 2} | content, indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, "utf-8")
 
 

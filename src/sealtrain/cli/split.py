@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,27 +51,27 @@ def accelerator(
 
     It holds no secret and is trusted with nothing. Ends with Ctrl-C.
     """
+    import threading
+
     import torch
 
-    from sealtrain.base.hostport import host_and_port
-    from sealtrain.collab.otp.faults import LyingServer
-    from sealtrain.collab.otp.serving import Limits, Server
+    from sealtrain.base.hostport import host_and_port, written
+    from sealtrain.collab.channel.ports import listening
+    from sealtrain.collab.otp.faults import LyingMultiplier
+    from sealtrain.collab.otp.multiplying import Device, Limits
+    from sealtrain.collab.otp.serving import Multiplier
 
-    host, port = host_and_port(listen)
     torch.set_num_threads(threads)
-    place: dict[str, Any] = {
-        "device": device,
-        "exact": exact,
-        "limits": Limits(),
-        "host": host,
-        "port": port,
-    }
-    with Server("accelerator", **place) if alter is None else LyingServer(alter, **place) as server:
+    machine, limits = Device(device, exact), Limits()
+    work = Multiplier(machine, limits) if alter is None else LyingMultiplier(alter, machine, limits)
+    with listening(
+        host_and_port(listen), work.serve, what="accelerator", connections=limits.connections
+    ) as place:
         if alter is not None:
             say(f"fault: product {alter} will be wrong")
-        say(f"multiplying by {server.exact.name} on {device}")
-        say(f"accelerator ready at {server.place}")
-        server.serve_forever()
+        say(f"multiplying by {machine.backend} on {device}")
+        say(f"accelerator ready at {written(*place)}")
+        threading.Event().wait()
 
 
 @app.command()

@@ -1,28 +1,28 @@
 """A guest that makes pads for others: it has no data and no keys, and holds pad secrets.
 
-It is the same measured deployment as the guest that trains. Pads go only to who was told the key
-of this process, so to guests that both proved themselves and verified this one.
+It is the same measured deployment as the guest that trains. It deals for guests that proved
+themselves and verified this one, each in a session that is one attested channel.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.hostport import written
+from sealtrain.collab.channel.ports import bound, listening
 from sealtrain.errors import UsageError
 from sealtrain.recipe.collaboration import Pads, of_kind
 from sealtrain.runner.guest import AttestedGuest, Random
-from sealtrain.runner.seclusion import secluded
+from sealtrain.runner.seclusion import saying, secluded
 
 if TYPE_CHECKING:
     from sealtrain.runner.settings import RunSettings
 
 __all__ = ["deal"]
-
-_SECONDS = 30.0
 
 
 def deal(
@@ -58,8 +58,8 @@ def deal(
     """
     import torch
 
-    from sealtrain.collab.otp.introduction import introduce
-    from sealtrain.collab.otp.serving import Limits, Server
+    from sealtrain.collab.otp.dealer import Dealer, conversation
+    from sealtrain.collab.otp.multiplying import Device, Limits
 
     guest = AttestedGuest(settings, clock=clock)
     if (how := of_kind(guest.recipe, Pads)).pads != "dealer":
@@ -70,21 +70,23 @@ def deal(
             expected="pads: dealer",
         )
     torch.set_num_threads(threads)
-    introduction = partial(
-        introduce,
-        proof=guest.proof,
-        accept_guest=guest.accepts,
-        random=random,
-        seconds=_SECONDS,
+    limits = Limits()
+    dealer = Dealer(
+        conversation(None, proof=guest.proof, accept=guest.accepts, random=random),
+        Device(device, exact),
+        limits,
     )
-    with Server(
-        "dealer",
-        device=device,
-        exact=exact,
-        limits=Limits(),
-        host=listen[0],
-        port=listen[1],
-        introduce=introduction,
-    ) as server:
-        ready(server.place)
-        secluded(guest, lambda _terminal: server.serve_forever(), alone=alone)
+    with bound(listen, what="guests") as listener:
+        ready(written(*listener.getsockname()[:2]))
+
+        def work(terminal: TextIO) -> None:
+            with listening(
+                listener,
+                dealer.serve,
+                what="guests",
+                connections=limits.connections,
+                say=saying(terminal),
+            ):
+                threading.Event().wait()
+
+        secluded(guest, work, alone=alone)

@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from sealtrain.base.digests import sha256_hex
 from sealtrain.base.hostport import host_and_port
-from sealtrain.errors import AcceleratorUnreachable, UsageError
+from sealtrain.errors import UsageError
 from sealtrain.recipe.collaboration import Pads, of_kind
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.recipe import Recipe
@@ -58,12 +57,8 @@ def expect_helpers(settings: RunSettings) -> None:
     }
     for name, needed in wanted.items():
         given = getattr(settings, name)
-        if needed and given is None:
-            raise UsageError(
-                f"the recipe has products made elsewhere, and the run is told of no {name}",
-                expected=f"--{name} HOST:PORT",
-                hint=f"start one: sealtrain split {name}",
-            )
+        if needed:
+            _expected(name, given)
         if given is not None and not needed:
             raise UsageError(
                 f"the recipe has no use for a {name}",
@@ -117,7 +112,7 @@ class Outsourcing:
         """As ``StandIns.put_in``.
 
         Raises:
-            AcceleratorUnreachable, PeerUnreachable: Accelerator or dealer do not answer.
+            AcceleratorUnreachable, DealerUnreachable: Accelerator or dealer do not answer.
             Refused: The dealer is not the one that the owners' policy allows.
             ModelInvalid: No layer can be replaced, or a layer to skip is not there.
         """
@@ -125,7 +120,8 @@ class Outsourcing:
         from sealtrain.collab.split.protect import protect
 
         how = of_kind(self._run.recipe, Pads)
-        accelerator = RemoteAccelerator(*_named(self._run.settings.accelerator), seconds=_SECONDS)
+        place = _place(self._run.settings, "accelerator")
+        accelerator = RemoteAccelerator(*place, seconds=_SECONDS)
         self._stack.callback(accelerator.close)
         supplier, dealer = self._supplier(how)
         protected = protect(model, accelerator, supplier=supplier, checks=how.checks, skip=how.skip)
@@ -171,27 +167,30 @@ class Outsourcing:
             pool = _pool(self._run.settings.out / POOL_FILE, self._run.recipe)
             self._stack.callback(pool.close)
             return pool, None
-        from sealtrain.collab.otp.dealer import RemoteDealer
-        from sealtrain.collab.otp.introduction import introduced
+        from sealtrain.collab.otp.dealer import RemoteDealer, conversation
 
-        place = _named(self._run.settings.dealer)
-        key, peer = introduced(
-            place,
-            run_id=self._run.run_id,
-            proof=self._run.proof,
-            accept_dealer=self._run.accepts,
-            random=os.urandom,
+        run = self._run
+        dealer = RemoteDealer(
+            *_place(run.settings, "dealer"),
+            conversation(run.run_id, proof=run.proof, accept=run.accepts, random=os.urandom),
             seconds=_SECONDS,
         )
-        dealer = RemoteDealer(*place, key=key, seconds=_SECONDS)
         self._stack.callback(dealer.close)
-        return dealer, {"key_sha256": sha256_hex(key.raw), "simulated": peer.simulated}
+        return dealer, {"simulated": dealer.peer.simulated}
 
 
-def _named(address: str | None) -> tuple[str, int]:
-    if address is None:
-        raise AcceleratorUnreachable("nobody was named who multiplies or deals")
-    return host_and_port(address)
+def _place(settings: RunSettings, name: Literal["accelerator", "dealer"]) -> tuple[str, int]:
+    return host_and_port(_expected(name, getattr(settings, name)))
+
+
+def _expected(name: str, given: str | None) -> str:
+    if given is None:
+        raise UsageError(
+            f"the recipe uses pads, but --{name} is missing",
+            expected=f"--{name} HOST:PORT",
+            hint=f"start one: sealtrain split {name}",
+        )
+    return given
 
 
 def _leaf(name: str) -> str:

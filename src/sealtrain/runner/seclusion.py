@@ -21,7 +21,7 @@ from sealtrain.runner.telling import told
 if TYPE_CHECKING:
     from sealtrain.runner.guest import AttestedGuest
 
-__all__ = ["DRIVER", "kernels", "lock_down", "secluded", "telling"]
+__all__ = ["DRIVER", "kernels", "lock_down", "saying", "secluded", "telling"]
 
 DRIVER: Final = Path("/dev/nvidiactl")
 """There where the machine has an accelerator."""
@@ -81,14 +81,20 @@ def lock_down(writable: Sequence[Path], urls: Sequence[str]) -> None:
     restrict(writable, connect=ports, programs=DRIVER.exists())
 
 
-def telling(terminal: TextIO) -> Callable[[str, SealtrainError], None]:
-    """Tell of brokers where output is hushed: which one and the kind of reason, no words of it."""
+def saying(terminal: TextIO) -> Callable[[str], None]:
+    """Say a line where output is hushed. It holds names and codes alone."""
 
-    def tell(url: str, error: SealtrainError) -> None:
-        terminal.write(f"broker {url}: {error.code}\n")
+    def say(line: str) -> None:
+        terminal.write(f"{line}\n")
         terminal.flush()
 
-    return tell
+    return say
+
+
+def telling(terminal: TextIO) -> Callable[[str, SealtrainError], None]:
+    """Tell of brokers where output is hushed: which one and the kind of reason, no words of it."""
+    say = saying(terminal)
+    return lambda url, error: say(f"broker {url}: {error.code}")
 
 
 def kernels() -> Path:

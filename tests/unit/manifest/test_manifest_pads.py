@@ -18,7 +18,7 @@ BEGUN = {
     "skip": [],
     "layers": {"q_proj": 2, "down_proj": 2},
     "products": 4,
-    "dealer": {"key_sha256": "ab" * 32, "simulated": True},
+    "dealer": {"simulated": True},
 }
 
 
@@ -83,6 +83,7 @@ def dropped(*numbers: int) -> Callable[[list[dict[str, Any]]], None]:
         (changed(2, checks=1), "otherwise than the recipe says: checks"),
         (changed(2, skip=["lm_head"]), "otherwise than the recipe says: skip"),
         (changed(2, dealer=None), "otherwise than the recipe says: dealer"),
+        (changed(2, dealer={"key_sha256": "ab" * 32, "simulated": True}), "entry 3"),
         (changed(7, layers={"q_proj": 2}), "other layers than before"),
         (changed(2, more=1), "pads.begun|more|fields|entry 3"),
         (changed(3, products=-1), "entry 4"),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from channel_world import acceptance, guest
-from otp_world import in_thread, tiny_model, trained
+from otp_world import accelerating, dealing, tiny_model, trained
 
-from sealtrain.collab.otp.introduction import introduce
 from sealtrain.collab.split.protect import protected_layers, quantise
 from sealtrain.errors import ModelInvalid
 from sealtrain.manifest.checks.pads import outsourced
@@ -43,8 +40,8 @@ class Run:
         self.record("checkpoint.sealed", {})
 
 
-def address(server: Any) -> str | None:
-    return None if server is None else "{}:{}".format(*server.server_address[:2])
+def address(place: Any) -> str | None:
+    return None if place is None else "{}:{}".format(*place)
 
 
 @pytest.mark.parametrize("pads", ["own", "pool", "dealer"])
@@ -56,14 +53,7 @@ def test_pads_are_made_as_the_recipe_says_and_the_log_holds_together(
     unmasked = tiny_model()
     quantise(unmasked, skip=["lm_head"])
     model = tiny_model()
-    with in_thread("accelerator") as accelerator, in_thread("dealer") as dealer:
-        dealer.introduce = partial(
-            introduce,
-            proof=guest(),
-            accept_guest=acceptance(),
-            random=os.urandom,
-            seconds=10.0,
-        )
+    with accelerating() as accelerator, dealing() as dealer:
         run = Run(how, tmp_path, accelerator, dealer if pads == "dealer" else None)
         with Outsourcing(run) as standins:  # type: ignore[arg-type]  # as much as is asked for
             standins.put_in(model)
@@ -79,14 +69,14 @@ def test_pads_are_made_as_the_recipe_says_and_the_log_holds_together(
     assert found.layers == dict.fromkeys(names, 2)
     assert found.products >= STEPS * 4 * 2
     begun = run.entries[1]["fields"]
-    assert (begun["dealer"] is not None) == (pads == "dealer")
+    assert begun["dealer"] == ({"simulated": True} if pads == "dealer" else None)
 
 
 def test_a_layer_to_skip_that_is_not_there_is_refused_before_anything_is_sent(
     tmp_path: Path,
 ) -> None:
     how = Pads(kind="pads", pads="own", skip=("head",))
-    with in_thread("accelerator") as accelerator:
+    with accelerating() as accelerator:
         run = Run(how, tmp_path, accelerator)
         with (
             Outsourcing(run) as standins,  # type: ignore[arg-type]

@@ -13,9 +13,10 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.secret import Secret
 from sealtrain.collab.channel.handshake import Conversation, Keys, initiate, respond
 from sealtrain.collab.channel.proofs import Peer
 from sealtrain.collab.channel.records import (
@@ -24,11 +25,16 @@ from sealtrain.collab.channel.records import (
     READY,
     RecordReader,
     RecordWriter,
+    stepped,
 )
-from sealtrain.collab.channel.streams import Address, Buffer, Stream, dialled, prepared
+from sealtrain.collab.channel.streams import Address, Buffer, Stream, Timed, dialled, prepared
 from sealtrain.errors import ChannelBroken, PeerUnreachable
 
 __all__ = ["AttestedChannel", "accept", "accept_over", "connect", "open_over"]
+
+
+HANDSHAKE_SECONDS: Final = 120.0
+"""Longest handshake of a caller: time for both sides' evidence."""
 
 
 class AttestedChannel:
@@ -40,6 +46,7 @@ class AttestedChannel:
         self._socket = sock
         self._sends = sends
         self._receives = receives
+        self._export: Secret | None = keys.export
         self.peer: Peer = keys.peer
         """Who is at the other end."""
         self.context: dict[str, JsonValue] = keys.context
@@ -71,6 +78,27 @@ class AttestedChannel:
             raise ChannelBroken("the other side ended the conversation", check="channel")
         return length
 
+    def export(self, label: str) -> Secret:
+        """A secret that both ends have, that no message carries and neither end chose (spec §2).
+
+        Args:
+            label: What it is for; the same at both ends.
+
+        Returns:
+            32 bytes, another for every channel. A channel gives one, once.
+
+        Raises:
+            ChannelBroken: It was given, or the channel is closed.
+        """
+        key, self._export = self._export, None
+        if key is None:
+            raise ChannelBroken(
+                "a channel gives one secret to its application",
+                check="channel",
+                hint="open a new channel",
+            )
+        return stepped(key, f"export {label}".encode())
+
     def ratchet(self) -> None:
         """Move this direction's key on: what was sent before opens for nobody any more."""
         self._sends.control(RATCHET)
@@ -80,6 +108,7 @@ class AttestedChannel:
         if self._sends.open:
             with contextlib.suppress(PeerUnreachable):
                 self._sends.control(END)
+        self._export = None
         self._sends.forget()
         self._receives.forget()
         self._socket.close()
@@ -124,18 +153,27 @@ def open_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
 
 
 def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:
-    """Answer a party that connected. Arguments and errors as ``connect``."""
+    """Answer a party that connected. Arguments and errors as ``connect``.
+
+    A caller that proves nothing is left after ``HANDSHAKE_SECONDS``, however slowly it speaks.
+    """
     with _closed_on_error(sock):
-        return accept_over(prepared(sock, timeout), conversation)
+        prepared(sock, timeout)
+        keys = respond(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
+        sock.settimeout(timeout)
+        return _answering(sock, keys)
 
 
 def accept_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
     """Answer a party at the other end of a connection. Errors as ``connect``."""
     with _closed_on_error(stream):
-        keys = respond(stream, conversation)
-        writer = RecordWriter(stream, keys.responder)
-        writer.control(READY)
-        return _channel(stream, keys, writer, RecordReader(stream, keys.initiator))
+        return _answering(stream, respond(stream, conversation))
+
+
+def _answering(stream: Stream, keys: Keys) -> AttestedChannel:
+    writer = RecordWriter(stream, keys.responder)
+    writer.control(READY)
+    return _channel(stream, keys, writer, RecordReader(stream, keys.initiator))
 
 
 def _channel(

@@ -101,10 +101,11 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """One key for each direction, who is at the other end, and what the talk is about."""
+    """One key for each direction and one for the application, the peer, and the context."""
 
     initiator: Secret
     responder: Secret
+    export: Secret
     peer: Peer
     context: dict[str, JsonValue]
 
@@ -174,7 +175,7 @@ def respond(sock: Stream, conversation: Conversation) -> Keys:
 def derive_keys(
     transcript: dict[str, JsonValue], *, responder: Secret, initiator: Secret, peer: Peer
 ) -> Keys:
-    """The keys of both directions.
+    """The keys of a channel.
 
     Args:
         transcript: T3 of the spec.
@@ -191,6 +192,7 @@ def derive_keys(
     return Keys(
         initiator=key(b"initiator"),
         responder=key(b"responder"),
+        export=key(b"export"),
         peer=peer,
         context=transcript["hello"]["context"],
     )

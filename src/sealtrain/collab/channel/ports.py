@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sealtrain.base.hostport import written
 from sealtrain.errors import SealtrainError, UsageError
 
 __all__ = ["bound", "listening"]
@@ -17,36 +19,47 @@ _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS = 16
 _POLL_S = 0.2
 
+Say = Callable[[str], object]
+
 
 def bound(address: tuple[str, int], *, what: str) -> socket.socket:
     """A socket that is listened on, before a process gives up to open any.
 
     Args:
-        address: Host and port; port 0 lets the system choose.
+        address: Host and port; port 0 lets the system choose, an IPv6 address has its colons.
         what: Name of the port for the error.
 
     Raises:
         UsageError: The address cannot be bound.
     """
     try:
-        return socket.create_server(address)
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        return socket.create_server(address, family=family)
     except OSError as error:
         raise UsageError(
-            f"cannot listen for {what}", got=f"{address[0]}:{address[1]}, {error.strerror}"
+            f"cannot listen for {what}",
+            got=f"{written(*address)}, {os.strerror(error.errno or 0)}",
         ) from error
 
 
 @contextmanager
 def listening(
-    where: tuple[str, int] | socket.socket, handle: Callable[[socket.socket], None], *, what: str
+    where: tuple[str, int] | socket.socket,
+    handle: Callable[[socket.socket], None],
+    *,
+    what: str,
+    connections: int = _MAX_CONNECTIONS,
+    say: Say = _log.warning,
 ) -> Iterator[tuple[str, int]]:
     """Accept connections while the block runs.
 
     Args:
         where: Host and port, or what ``bound`` gave; closed at the end.
-        handle: Serves one connection to its end; closes it. Refusals it raises are logged by their
-            code, nothing else of them.
+        handle: Serves one connection to its end; closes it. An error it raises is told by its code,
+            or by its class if it is none of ours: nothing else of it, for it may quote a record.
         what: Name of the port for the log.
+        connections: At a time; one more is closed at once.
+        say: Takes a line for each connection that ended with an error.
 
     Yields:
         The address that was bound.
@@ -57,7 +70,7 @@ def listening(
     listener = where if isinstance(where, socket.socket) else bound(where, what=what)
     listener.settimeout(_POLL_S)
     over = threading.Event()
-    slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+    slots = threading.BoundedSemaphore(connections)
     open_ones: set[socket.socket] = set()
 
     def serve(sock: socket.socket) -> None:
@@ -65,7 +78,10 @@ def listening(
             with sock:
                 handle(sock)
         except SealtrainError as error:
-            _log.warning("%s: refused [%s]", what, error.code)
+            say(f"{what}: ended [{error.code}]")
+        except Exception as error:
+            say(f"{what}: failed [{type(error).__name__}]")
+            raise
         finally:
             open_ones.discard(sock)
             slots.release()

@@ -28,7 +28,7 @@ from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "RecordReader", "RecordWriter"]
+__all__ = ["LABEL", "MAX_PLAINTEXT", "READY", "RecordReader", "RecordWriter", "stepped"]
 
 LABEL = b"sealtrain/attested-channel/v1 "
 MAX_PLAINTEXT = 1 << 20
@@ -38,6 +38,11 @@ _TAG = 16
 _HEAD = struct.Struct(">BI")
 _MAX_RECORDS = 1 << 32
 _SMALL = 1 << 12
+
+
+def stepped(key: Secret, info: bytes) -> Secret:
+    """The key that follows from one of a channel's, for one use."""
+    return Secret(HKDFExpand(hashes.SHA256(), 32, LABEL + info).derive(key.reveal()))
 
 
 class _Direction:
@@ -66,8 +71,7 @@ class _Direction:
     def ratchet(self) -> None:
         if self._key is None:
             raise ChannelBroken("the channel is closed", check="channel", hint="open a new one")
-        expand = HKDFExpand(hashes.SHA256(), 32, LABEL + b"ratchet")
-        self._key = Secret(expand.derive(self._key.reveal()))
+        self._key = stepped(self._key, b"ratchet")
         self._aead = AESGCM(self._key.reveal())
         self._number = 0
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Protocol
 
-from sealtrain.errors import ChannelBroken, PeerUnreachable
+from sealtrain.errors import ChannelCut, PeerUnreachable
 
 __all__ = [
     "Address",
     "Buffer",
     "Stream",
+    "Timed",
     "dialled",
     "prepared",
     "receive_exactly",
     "receive_into",
+    "receive_or_end",
     "send_all",
 ]
 
@@ -33,6 +36,41 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Let go of the connection."""
+
+
+class Timed:
+    """A connection that has so many seconds for everything, not for each byte. A ``Stream``.
+
+    Args:
+        sock: The connection. Its own timeout is set, and is to be set again afterwards.
+        seconds: For everything, from now on.
+        pause: Between bytes; no less than for everything when ``None``.
+    """
+
+    def __init__(self, sock: socket.socket, seconds: float, *, pause: float | None = None) -> None:
+        self._socket = sock
+        self._until = time.monotonic() + seconds
+        self._pause = seconds if pause is None else pause
+
+    def sendall(self, data: Buffer, /) -> None:
+        """As ``Stream.sendall``."""
+        self._wait()
+        self._socket.sendall(data)  # its timeout is for all of the data
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """As ``Stream.recv_into``."""
+        self._wait()
+        return self._socket.recv_into(buffer)
+
+    def close(self) -> None:
+        """As ``Stream.close``."""
+        self._socket.close()
+
+    def _wait(self) -> None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(min(left, self._pause))
 
 
 def dialled(address: Address, *, timeout: float) -> socket.socket:
@@ -83,21 +121,26 @@ def receive_exactly(sock: Stream, size: int) -> bytes:
     return bytes(data)
 
 
+def receive_or_end(sock: Stream, size: int) -> bytes | None:
+    """As ``receive_exactly``; ``None`` where the stream ends before the first byte."""
+    first = bytearray(1)
+    if not _received(sock, memoryview(first)):
+        return None
+    return bytes(first) + receive_exactly(sock, size - 1)
+
+
 def receive_into(sock: Stream, view: memoryview) -> None:
     """Fill ``view``.
 
     Raises:
-        ChannelBroken: The stream ends before.
+        ChannelCut: The stream ends before.
         PeerUnreachable: Nothing arrives in time, or the connection fails.
     """
     size, done = len(view), 0
     while done < size:
-        try:
-            count = sock.recv_into(view[done:])
-        except OSError as error:
-            raise _unreachable(error) from error
+        count = _received(sock, view[done:])
         if not count:
-            raise ChannelBroken(
+            raise ChannelCut(
                 "the stream ended without a word",
                 check="record",
                 got=f"{done} bytes",
@@ -105,6 +148,13 @@ def receive_into(sock: Stream, view: memoryview) -> None:
                 hint="the other side died, or somebody cut the connection",
             )
         done += count
+
+
+def _received(sock: Stream, view: memoryview) -> int:
+    try:
+        return sock.recv_into(view)
+    except OSError as error:
+        raise _unreachable(error) from error
 
 
 def _unreachable(error: OSError) -> PeerUnreachable:

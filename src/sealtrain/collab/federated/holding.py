@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.canonical import canonical_json
 from sealtrain.collab.channel.answers import Done, answer
 from sealtrain.collab.channel.channel import AttestedChannel, accept_over
 from sealtrain.collab.channel.handshake import Conversation
@@ -179,5 +179,4 @@ class Holding:
             self._may_go_on()
             if asked.do == "learn":
                 return self._work.learn(asked, state)
-            done: tuple[dict[str, JsonValue], bytes] = self._work.finish(state)
-            return done
+            return self._work.finish(state)

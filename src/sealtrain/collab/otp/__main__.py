@@ -1,4 +1,4 @@
-"""An accelerator or a dealer as a program: ``serving.served`` starts it and reads what it says."""
+"""An accelerator as a program: ``serving.served`` starts it and reads what it says."""
 
 from __future__ import annotations
 

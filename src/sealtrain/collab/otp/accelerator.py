@@ -1,24 +1,35 @@
-"""The untrusted side of a product, and how a guest reaches it.
+"""How a guest reaches the untrusted side of a product.
 
 It is given public matrices and uniform numbers. Whatever it answers is opened and checked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
+from sealtrain.base.printable import printable
+from sealtrain.collab.channel.streams import dialled
 from sealtrain.collab.otp import wire
 from sealtrain.collab.otp.exact import ExactProduct
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
-from sealtrain.collab.otp.wire import Later
-from sealtrain.errors import AcceleratorUnreachable, DataInvalid, ProductAltered
+from sealtrain.collab.otp.tensors import Later, asked_in_parts, elements, octets, row_parts
+from sealtrain.errors import (
+    AcceleratorUnreachable,
+    ChannelCut,
+    DataInvalid,
+    LimitExceeded,
+    PeerUnreachable,
+    ProductAltered,
+)
 from sealtrain.training import quiet
 
 quiet.silence()
 
 import torch  # noqa: E402  # after silence()
 
-__all__ = ["Accelerator", "LocalAccelerator", "RemoteAccelerator", "bring_matrix"]
+__all__ = ["Accelerator", "LocalAccelerator", "RemoteAccelerator", "expect_digest"]
 
 
 class Accelerator(Protocol):
@@ -73,12 +84,14 @@ class RemoteAccelerator:
     """
 
     def __init__(self, host: str, port: int, *, seconds: float = 120.0) -> None:
-        self._channel = wire.connected(host, port, seconds=seconds)
+        with _reached(f"{host}:{port}"):
+            connection = dialled((host, port), timeout=seconds)
+        self._frames = wire.Frames(connection, seconds=seconds)
         self._known: set[bytes] = set()
 
     def close(self) -> None:
         """End the connection."""
-        self._channel.close()
+        self._frames.close()
 
     def admit(self, matrix: PublicMatrix) -> None:
         """As ``Accelerator.admit``. A matrix travels once.
@@ -87,9 +100,11 @@ class RemoteAccelerator:
             AcceleratorUnreachable: No answer.
             ProductAltered: It took the matrix for another one.
         """
-        if matrix.digest not in self._known:
-            bring_matrix(self._channel, matrix)
-            self._known.add(matrix.digest)
+        if matrix.digest in self._known:
+            return
+        self._ask(wire.MATRIX, *wire.described_matrix(matrix.values))
+        expect_digest(matrix, bytes(self._answer(wire.MATRIX)), of="accelerator")
+        self._known.add(matrix.digest)
 
     def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
         """As ``Accelerator.product``.
@@ -99,36 +114,74 @@ class RemoteAccelerator:
         """
         widths = matrix.widths(direction)
 
-        def body(part: slice) -> tuple[bytes, memoryview]:
+        def ask(part: slice) -> None:
             asked = wire.asked_product(matrix.digest, direction, part.stop - part.start)
-            return asked, wire.octets(elements[part])
+            self._ask(wire.PRODUCT, asked, octets(elements[part]))
 
-        def read(answer: bytearray, part: slice) -> torch.Tensor:
-            try:
-                return wire.elements(answer, part.stop - part.start, widths[1])
-            except DataInvalid as error:
-                raise AcceleratorUnreachable(
-                    "the accelerator answered with a product of another shape",
-                    got=error.got,
-                    expected=error.expected,
-                ) from error
+        def read(part: slice) -> torch.Tensor:
+            return self._product(part.stop - part.start, widths[1])
 
-        parts = wire.row_parts(elements.shape[0], widths)
-        return wire.asked_in_parts(self._channel, wire.PRODUCT, parts, body, read)
+        return asked_in_parts(row_parts(elements.shape[0], widths), ask, read)
+
+    def _product(self, rows: int, columns: int) -> torch.Tensor:
+        try:
+            return elements(self._answer(wire.PRODUCT), rows, columns)
+        except DataInvalid as error:
+            raise AcceleratorUnreachable(
+                "the accelerator answered with a product of another shape",
+                got=error.got,
+                expected=error.expected,
+            ) from error
+
+    def _ask(self, kind: int, *parts: bytes | memoryview) -> None:
+        with _reached():
+            self._frames.send(kind, *parts)
+
+    def _answer(self, kind: int) -> bytearray:
+        with _reached():
+            received = self._frames.receive()
+        if received is None:
+            raise _gone("the accelerator ended the connection", None)
+        answered, body = received
+        if answered == wire.REFUSED:
+            raise _gone("the accelerator refused a request", _printable(body))
+        if answered != kind | wire.ANSWER:
+            raise _gone("the accelerator does not keep to the protocol", f"frame {answered:#04x}")
+        return body
 
 
-def bring_matrix(channel: wire.Channel, matrix: PublicMatrix) -> None:
-    """Send a matrix to an accelerator or dealer.
+@contextmanager
+def _reached(place: str | None = None) -> Iterator[None]:
+    """Name the machine that is gone, or does not keep to the protocol."""
+    try:
+        yield
+    except (PeerUnreachable, ChannelCut) as error:
+        raise _gone("the accelerator does not answer", place or error.got) from error
+    except LimitExceeded as error:
+        raise _gone("the accelerator does not keep to the protocol", error.got) from error
+
+
+def _gone(problem: str, got: object) -> AcceleratorUnreachable:
+    return AcceleratorUnreachable(
+        problem, got=got, hint="see that it runs at that address, or resume with another one"
+    )
+
+
+def _printable(body: bytearray) -> str:
+    """What an untrusted machine says, cut, and without what could drive a terminal."""
+    return printable(bytes(body[: wire.MAX_REFUSAL]).decode("utf-8", "replace"), 200)
+
+
+def expect_digest(matrix: PublicMatrix, digest: bytes, *, of: str) -> None:
+    """See that a machine knows a matrix by the digest that it has here.
 
     Raises:
-        AcceleratorUnreachable: No answer.
         ProductAltered: It took the matrix for another one.
     """
-    answer = channel.ask(wire.MATRIX, *wire.described_matrix(matrix.values))
-    if bytes(answer) != matrix.digest:
+    if digest != matrix.digest:
         raise ProductAltered(
-            "who multiplies took a matrix for another one",
+            f"the {of} took a matrix for another one",
             check="matrix digest",
-            got=bytes(answer[:32]).hex(),
+            got=digest[:32].hex(),
             expected=matrix.digest.hex(),
         )

@@ -118,8 +118,8 @@ class UnderPads(OnePlace):
         self, accelerator: Accelerator, *, supplier: Supplier | None = None, checks: int = 1
     ) -> None:
         self._accelerator = accelerator
-        # Both secrets are drawn here and have no way in or out: a beginning cannot be repeated.
-        self._pads = Pads(drawn_secret(), supplier or InGuest(Float64()))
+        # Both secrets are new and have no way in or out: a beginning cannot be repeated.
+        self._pads = Pads(supplier or InGuest(Float64()))
         self._freivalds = Freivalds(drawn_secret(), checks)
         self._failed: SealtrainError | None = None
         self._lock = threading.Lock()

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from sealtrain.collab.otp.serving import Server
+from sealtrain.collab.otp.serving import Multiplier
 from sealtrain.training import quiet
 
 quiet.silence()
 
 import torch  # noqa: E402  # after silence()
 
-__all__ = ["LyingServer"]
+__all__ = ["LyingMultiplier"]
 
 
-class LyingServer(Server):
+class LyingMultiplier(Multiplier):
     """Adds one to one number of one product, and is honest before and after.
 
     Args:
         altered: Which product, 1 for the first.
-        settings: As ``Server``.
+        settings: As ``Multiplier``.
     """
 
-    def __init__(self, altered: int, **settings: Any) -> None:
-        super().__init__("accelerator", **settings)
+    def __init__(self, altered: int, *settings: Any) -> None:
+        super().__init__(*settings)
         self._until = altered
 
-    def multiplied(
-        self, elements: torch.Tensor, values: torch.Tensor, *, forward: bool
-    ) -> torch.Tensor:
-        """As ``Server.multiplied``, but for that one."""
-        product = super().multiplied(elements, values, forward=forward)
+    def multiplied(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        """As ``Multiplier.multiplied``, but for that one."""
+        product = super().multiplied(asked, factor)
         self._until -= 1
         if self._until == 0:
             product.view(-1)[0] += 1

@@ -16,13 +16,22 @@ quiet.silence()
 
 import torch  # noqa: E402  # after silence()
 
-__all__ = ["BITS", "DIRECTIONS", "MAX_SIDE", "Direction", "PublicMatrix", "quantised"]
+__all__ = [
+    "BITS",
+    "DIRECTIONS",
+    "MAX_ENTRIES",
+    "MAX_SIDE",
+    "Direction",
+    "PublicMatrix",
+    "quantised",
+]
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: Final[tuple[Direction, Direction]] = ("forward", "backward")
 BITS: Final = 12
 """Of activations and gradients, with their sign."""
 MAX_SIDE: Final = 1 << 16
+MAX_ENTRIES: Final = (1 << 28) - 64
 _WEIGHT_MAX: Final = 127
 
 
@@ -58,11 +67,14 @@ class PublicMatrix:
     def __post_init__(self) -> None:
         if self.values.dtype != torch.int8 or self.values.dim() != 2:
             raise UsageError("a public matrix is int8 and has two sides")
-        if not 1 <= min(self.values.shape) <= max(self.values.shape) <= MAX_SIDE:
+        if (
+            not 1 <= min(self.values.shape) <= max(self.values.shape) <= MAX_SIDE
+            or self.values.numel() > MAX_ENTRIES
+        ):
             raise ModelInvalid(
                 "a layer is too large for one product",
                 got=tuple(self.values.shape),
-                expected=f"1 to {MAX_SIDE} a side",
+                expected=f"1 to {MAX_SIDE} a side, {MAX_ENTRIES} in all",
             )
         if not 8 <= self.bits <= BITS:
             raise UsageError("rows have 8 to 12 bits", got=self.bits, expected="8 to 12")

@@ -1,4 +1,4 @@
-"""Pads: masks and their products, from whoever may make them (spec/one-time-pads.md §4)."""
+"""Pads: masks and their products, from whichever supplier makes them (spec/one-time-pads.md §4)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Protocol
 
 from sealtrain.base.secret import Secret
 from sealtrain.collab.otp.exact import ExactProduct
-from sealtrain.collab.otp.masks import Masks
+from sealtrain.collab.otp.masks import Masks, drawn_secret
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
-from sealtrain.collab.otp.wire import Later
+from sealtrain.collab.otp.tensors import Later
 from sealtrain.training import quiet
 
 quiet.silence()
@@ -35,8 +35,8 @@ class Pad:
 class Supplier(Protocol):
     """Who says what U is. What it says is checked together with the product."""
 
-    def begin(self, secret: Secret) -> None:
-        """Learn the pad secret of a guest that begins. Called once.
+    def begin(self) -> Secret:
+        """The pad secret of a beginning: new, and for this one alone. Called once.
 
         Raises:
             UsageError: Called before.
@@ -68,8 +68,9 @@ class InGuest:
     def __init__(self, exact: ExactProduct) -> None:
         self._exact = exact
 
-    def begin(self, secret: Secret) -> None:
-        """Nothing to learn: the masks are given."""
+    def begin(self) -> Secret:
+        """As ``Supplier.begin``, any number of times: nothing is kept of it."""
+        return drawn_secret()
 
     def admit(self, matrix: PublicMatrix) -> None:
         """Nothing to learn: the matrix is given."""
@@ -85,14 +86,12 @@ class Pads:
     """Pads of one beginning. Every row is given out once.
 
     Args:
-        secret: 32 bytes drawn for this beginning (``drawn_secret``).
-        supplier: Who makes the products.
+        supplier: Makes the secret of the beginning, and the products.
     """
 
-    def __init__(self, secret: Secret, supplier: Supplier) -> None:
-        self._masks = Masks(secret)
+    def __init__(self, supplier: Supplier) -> None:
+        self._masks = Masks(supplier.begin())
         self._supplier = supplier
-        supplier.begin(secret)
 
     def admit(self, matrix: PublicMatrix) -> None:
         """Have the supplier know a matrix."""

@@ -23,11 +23,10 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.files import atomic_writer
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_canonical
 from sealtrain.base.secret import Secret
-from sealtrain.collab.otp import wire
 from sealtrain.collab.otp.exact import ExactProduct
-from sealtrain.collab.otp.masks import Masks
+from sealtrain.collab.otp.masks import Masks, drawn_secret
 from sealtrain.collab.otp.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicMatrix
-from sealtrain.collab.otp.wire import Later
+from sealtrain.collab.otp.tensors import Later, elements, octets
 from sealtrain.errors import DataInvalid, FileTruncated, PadsRefused, UsageError, WrongKey
 from sealtrain.keys.derive import derive
 from sealtrain.training import quiet
@@ -155,7 +154,7 @@ def write_pool(
                 _, mask = masks.rows(matrix, stream.direction, layout.rows_of(number, block))
                 product = exact.product(mask, matrix.factor(stream.direction))
                 nonce = layout.nonce(number, block)
-                file.write(key.encrypt(nonce, bytes(wire.octets(product)), layout.associated))
+                file.write(key.encrypt(nonce, bytes(octets(product)), layout.associated))
 
 
 def _pass_over(
@@ -166,17 +165,18 @@ def _pass_over(
 
 
 class Pool:
-    """A file of U. A ``Supplier`` that stops when it is used up.
+    """A file of U, read under the secret that it was made for.
 
     Args:
-        path: Made by ``write_pool`` under the secret of who begins with it.
+        path: Made by ``write_pool``.
+        secret: The pad secret.
 
     Raises:
         DataInvalid: It is no such file.
         FileTruncated: It is longer or shorter than it says.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secret: Secret) -> None:
         self._file = path.open("rb")
         try:
             self._layout = _Layout(_header(self._file))
@@ -196,24 +196,19 @@ class Pool:
         self._numbers = {
             (stream.matrix, stream.direction): number for number, stream in enumerate(streams)
         }
-        self._key: AESGCM | None = None
+        self._key = self._layout.key(secret)
         self._last: tuple[int, int, torch.Tensor] | None = None
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def begin(self, secret: Secret) -> None:
-        """As ``Supplier.begin``."""
-        if self._key is not None:
-            raise UsageError("a pool serves one beginning", hint="make another pool")
-        self._key = self._layout.key(secret)
-
     def admit(self, matrix: PublicMatrix) -> None:
-        """As ``Supplier.admit``.
+        """See that there are rows of a matrix, and that they open.
 
         Raises:
             PadsRefused: The pool has none for it.
+            DataInvalid: They are of another width.
             WrongKey: It was made for another beginning.
         """
         for direction in DIRECTIONS:
@@ -229,9 +224,9 @@ class Pool:
             self._block(number, 0)
 
     def product(
-        self, matrix: PublicMatrix, direction: Direction, first: int, mask: torch.Tensor
-    ) -> Later:
-        """As ``Supplier.product``.
+        self, matrix: PublicMatrix, direction: Direction, first: int, count: int
+    ) -> torch.Tensor:
+        """Rows of U from ``first`` on.
 
         Raises:
             PadsRefused: It is used up, or begins elsewhere in the stream.
@@ -240,12 +235,12 @@ class Pool:
         number = self._numbers[matrix.digest.hex(), direction]
         stream = self._layout.header.streams[number]
         begin = first - stream.first
-        end = begin + mask.shape[0]
+        end = begin + count
         if begin < 0 or end > stream.rows:
             raise PadsRefused(
                 "the pool of pads is used up" if begin >= 0 else "the pool begins further on",
                 check=f"pads {direction}",
-                got=f"rows {first} to {first + mask.shape[0]}",
+                got=f"rows {first} to {first + count}",
                 expected=f"rows {stream.first} to {stream.first + stream.rows}",
                 hint="make a larger one, or have a dealer",
             )
@@ -254,14 +249,11 @@ class Pool:
             self._block(number, block)[max(0, begin - block * size) : end - block * size]
             for block in range(begin // size, -(-end // size))
         ]
-        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return lambda: rows
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _block(self, number: int, block: int) -> torch.Tensor:
         if self._last is not None and self._last[:2] == (number, block):
             return self._last[2]
-        if self._key is None:
-            raise UsageError("a pool gives pads after a beginning only")
         rows = self._layout.rows_of(number, block)
         columns = self._layout.header.streams[number].columns
         self._file.seek(self._layout.place(number, block))
@@ -275,7 +267,7 @@ class Pool:
                 check="pads",
                 hint="it was made for another beginning, or altered; make a new one",
             ) from error
-        opened = wire.elements(bytearray(plain), rows, columns)
+        opened = elements(bytearray(plain), rows, columns)
         self._last = number, block, opened
         return opened
 
@@ -314,11 +306,12 @@ class OwnPool:
             self._pool.close()
         self._path.unlink(missing_ok=True)
 
-    def begin(self, secret: Secret) -> None:
+    def begin(self) -> Secret:
         """As ``Supplier.begin``."""
         if self._secret is not None:
             raise UsageError("a pool serves one beginning", hint="make another pool")
-        self._secret = secret
+        self._secret = drawn_secret()
+        return self._secret
 
     def admit(self, matrix: PublicMatrix) -> None:
         """As ``Supplier.admit``."""
@@ -346,8 +339,9 @@ class OwnPool:
         )
         if self._pool is not None:
             self._pool.close()
-        self._pool = Pool(self._path)
-        self._pool.begin(self._secret)
+        self._pool = Pool(self._path, self._secret)
+        for matrix in self._matrices.values():
+            self._pool.admit(matrix)
         streams = ((digest, way) for digest in self._matrices for way in DIRECTIONS)
         self._ends = {name: self._next.get(name, 0) + rows for name in streams}
 
@@ -366,7 +360,8 @@ class OwnPool:
         self._next[name] = end
         if self._pool is None:
             raise PadsRefused("the pool of pads was not filled", check="pads", hint="fill it first")
-        return self._pool.product(matrix, direction, first, mask)
+        rows = self._pool.product(matrix, direction, first, mask.shape[0])
+        return lambda: rows
 
 
 def _header(file: BinaryIO) -> PoolHeader:

@@ -1,7 +1,7 @@
 """Have an untrusted accelerator make a model's frozen linear products.
 
     model = get_peft_model(base, LoraConfig(...))
-    with served("accelerator", device="cuda") as there:
+    with served(device="cuda") as there:
         protect(model, RemoteAccelerator(there.host, there.port))
         trainer.train()
 

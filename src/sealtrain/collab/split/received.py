@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.room import Room
 from sealtrain.collab.channel.channel import AttestedChannel, accept
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.channel.proofs import AcceptKey, ProveGuest
@@ -135,7 +136,7 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._changed = threading.Condition()
         self._kept: dict[tuple[str, int], bytes] = {}
-        self._room = kept_bytes
+        self._room = Room(kept_bytes)
         self._received: dict[str, Received] = {}
         self._over = threading.Event()
 
@@ -349,8 +350,7 @@ class Clients:
                 hint="the front is frozen: nothing but the data or the model can have changed",
             )
         received.size += len(message)
-        if len(message) <= self._room:
-            self._room -= len(message)
+        if self._room.take(len(message)):  # owners' messages come in several threads
             self._kept[dataset_id, number] = message
 
 

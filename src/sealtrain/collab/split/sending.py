@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.room import Room
 from sealtrain.collab.channel.channel import AttestedChannel
 from sealtrain.collab.split.activations import encode
 from sealtrain.collab.split.front import Reading
@@ -83,7 +84,7 @@ class Client:
     sent: int = 0
     """Bytes of activations so far."""
     _kept: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    _room: int = KEPT_BYTES
+    _room: Room = field(default_factory=lambda: Room(KEPT_BYTES))
 
     def serve(self, channel: AttestedChannel) -> bytes:
         """Consent and answer until the run has ended.
@@ -168,7 +169,6 @@ class Client:
         if records is None or start >= records.num_rows:
             raise ChannelBroken("the server asks for records that there are not", check="cut")
         message = encode(self.reading.rows(records.slice(start, self.rows).to_pylist()))
-        if len(message) <= self._room:
-            self._room -= len(message)
+        if self._room.take(len(message)):
             self._kept[key] = message
         return message

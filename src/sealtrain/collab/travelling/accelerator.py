@@ -19,12 +19,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from sealtrain.base import fingerprint
-from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.fingerprint import Fingerprint, pieces
 from sealtrain.base.models import Hex32, Hex64, StrictModel, load_model
-from sealtrain.collab.channel.answers import Done, answer
+from sealtrain.collab.channel.answers import Done, answer, operation
 from sealtrain.collab.channel.channel import AttestedChannel, accept
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling import bounds, capability
@@ -122,17 +122,13 @@ class Accelerator:
 
         def act() -> Done:
             nonlocal name
-            command = parse_json(message)
-            if not isinstance(command, dict) or command.get("do") not in operations:
-                raise DataInvalid(
-                    "no such operation", expected=", ".join(operations), check="operation"
-                )
+            wanted, command = operation(message, operations)
             payload = b""
             if command.pop("payload", 0):
                 payload = channel.receive(max_bytes=MAX_STATE_BYTES) or b""
             if (lane.run_id, lane.session) != self._session:
                 raise TripBroken("another orchestrator has taken over", check="session")
-            name = command.pop("do")
+            name = wanted
             return operations[name](command, payload)
 
         answer(channel, act)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from sealtrain.base.canonical import JsonValue, parse_json
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.fingerprint import Fingerprint
 from sealtrain.base.models import Hex32, StrictModel, load_model
-from sealtrain.collab.channel.answers import Done, answer
+from sealtrain.collab.channel.answers import Done, answer, operation
 from sealtrain.collab.channel.channel import accept
 from sealtrain.collab.travelling.capability import WriteCapability, write_chunk
 from sealtrain.errors import CheckpointRefused, DataInvalid, LimitExceeded
@@ -146,17 +146,15 @@ class Holder:
             answer(channel, partial(self._done, message))
 
     def _done(self, message: bytes) -> Done:
-        asked = parse_json(message)
         does = {
             "join": self._join,
             "provision": self._provide,
             "report": self._told,
             "finish": self._finish,
         }
-        if not isinstance(asked, dict) or asked.get("do") not in does:
-            raise DataInvalid("no such operation", expected=", ".join(does), check="operation")
+        name, asked = operation(message, does)
         with self._lock:  # an orchestrator that was thought dead may still be talking
-            return does[asked.pop("do")](asked)
+            return does[name](asked)
 
     def _join(self, asked: dict[str, Any]) -> Done:
         wanted = load_model(Join, asked, DataInvalid, "join")

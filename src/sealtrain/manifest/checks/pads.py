@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from sealtrain.base.models import Hex64, StrictModel, load_model
+from sealtrain.base.models import StrictModel, load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
 from sealtrain.recipe.collaboration import Pads
@@ -30,7 +30,6 @@ _NEEDS_COUNTS: Final = frozenset({"checkpoint.sealed", "training.finished"})
 
 
 class _Dealer(StrictModel):
-    key_sha256: Hex64
     simulated: bool
 
 

@@ -23,7 +23,7 @@ from sealtrain.runner.guest import Random
 from sealtrain.runner.joint import close_joint
 from sealtrain.runner.lead import LeadRun
 from sealtrain.runner.party import PartyReport
-from sealtrain.runner.seclusion import secluded
+from sealtrain.runner.seclusion import saying, secluded
 
 if TYPE_CHECKING:
     from sealtrain.collab.split.received import Clients
@@ -78,7 +78,7 @@ def serve(
         ready(written(*listener.getsockname()[:2]))
         return secluded(
             run,
-            lambda terminal: work.done(listener, terminal if progress else None),
+            lambda terminal: work.done(listener, terminal, progress=progress),
             alone=alone,
         )
 
@@ -92,7 +92,7 @@ class _Work:
         self._run, self._how = run, how
         self._wait, self._patience, self._random = wait, patience, random
 
-    def done(self, listener: socket.socket, terminal: TextIO | None) -> Outcome:
+    def done(self, listener: socket.socket, terminal: TextIO, *, progress: bool) -> Outcome:
         from sealtrain.collab.split.learning import Learning
         from sealtrain.collab.split.received import Clients
         from sealtrain.training.run import train
@@ -112,7 +112,7 @@ class _Work:
         )
         terms = {"layers": how.layers, "wire": how.wire, "spf_share": how.spf_share}
         run.record("cut.begun", terms)
-        with listening(listener, clients.handle, what="clients"):
+        with listening(listener, clients.handle, what="clients", say=saying(terminal)):
             try:
                 consents = clients.joined(self._wait)
                 for party, consent in consents.items():
@@ -129,7 +129,7 @@ class _Work:
                     metrics=run.released_metrics,
                     on_checkpoint=lambda _ref: None,
                     resume=None,
-                    progress=terminal,
+                    progress=terminal if progress else None,
                     phase=learning.train,
                 )
                 for source in sources:

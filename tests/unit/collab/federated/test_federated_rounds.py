@@ -62,7 +62,7 @@ def test_a_party_that_drops_out_and_comes_again_takes_part_again() -> None:
         assert values(merged.state) == [6.0] * 4
         (left,) = world.events("party.left")
         assert left["party"] == "clinic-b"
-        assert left["code"] in ("peer-unreachable", "channel-broken")
+        assert left["code"] in ("peer-unreachable", "channel-cut")
         assert len(world.events("party.joined")) == 4
 
 

@@ -1,0 +1,101 @@
+"""A run whose pads a dealer makes, through the commands, against one who recorded all of it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from otp_world import recording
+from replays import answered, expect_only_a_handshake
+from stage import COLLATERAL, MACHINE, RECIPE, Stage, stage
+
+from sealtrain.base.hostport import host_and_port
+
+once = pytest.mark.claim("C85")
+SIDE = 64
+ZERO = struct.pack(">II", SIDE, SIDE) + bytes(SIDE * SIDE)
+HEAD = struct.Struct(">BI")
+
+
+@dataclass
+class Played:
+    """A run that is over.
+
+    Attributes:
+        world: Its consortium.
+        dealer: Where its dealer still listens.
+        said: What the guest said to the dealer, by connection.
+    """
+
+    world: Stage
+    dealer: tuple[str, int]
+    said: list[bytes]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    # A short path: unix sockets allow about a hundred characters.
+    with stage(tmp_path_factory.mktemp("dealt")) as world:
+        lora = {"method": "lora", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+        how = {"kind": "pads", "pads": "dealer", "checks": 1, "policy": "policy.yaml"}
+        trainer = RECIPE["trainer"] | {"max_steps": 2}
+        recipe = RECIPE | {"collaboration": how, "peft": lora, "trainer": trainer}
+        policy = {"policy.yaml": (world.folder / "policy.yaml").read_text()}
+        folder = world.propose("engineer", recipe, policy)
+        for owner in ("clinic-a", "clinic-b"):
+            world.approve(folder, owner)
+        accelerator = world.serve("accelerator ready", "split", "accelerator")
+        dealer = host_and_port(dealing(world, folder, "dealer.sock"))
+        with recording(dealer) as (place, said):
+            world.run(
+                *world.train_words(folder, "run"), "--accelerator", accelerator, "--dealer", place
+            )
+        assert (world.folder / "run" / "manifest.json").exists()
+        yield Played(world, dealer, [bytes(one) for one in said])
+
+
+def dealing(world: Stage, folder: Path, guest: str) -> str:
+    """Start a dealer in a guest of its own; where it listens."""
+    world.serve(
+        "guest API", "simulator", "serve", folder / "app-compose.json",
+        "--socket", guest, "--state", "root", *MACHINE,
+    )  # fmt: skip
+    return world.serve(
+        "dealer ready", "split", "dealer", folder / "recipe.lock.json",
+        "--platform", "simulator", "--guest", guest, *COLLATERAL,
+    )  # fmt: skip
+
+
+def with_a_zero_matrix(said: bytes) -> bytes:
+    """The first frame that is no handshake, and rows for a matrix of zeros: bare keystream."""
+    kind, length = HEAD.unpack_from(said)
+    begin = said[: HEAD.size + length] if kind else b""
+    from hashlib import sha256
+
+    digest = sha256(b"sealtrain/otp-matrix/v1" + ZERO).digest()
+    rows = struct.pack(">32sIQI", digest, 0, 0, 9)
+    return begin + HEAD.pack(1, len(ZERO)) + ZERO + HEAD.pack(4, len(rows)) + rows
+
+
+@pytest.mark.slow
+@once
+def test_what_was_recorded_of_a_run_gets_nothing_out_of_its_dealer(played: Played) -> None:
+    assert played.said
+    for said in played.said:
+        expect_only_a_handshake(answered(played.dealer, said))
+        expect_only_a_handshake(answered(played.dealer, with_a_zero_matrix(said)))
+
+
+@pytest.mark.slow
+@once
+def test_what_was_recorded_of_a_run_gets_nothing_out_of_a_dealer_that_was_started_again(
+    played: Played,
+) -> None:
+    folder = played.world.folder / "engineer"
+    again = host_and_port(dealing(played.world, folder, "again.sock"))
+    for said in played.said:
+        expect_only_a_handshake(answered(again, said))
+        expect_only_a_handshake(answered(again, with_a_zero_matrix(said)))
