@@ -28,6 +28,7 @@ from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import verify_report, verify_snp
 from sealtrain.errors import (
     CertificateChainInvalid,
+    CertificateRevoked,
     CollateralMismatch,
     ComposeHashMismatch,
     DebugGuest,
@@ -69,7 +70,9 @@ def guest() -> SimulatedSnp:
 
 @pytest.fixture(scope="module")
 def policy(guest: SimulatedSnp) -> SnpPolicy:
-    rules = snp(minimum_tcb={"Genoa": LEVELS}, chip_ids=[guest.chip_id])
+    rules = snp(
+        minimum_tcb={"Genoa": LEVELS}, chip_ids=[guest.chip_id], revocation="require"
+    )
     return SnpPolicy.model_validate_json(json.dumps(rules))
 
 
@@ -87,9 +90,9 @@ def judge(
         guest.report(ASKED, COMPOSE, fault=fault) if report is None else report,
         guest.certificates(fault=fault) if certificates is None else certificates,
         compose,
-        policy,
         simulator_root=guest.root_der if root == b"" else root,
         now=NOW,
+        crl=guest.revocations(NOW, issuer_revoked=fault == "revoked-issuer"),
     )
     return claims_of(verified, policy, NOW)
 
@@ -121,6 +124,7 @@ def test_the_guest_under_attack_is_accepted(guest: SimulatedSnp, policy: SnpPoli
             marks=pytest.mark.negative(41),
         ),
         ("wrong-root", QuoteRootUntrusted, "root"),
+        ("revoked-issuer", CertificateRevoked, "revocation"),
         ("other-image", MeasurementMismatch, "guest image"),
     ],
 )

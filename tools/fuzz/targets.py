@@ -109,7 +109,8 @@ def _evidence() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.base.encoding import to_base64
 
     compose, pki = '{"name":"fuzz"}', SimulatedPki(_SEED)
-    snp = {**SimulatedSnp(_SEED).shown(bytes(64), compose.encode()), "app_compose": compose}
+    shown = SimulatedSnp(_SEED).shown(bytes(64), compose.encode(), now=_NOW)
+    snp = {**shown, "app_compose": compose}
     tdx = {"tee": "tdx", "quote": to_base64(pki.quote(bytes(64))), "app_compose": compose}
     nitro = {"tee": "nitro", "document": "AAAA", "app_compose": compose}
     seeds = [

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuEvidence
+from sealtrain.attest.snp.revocation import MAX_CRL_BYTES
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
@@ -46,7 +47,6 @@ MAX_QUOTE_BYTES = 32 << 10
 _MAX_DOCUMENT_BYTES = 16 << 10
 _SNP_REPORT_BYTES = 1184
 _MAX_CERTIFICATE_BYTES = 8 << 10
-_MAX_CRL_BYTES = 64 << 10
 MAX_LOG_ENTRIES = 1024
 MAX_COMPOSE_CHARS = 4 << 20
 _MAX_PAYLOAD_HEX = 128 << 10
@@ -177,7 +177,7 @@ class SnpEvidence(_Guest):
     tee: Literal["snp"]
     report: _Report
     certificates: Annotated[tuple[_Certificate, ...], Field(min_length=3, max_length=3)]
-    crl: Annotated[Base64, _encoded(_MAX_CRL_BYTES)] | None
+    crl: Annotated[Base64, _encoded(MAX_CRL_BYTES)] | None
     """The vendor's revocation list, DER; a policy may require it."""
 
     @property

@@ -37,6 +37,7 @@ from sealtrain.attest.forms import (
     Quote,
     ReferenceValues,
     RemoteVerdictFile,
+    RevocationList,
     SgxQuote,
     Snp,
 )
@@ -49,9 +50,16 @@ from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.attest.snp.chain import quiet
 from sealtrain.attest.snp.parse import REPORT_BYTES
 from sealtrain.attest.snp.parse import parse_report as parse_snp_report
+from sealtrain.attest.snp.revocation import crl_der
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import DataInvalid, EvidenceMalformed, FormatUnknown, LimitExceeded
+from sealtrain.errors import (
+    DataInvalid,
+    EvidenceMalformed,
+    FormatUnknown,
+    LimitExceeded,
+    RevocationUnknown,
+)
 
 __all__ = ["MAX_FILE_BYTES", "recognise"]
 
@@ -112,8 +120,8 @@ def _binary(data: bytes) -> Exhibit | None:
         return Nitro(raw=data, document=parse_nitro(data))
     if data[32:48] == _BOOT_LOG:
         return BootLog(raw=data)
-    if data[:2] == b"\x30\x82":
-        return _certificate(data)
+    if data[:2] in (b"\x30\x81", b"\x30\x82"):
+        return _certificate(data) or _revocations(data)
     if data[:1] == b"\0" or 0x81 <= (data[0] if data else 0) <= 0x8F:
         return _attestation(data)
     return None
@@ -211,6 +219,8 @@ def _rim(data: bytes) -> Exhibit:
 def _pem(data: bytes) -> Exhibit:
     if b"PRIVATE KEY-----" in data:
         raise DataInvalid("this file holds a private key; nothing of it is shown")
+    if b"-----BEGIN X509 CRL-----" in data:
+        return RevocationList(raw=data, crl=crl_der(data))
     try:
         with quiet():
             found = x509.load_pem_x509_certificates(data)
@@ -240,6 +250,13 @@ def _certificate(data: bytes) -> Exhibit | None:
     return DstackQuote(
         raw=data, quote=parse_quote(shown.quote), log=shown.event_log, vm_config=shown.vm_config
     )
+
+
+def _revocations(data: bytes) -> Exhibit | None:
+    try:
+        return RevocationList(raw=data, crl=crl_der(data))
+    except RevocationUnknown:
+        return None
 
 
 def _from_text(data: bytes) -> bytes | None:

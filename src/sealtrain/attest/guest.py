@@ -5,7 +5,8 @@ An address says where evidence comes from:
 - ``SOCKET``: dstack's guest agent, or a simulated guest that speaks for itself;
 - ``nitro:/dev/nsm?compose=FILE``: a Nitro enclave's security module;
 - ``snp:/sys/kernel/config/tsm/report?compose=FILE``: a SEV-SNP guest; ``&certificates=FOLDER``
-  names DER files of AMD's certificates where the host does not hand them out;
+  names files of AMD's where the host does not hand them out: certificates (``*.der``) and a
+  revocation list (``amd.crl``);
 - ``tdx:/sys/kernel/config/tsm/report?compose=FILE``: a TDX guest without dstack.
 
 ``FILE`` is the deployment document that the guest measured. Accelerators are shown where the
@@ -30,7 +31,13 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import parsing_once, read_bounded
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import DataInvalid, GuestApiUnreachable, TrustInvalid, UsageError
+from sealtrain.errors import (
+    DataInvalid,
+    GuestApiUnreachable,
+    RevocationUnknown,
+    TrustInvalid,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuEvidence
@@ -42,6 +49,7 @@ _MAX_GPU_COLLATERAL_BYTES = 8 << 20
 _gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, _MAX_GPU_COLLATERAL_BYTES)
 _MAX_CERTIFICATES = 16
 _MAX_CERTIFICATE_BYTES = 64 << 10
+_CRL = "amd.crl"
 _GPU_DRIVER = Path("/dev/nvidiactl")
 _FORMS = "SOCKET, or nitro:, snp: or tdx:DEVICE?compose=FILE"
 
@@ -244,12 +252,13 @@ def _nitro(device: Path, report_data: bytes) -> Shown:
 def _snp(device: Path, report_data: bytes, certificates: Path | None = None) -> Shown:
     from sealtrain.attest.snp.collect import collect
 
-    report, chain = collect(device, report_data, certificates=_certificates(certificates))
+    found = collect(device, report_data, certificates=_certificates(certificates))
+    crl = _revocations(certificates) or found.crl
     return {
         "tee": "snp",
-        "report": to_base64(report),
-        "certificates": [to_base64(one) for one in chain],
-        "crl": None,  # a verifier that requires one brings its own
+        "report": to_base64(found.report),
+        "certificates": [to_base64(one) for one in found.certificates],
+        "crl": None if crl is None else to_base64(crl),
     }
 
 
@@ -311,6 +320,20 @@ def _certificates(folder: Path | None) -> tuple[bytes, ...]:
     except DataInvalid as error:
         raise UsageError(
             f"certificates cannot be read: {error.message}", check="guest", hint=error.hint
+        ) from error
+
+
+def _revocations(folder: Path | None) -> bytes | None:
+    """The revocation list beside the certificates, read anew: it is renewed while a run lasts."""
+    if folder is None or not (folder / _CRL).exists():
+        return None
+    from sealtrain.attest.snp.revocation import crl_der
+
+    try:
+        return crl_der(read_bounded(folder / _CRL, _MAX_CERTIFICATE_BYTES))
+    except (DataInvalid, RevocationUnknown) as error:
+        raise UsageError(
+            f"revocation list cannot be read: {error.message}", check="guest", hint=error.hint
         ) from error
 
 

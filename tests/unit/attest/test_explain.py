@@ -186,9 +186,11 @@ BREAKING: list[tuple[str, dict[str, Any], set[str]]] = [
         },
     ),
     (
-        "nvidia/hopper_multi4_ppcie.json",
+        "nvidia/hopper_cert_hold.json",
         gpu_rules(
             gpu_count=8,
+            switch_count=4,
+            mode=["protected_pcie"],
             architectures=["BLACKWELL"],
             devices=["ab" * 20],
             driver_versions={"minimum": "999.0", "denied": []},
@@ -198,6 +200,8 @@ BREAKING: list[tuple[str, dict[str, Any], set[str]]] = [
         ),
         {
             "gpu.gpu_count",
+            "gpu.switch_count",
+            "gpu.mode",
             "gpu.architectures",
             "gpu.devices",
             "gpu.driver_versions",

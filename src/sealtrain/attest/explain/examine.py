@@ -24,6 +24,9 @@ from sealtrain.errors import DataInvalid, EvidenceMalformed
 
 __all__ = ["Examined", "bundled", "examine", "unwrapped"]
 
+_DEVICES_ALONE = ("gpu-evidence", "gpu-report", "gpu-verdict")
+"""Kinds of files that do not hold what a measured guest read from its driver, under a quote."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
@@ -54,6 +57,8 @@ class Examined:
             return SIMULATED_LABEL
         if not self.compared:
             return "SIGNATURE AND ROOT VERIFIED — compared with no policy"
+        if self.kind in _DEVICES_ALONE:
+            return "VERIFIED — devices alone: no guest vouches for confidential mode"
         return "VERIFIED" if self.bound else "VERIFIED — not bound to a conversation"
 
     def to_dict(self) -> dict[str, Any]:
@@ -178,6 +183,7 @@ def _own(exhibit: OwnEvidence, beside: Beside, policy: AppraisalPolicy, now: int
         binding=binding,
         collateral=beside.collateral,
         gpu_collateral=beside.gpu_collateral,
+        crl=beside.crl,
     )
     document, named = beside.app_compose, beside.compose_hash
     if document is not None and named is None:

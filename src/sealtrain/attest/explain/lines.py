@@ -57,6 +57,8 @@ _GPU: Final = {
     "GPUs": "gpu_count",
     "NVSwitches": "switch_count",
     "GPU topology": "switch_count",
+    "GPUs of the driver": "gpu_count",
+    "NVSwitch topology": "gpu_count",
     "GPU mode": "mode",
     "GPU confidential computing": "cc",
     "GPU environment": "cc",

@@ -77,7 +77,7 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         machine: What is played.
         state: Whose PKIs sign.
         compose: The deployment document.
-        clock: Time of the security module's documents.
+        clock: Time of the security module's documents and of revocation lists.
 
     Raises:
         DataInvalid: Numbers of accelerators that do not go together.
@@ -91,7 +91,10 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         attest = partial(_tdx, state, compose, machine.cpu_fault)
     elif machine.tee == "snp":
         guest = state.snp(launch=os.urandom(16))
-        attest = partial(guest.shown, app_compose=compose, fault=machine.cpu_fault)
+
+        def attest(report_data: bytes) -> dict[str, JsonValue]:
+            return guest.shown(report_data, compose, now=clock(), fault=machine.cpu_fault)
+
     accelerators: Callable[[bytes], GpuEvidence] | None = None
     if machine.gpus:
         gpus = state.gpus(machine)

@@ -38,9 +38,10 @@ SNP_FAULT_MEANINGS = {
     "wrong-root": "another vendor of the same name (quote-root-untrusted)",
     "bad-signature": "one bit of the signature is wrong (quote-invalid)",
     "other-image": "another image was started (measurement-mismatch)",
+    "revoked-issuer": "the issuer of the chip's key was revoked (certificate-revoked)",
 }
 """What a simulated guest or platform can be told to get wrong, and the refusal it must end in
-(under a policy that looks: measurements and chips listed)."""
+(under a policy that looks: measurements and chips listed, revocation required)."""
 
 SNP_FAULTS = tuple(SNP_FAULT_MEANINGS)
 """Their names."""
@@ -183,14 +184,18 @@ class SimulatedSnp:
         return first, second, third
 
     def shown(
-        self, report_data: bytes, app_compose: bytes, *, fault: str | None = None
+        self, report_data: bytes, app_compose: bytes, *, now: int, fault: str | None = None
     ) -> dict[str, JsonValue]:
-        """Both, as an evidence document carries them. Raises as ``report``."""
+        """Both with a revocation list made at ``now``, as an evidence document carries them.
+
+        Raises as ``report``.
+        """
+        crl = self.revocations(now, issuer_revoked=fault == "revoked-issuer")
         return {
             "tee": "snp",
             "report": to_base64(self.report(report_data, app_compose, fault=fault)),
             "certificates": [to_base64(der) for der in self.certificates(fault=fault)],
-            "crl": None,
+            "crl": to_base64(crl),
         }
 
     def revocations(self, now: int, *, issuer_revoked: bool = False) -> bytes:
@@ -209,7 +214,7 @@ class SimulatedSnp:
     def _platform(self, fault: str | None) -> _Platform:
         sound = self._sound
         match fault:
-            case None:
+            case None | "revoked-issuer":
                 return sound
             case "debug-bit":
                 return replace(sound, policy=sound.policy | 1 << 19)

@@ -7,13 +7,14 @@ from functools import partial
 from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
 from sealtrain.attest.snp.parse import Tcb
 from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
+from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
     DebugGuest,
     MeasurementMismatch,
     MigratableGuest,
     PlatformMismatch,
-    RevocationUnknown,
     TcbStatusRefused,
 )
 
@@ -31,7 +32,8 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
     Args:
         verified: Output of ``verify_snp`` under the same policy.
         policy: Reference values.
-        now: Verification time; a report carries no date of its own, its challenge is its age.
+        now: Verification time, at which a revocation list must be current. A report carries no
+            date of its own, its challenge is its age.
 
     Raises:
         DebugGuest: The host may read the guest's memory.
@@ -39,14 +41,23 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
         PlatformMismatch: Product, kind of key, chip, privilege level or threads.
         TcbStatusRefused: Firmware below the policy's floor, or not committed.
         MeasurementMismatch: Another image, or nobody the policy knows authorised it.
+        RevocationUnknown: No valid revocation list where the policy requires one.
+        CertificateRevoked: A certificate of the chain was revoked.
     """
-    return held(checks_of(verified.platform, policy, verified.revocation_checked))
+    return held(checks_of(verified.platform, policy, crl=verified.crl, now=now))
 
 
 def checks_of(
-    platform: VerifiedReport, policy: SnpPolicy, revocation_checked: int | None
+    platform: VerifiedReport, policy: SnpPolicy, *, crl: bytes | None, now: int
 ) -> tuple[Check, ...]:
-    """The comparisons of ``claims_of``, not made yet; also of a report without its guest."""
+    """The comparisons of ``claims_of``, not made yet; also of a report without its guest.
+
+    Args:
+        platform: Output of ``verify_report``.
+        policy: Reference values.
+        crl: AMD's revocation list (DER), where there is one.
+        now: As ``claims_of``.
+    """
     report = platform.report
     return (
         partial(
@@ -103,7 +114,7 @@ def checks_of(
             hint="recompute reference values for this image, CPU count and kernel line",
         ),
         partial(_authorised, platform, policy),
-        partial(_revocation, revocation_checked, policy),
+        partial(_revocation, platform, crl, policy, now),
     )
 
 
@@ -229,19 +240,16 @@ def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _revocation(checked: int | None, policy: SnpPolicy) -> Claim:
+def _revocation(
+    platform: VerifiedReport, crl: bytes | None, policy: SnpPolicy, now: int
+) -> Claim:
     if policy.revocation == "any":
         return unlooked("revocation", "not looked at", source=_CHAIN)
-    if checked is None:
-        raise RevocationUnknown(
-            "no revocation list came along",
-            check="revocation",
-            hint="fetch it from AMD's key distribution service and hand it to the guest",
-        )
+    made = check_revocation(platform.certificates, crl, now=now)
     return Claim(
         name="revocation",
         got="not revoked",
         expected="not revoked",
-        source=f"AMD revocation list of {checked}",
+        source=f"AMD revocation list of {to_rfc3339(made)}",
         outcome="equal",
     )
