@@ -106,7 +106,7 @@ def recognise(data: bytes) -> Exhibit:
 
 def _binary(data: bytes) -> Exhibit | None:
     """Binary forms, by how they begin; the first bytes of no two are alike."""
-    if len(data) == REPORT_BYTES and data[0] in (2, 3, 5) and not any(data[1:4]):
+    if len(data) == REPORT_BYTES and 0 < data[0] < 0x30 and not any(data[1:4]):
         return Snp(raw=data, report=parse_snp_report(data))
     if data[:4] in (b"\x04\0\x02\0", b"\x05\0\x02\0") and data[4:8] == b"\x81\0\0\0":
         raw = canonical_quote(data)

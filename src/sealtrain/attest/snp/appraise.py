@@ -103,6 +103,9 @@ def checks_of(
         ),
         partial(_threads, platform, policy),
         *_firmware(platform, policy),
+        partial(_mitigations, platform, policy),
+        partial(_extended_tcb, platform, policy),
+        partial(_flags, platform, policy),
         partial(
             among,
             "guest image",
@@ -219,6 +222,75 @@ def _at_least(name: str, got: Tcb, floor: Tcb | None, message: str, hint: str) -
     if floor is None or got.below(floor):
         raise TcbStatusRefused(message, check=name, got=got, expected=expected, hint=hint)
     return Claim(name=name, got=str(got), expected=expected, source=_REPORT, outcome="allowed")
+
+
+def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    """Mitigations that the policy asks of the product were on at the launch and are on now."""
+    report = platform.report
+    got = [
+        "not reported" if bits is None else f"{bits:016x}"
+        for bits in (report.launch_mitigations, report.current_mitigations)
+    ]
+    shown = f"launch {got[0]}, current {got[1]}"
+    if policy.mitigations == "any":
+        return unlooked("mitigations", shown, source=_REPORT)
+    # A product that the policy does not list is refused by the comparison of products.
+    asked = policy.mitigations.get(product_name(platform.product), "f" * 16)
+    wanted = int(asked, 16)
+    held_at = [
+        bits is not None and bits & wanted == wanted
+        for bits in (report.launch_mitigations, report.current_mitigations)
+    ]
+    if not all(held_at):
+        raise TcbStatusRefused(
+            "platform lacks a mitigation that the policy asks for",
+            check="mitigations",
+            got=shown,
+            expected=f"at least {asked} in both",
+            hint="the machine's operator updates firmware and microcode, then restart the guest",
+        )
+    return Claim(
+        name="mitigations",
+        got=shown,
+        expected=f"at least {asked} in both",
+        source=_REPORT,
+        outcome="allowed",
+    )
+
+
+def _extended_tcb(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    found, listed = platform.report.extended_tcb or ("not reported",), policy.extended_tcb
+    if listed == "any":
+        return unlooked("extended TCB", ", ".join(found), source=_REPORT)
+    # One claim for all three: the first that is not listed, or the last.
+    return among(
+        "extended TCB",
+        next((value for value in found if value not in listed), found[-1]),
+        listed,
+        source=_REPORT,
+        error=TcbStatusRefused,
+        message="platform's firmware is of another extended TCB than the policy lists",
+        hint="the machine's operator updates firmware, or list the value once it was reviewed",
+    )
+
+
+def _flags(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    found = platform.report.platform_flags
+    shown = ", ".join(found) or "none"
+    if policy.platform_flags == "any":
+        return unlooked("platform flags", shown, source=_REPORT)
+    expected = ", ".join(policy.platform_flags)
+    if not set(policy.platform_flags) <= set(found):
+        raise PlatformMismatch(
+            "platform is not set up as the policy asks",
+            check="platform flags",
+            got=shown,
+            expected=expected,
+            hint="the machine's operator changes its BIOS settings or updates its firmware",
+        )
+    return Claim(
+        name="platform flags", got=shown, expected=expected, source=_REPORT, outcome="allowed"
+    )
 
 
 def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
