@@ -70,9 +70,7 @@ def guest() -> SimulatedSnp:
 
 @pytest.fixture(scope="module")
 def policy(guest: SimulatedSnp) -> SnpPolicy:
-    rules = snp(
-        minimum_tcb={"Genoa": LEVELS}, chip_ids=[guest.chip_id], revocation="require"
-    )
+    rules = snp(minimum_tcb={"Genoa": LEVELS}, chip_ids=[guest.chip_id], revocation="require")
     return SnpPolicy.model_validate_json(json.dumps(rules))
 
 

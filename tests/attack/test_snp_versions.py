@@ -17,8 +17,8 @@ from policies import snp
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
-from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
+from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.errors import (

@@ -131,8 +131,8 @@ def verify(
         collateral: The verifier's own DCAP collateral. ``None`` uses what the evidence carries,
             right for archived evidence and wrong for live decisions, where a host could choose it.
         gpu_collateral: The same for accelerators.
-        crl: The verifier's own revocation list of AMD (DER); ``None`` uses what the evidence carries,
-            which is signed and current but may be the oldest that still is.
+        crl: The verifier's own revocation list of AMD (DER); ``None`` uses what the evidence
+            carries, which is signed and current but may be the oldest that still is.
 
     Raises:
         SimulatedEvidence: Simulated evidence under a policy that asks for hardware.

@@ -140,9 +140,7 @@ def nitro_part(raw: bytes, at: Situation, *, own: bool) -> Part:
     return Part(name="cpu0", verify=verify)
 
 
-def snp_part(
-    raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation
-) -> Part:
+def snp_part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation) -> Part:
     """A SEV-SNP report whose HOST_DATA names the deployment document."""
 
     def verify() -> Vouched:

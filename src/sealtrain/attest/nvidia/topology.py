@@ -286,9 +286,7 @@ def mode_of(devices: Sequence[VerifiedDevice], claims: GpuClaims | None) -> GpuM
     return "single"
 
 
-def _check_wiring(
-    devices: Sequence[VerifiedDevice], claims: GpuClaims | None
-) -> tuple[Claim, ...]:
+def _check_wiring(devices: Sequence[VerifiedDevice], claims: GpuClaims | None) -> tuple[Claim, ...]:
     gpus, switches = _gpus(devices), [one for one in devices if one.kind == "switch"]
     if not switches and mode_of(devices, claims) != "protected_pcie":
         return ()

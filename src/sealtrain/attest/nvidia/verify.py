@@ -3,8 +3,8 @@
 1. What the measured guest read from the driver: production, confidential mode on, developer mode
    off. 2. As many devices as the policy names. 3. Each device by itself: chain, signature, firmware
    id. 4. Each device against the conversation and the policy: nonce in all its bytes, family,
-   identity, driver, VBIOS, reference values, revocation. 5. The set: no device twice, all alike, one
-   mode, wired to each other. 6. NVIDIA's own verdict, as the policy says.
+   identity, driver, VBIOS, reference values, revocation. 5. The set: no device twice, all alike,
+   one mode, wired to each other. 6. NVIDIA's own verdict, as the policy says.
 
 A result exists only where every step held. The comparisons are those of ``device_groups`` and
 ``set_groups``, which judge the files of NVIDIA's tools as well (``attest.explain.accelerators``).

@@ -312,9 +312,7 @@ def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _revocation(
-    platform: VerifiedReport, crl: bytes | None, policy: SnpPolicy, now: int
-) -> Claim:
+def _revocation(platform: VerifiedReport, crl: bytes | None, policy: SnpPolicy, now: int) -> Claim:
     if policy.revocation == "any":
         return unlooked("revocation", "not looked at", source=_CHAIN)
     made = check_revocation(platform.certificates, crl, now=now)

@@ -143,7 +143,7 @@ class SnpReport:
     """Bits whose meaning is the product's; from version 5 on."""
     current_mitigations: int | None
     extended_tcb: tuple[str, str, str] | None
-    """Current, launch, committed: 32 bytes each whose parts are the product's; from version 6 on."""
+    """Current, launch, committed: 32 bytes each, parts by the product; from version 6 on."""
     r: int
     s: int
 
@@ -165,9 +165,7 @@ class SnpReport:
     @property
     def platform_flags(self) -> tuple[PlatformFlag, ...]:
         """How the platform is set up; bits that this release does not know are left out."""
-        return tuple(
-            flag for flag, bit in _PLATFORM_BITS.items() if self.platform_info >> bit & 1
-        )
+        return tuple(flag for flag, bit in _PLATFORM_BITS.items() if self.platform_info >> bit & 1)
 
     @property
     def chip_id_masked(self) -> bool:

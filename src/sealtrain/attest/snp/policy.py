@@ -60,11 +60,11 @@ class SnpPolicy(StrictModel):
     minimum_tcb: dict[ProductName, TcbFloor]
     """For each of ``products``: lowest reported and launch TCB."""
     mitigations: Literal["any"] | Annotated[dict[ProductName, _Bits64], Field(min_length=1)]
-    """Bits that must be set at launch and now, for each of ``products``; reports tell from version 5
-    on. AMD's bulletins say what a bit of a product means."""
+    """Bits that must be set at launch and now, for each of ``products``; reports tell them from
+    version 5 on. AMD's bulletins say what a bit of a product means."""
     extended_tcb: Literal["any"] | Annotated[tuple[Hex64, ...], Field(min_length=1, max_length=256)]
-    """Values of which current, launch and committed extended TCB must each be one; reports tell from
-    version 6 on."""
+    """Values of which current, launch and committed extended TCB must each be one; reports tell
+    them from version 6 on."""
     platform_flags: (
         Literal["any"] | Annotated[tuple[PlatformFlag, ...], Field(min_length=1, max_length=7)]
     )

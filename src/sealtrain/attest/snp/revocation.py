@@ -50,8 +50,8 @@ def check_revocation(certificates: tuple[bytes, ...], crl: bytes | None, *, now:
         raise RevocationUnknown(
             "there is no revocation list" if crl is None else "revocation list is too large",
             check="revocation",
-            hint="fetch https://kdsintf.amd.com/vcek/v1/PRODUCT/crl once (vlek for a VLEK) and name "
-            "it with --crl, or give it to the guest",
+            hint="fetch https://kdsintf.amd.com/vcek/v1/PRODUCT/crl once (vlek for a VLEK) and "
+            "name it with --crl, or give it to the guest",
         )
     chain = tuple(load_certificate(der) for der in certificates)
     root = chain[-1]
