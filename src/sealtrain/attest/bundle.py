@@ -12,7 +12,12 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints, field_validator
 
-from sealtrain.attest.evidence import MAX_COMPOSE_CHARS, MAX_EVIDENCE_BYTES, Collateral
+from sealtrain.attest.evidence import (
+    MAX_COMPOSE_CHARS,
+    MAX_EVIDENCE_BYTES,
+    MAX_EVIDENCE_VALUES,
+    Collateral,
+)
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuDevice
 from sealtrain.attest.policy import AppraisalPolicy
@@ -161,7 +166,8 @@ class Bundle(StrictModel):
         """Parse canonical JSON of at most ``MAX_BUNDLE_BYTES``.
 
         Raises:
-            EvidenceMalformed: Too long, too deep, not canonical, or not a bundle.
+            EvidenceMalformed: Too long, too deep, of too many values, not canonical, or not a
+                bundle.
         """
         return load_canonical(
             cls,
@@ -169,6 +175,7 @@ class Bundle(StrictModel):
             EvidenceMalformed,
             "bundle",
             max_bytes=MAX_BUNDLE_BYTES,
+            max_values=MAX_EVIDENCE_VALUES,
             check="bundle",
             hint="it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it",
         )

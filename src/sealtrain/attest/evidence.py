@@ -26,6 +26,7 @@ __all__ = [
     "DCAP_TEES",
     "MAX_COMPOSE_CHARS",
     "MAX_EVIDENCE_BYTES",
+    "MAX_EVIDENCE_VALUES",
     "MAX_LOG_ENTRIES",
     "MAX_QUOTE_BYTES",
     "Collateral",
@@ -43,6 +44,8 @@ DCAP_TEES = ("dstack", "tdx")
 """TEEs whose quotes are verified with collateral that the vendor publishes apart."""
 
 MAX_EVIDENCE_BYTES = 16 << 20
+MAX_EVIDENCE_VALUES = 1 << 16
+"""The longest log has an eighth of them."""
 MAX_QUOTE_BYTES = 32 << 10
 _MAX_DOCUMENT_BYTES = 16 << 10
 _SNP_REPORT_BYTES = 1184
@@ -247,7 +250,8 @@ class Evidence(StrictModel):
         """Parse canonical JSON of at most ``MAX_EVIDENCE_BYTES``.
 
         Raises:
-            EvidenceMalformed: Too long, too deep, not canonical, or not evidence.
+            EvidenceMalformed: Too long, too deep, of too many values, not canonical, or not
+                evidence.
         """
         return load_canonical(
             cls,
@@ -255,6 +259,7 @@ class Evidence(StrictModel):
             EvidenceMalformed,
             "evidence",
             max_bytes=MAX_EVIDENCE_BYTES,
+            max_values=MAX_EVIDENCE_VALUES,
             check="evidence form",
             hint="evidence is canonical JSON (RFC 8785) as spec/evidence.md describes it",
         )

@@ -151,8 +151,7 @@ def verify(
     carried = evidence.collateral if collateral is None else collateral
     cpu = _cpu(evidence, policy, now, carried, crl)
     if gpu_collateral is None and evidence.gpu_collateral is not None:
-        # Nothing signs the keys beside a remote verdict: only a verifier's own archive vouches.
-        gpu_collateral = evidence.gpu_collateral.model_copy(update={"nras": None})
+        gpu_collateral = evidence.gpu_collateral.without_verdict()
     return Verified(
         platform=evidence.platform,
         cpu=cpu,

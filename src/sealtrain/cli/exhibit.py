@@ -25,13 +25,20 @@ def recognised(path: Path, most: int | None = None) -> Exhibit:
     """What a file of at most so many bytes is.
 
     Raises:
-        DataInvalid: No such file, too long, or no form this release knows.
-        EvidenceRefused: A known form, but malformed.
+        DataInvalid: No such file, or no form this release knows.
+        EvidenceRefused: A known form, but malformed; or too long.
     """
     from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
     from sealtrain.base.files import read_bounded
+    from sealtrain.errors import EvidenceMalformed, LimitExceeded
 
-    return recognise(read_bounded(path, MAX_FILE_BYTES if most is None else most))
+    try:
+        data = read_bounded(path, MAX_FILE_BYTES if most is None else most)
+    except LimitExceeded as error:  # whoever made the file chose its length
+        raise EvidenceMalformed(
+            error.message, check="evidence form", got=error.got, expected=error.expected
+        ) from error
+    return recognise(data)
 
 
 def policy_of(word: str) -> AppraisalPolicy:

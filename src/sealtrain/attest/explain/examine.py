@@ -82,13 +82,18 @@ def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
         given: What a person named; it counts more than what a bundle holds.
 
     Raises:
-        EvidenceMalformed: The bundle calls its evidence something else than it is.
-        DataInvalid: The bundle's evidence is nothing this release knows.
+        EvidenceRefused: The bundle's evidence is malformed, nothing this release knows, or
+            something else than the bundle says.
     """
     if not isinstance(exhibit, Bundled):
         return exhibit, given
     bundle = exhibit.bundle
-    inner = recognise(bundle.evidence_bytes)
+    try:
+        inner = recognise(bundle.evidence_bytes)
+    except DataInvalid as error:
+        raise EvidenceMalformed(
+            f"bundle's evidence: {error.message}", check="bundle", got=error.got
+        ) from error
     if inner.kind != bundle.kind:
         raise EvidenceMalformed(
             "bundle holds something else than it says",
@@ -101,7 +106,10 @@ def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
         for name in Beside.__dataclass_fields__
         if (value := getattr(given, name)) not in (None, ())
     }
-    return inner, replace(bundle.beside, **named)
+    kept = bundle.beside
+    if kept.gpu_collateral is not None:
+        kept = replace(kept, gpu_collateral=kept.gpu_collateral.without_verdict())
+    return inner, replace(kept, **named)
 
 
 def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, now: int) -> Examined:

@@ -48,7 +48,7 @@ def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
 
     Raises:
         EvidenceRefused: A part of sealtrain's own evidence does not parse; a leaf of that branch.
-        DataInvalid: What belongs to evidence cannot be read.
+        FormatUnknown: A boot log cannot be read.
     """
     match exhibit:
         case forms.OwnEvidence(evidence=evidence):
@@ -156,9 +156,13 @@ def _deployment(raw: bytes) -> list[Field]:
 def _collateral(collateral: Collateral) -> list[Field]:
     found: list[Field] = []
     for name, text in (("TCB info", collateral.tcb_info), ("QE identity", collateral.qe_identity)):
-        document: Any = parse_json(text.encode("utf-8"), max_depth=16)
+        try:
+            document: Any = parse_json(text.encode("utf-8"), max_depth=16, max_values=1 << 15)
+        except DataInvalid:
+            document = None
         if not isinstance(document, dict):
-            raise DataInvalid(f"{name} of the collateral is not an object")
+            found.append(_field("collateral", name, "cannot be read", "Signed by Intel, if so."))
+            continue
         for key, meaning in (
             ("id", "What it is for."),
             ("fmspc", "Family of platforms that it is for."),

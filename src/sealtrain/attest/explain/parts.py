@@ -118,7 +118,9 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
         return offered, Part(name="gpus", verify=refused)
     if rules == "any":
         return (offered,)
-    gpu_collateral = beside.gpu_collateral or evidence.gpu_collateral
+    gpu_collateral = beside.gpu_collateral
+    if gpu_collateral is None and evidence.gpu_collateral is not None:
+        gpu_collateral = evidence.gpu_collateral.without_verdict()
     there = at.with_(nonce=None if said is None else said.gpu_nonce())
     return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
 
