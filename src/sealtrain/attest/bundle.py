@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.evidence import (
     MAX_COMPOSE_CHARS,
@@ -130,6 +130,14 @@ class Bundle(StrictModel):
         except DataInvalid as error:
             raise ValueError(error.message) from None
         return text
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Bundle:
+        """What this kind is not compared with must not look as if it had been."""
+        own = self.kind == "evidence"
+        if (self.nonce if own else self.conversation) is not None:
+            raise ValueError("evidence has a conversation, every other kind a nonce")
+        return self
 
     @property
     def evidence_bytes(self) -> bytes:

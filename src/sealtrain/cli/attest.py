@@ -137,7 +137,9 @@ def verify(
     found = examine(inner, beside, policy_of(policy), time_of(at, exhibit))
     if not found.bound:
         say("not bound to a conversation: name what it was made for with --nonce")
-    if inner.kind != "evidence" and beside.app_compose is None and beside.compose_hash is None:
+    elif nonce is None:
+        say("bound to the conversation that the bundle names: name yours with --nonce")
+    if "document" in found.missing:
         say("deployment document not compared: name it with --compose or --compose-hash")
     emit(as_json, found.to_dict(), _verdict(found))
 
