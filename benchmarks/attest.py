@@ -28,7 +28,7 @@ what it has seen before:
 
 Simulated evidence goes through the verifiers of hardware; where third-party vectors are at hand
 (``SEALTRAIN_SHARED``), evidence of real machines is timed, too, over and over (``real_…``), and
-``real_…_cold`` with nothing seen before.
+``real_…_cold`` with nothing seen before; ``real_snp_new_leaf`` with AMD's own certificates known.
 
 Times are processor time of this process, one thread, median of the rounds; ``floor`` is the fastest
 round, what a machine gives that does nothing else; ``wall`` is by the clock.
@@ -65,6 +65,7 @@ from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.simulator.snp import SimulatedSnp
+from sealtrain.attest.snp.chain import _endorsement
 from sealtrain.attest.tdx.verify import verify_quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
@@ -81,11 +82,16 @@ RATES = {
     "nitro": 250,
     "nitro_new_leaf": 250,
     "snp": 800,
-    "snp_new_leaf": 800,
+    "snp_new_leaf": 400,
     "gpu": 300,
     "gpu_new_device": 300,
+    "real_snp_new_leaf": 800,
 }
-"""At least so many a second."""
+"""At least so many a second; those of real evidence where it is at hand.
+
+A simulated chip's first report costs two verifications with P-384 where a later one costs one: its
+rate is at most half. AMD's authorities sign with RSA-4096, whose verification takes a seventh.
+"""
 MILLISECONDS = {"set": 60.0, "set_new_machine": 60.0}
 """At most so long."""
 SET_ROUNDS = 12
@@ -98,8 +104,8 @@ class Case:
     """Something to time: different evidence each time, prepared before the clock runs."""
 
     works: list[Work]
-    cold: bool = False
-    """Forget everything before each."""
+    cold: Callable[[], None] | None = None
+    """Called before each, untimed: what makes a verifier forget."""
 
 
 def forget() -> None:
@@ -118,8 +124,8 @@ def timed(case: Case, warm: Iterable[Work] = ()) -> dict[str, float]:
         work()
     spent, passed = [], []
     for work in case.works:
-        if case.cold:
-            forget()
+        if case.cold is not None:
+            case.cold()
         begin, wall = time.process_time_ns(), time.perf_counter_ns()
         work()
         spent.append(time.process_time_ns() - begin)
@@ -185,7 +191,7 @@ def _tdx(rounds: int) -> dict[str, dict[str, float]]:
         "tdx_dstack": timed(Case(works), first),
         "tdx_quote": timed(Case([alone(one) for one in conversations(rounds)]), first),
         "tdx_library": timed(Case([library(one) for one in conversations(rounds)]), first),
-        "tdx_dstack_cold": timed(Case(works[: rounds // 2], cold=True)),
+        "tdx_dstack_cold": timed(Case(works[: rounds // 2], cold=forget)),
     }
 
 
@@ -210,7 +216,7 @@ def _nitro(rounds: int) -> dict[str, dict[str, float]]:
     return {
         "nitro": timed(Case(known), first),
         "nitro_new_leaf": timed(Case(new), first),
-        "nitro_cold": timed(Case(known[: rounds // 2], cold=True)),
+        "nitro_cold": timed(Case(known[: rounds // 2], cold=forget)),
     }
 
 
@@ -221,7 +227,7 @@ def _snp(rounds: int) -> dict[str, dict[str, float]]:
     def report(binding: Binding, chip: int) -> Work:
         identity = hashlib.sha512(chip.to_bytes(8, "big")).digest()
         guest._sound = replace(guest._sound, certified_chip=identity, shown_chip=identity)
-        shown = guest.shown(binding.report_data(), COMPOSE)
+        shown = guest.shown(binding.report_data(), COMPOSE, now=NOW)
         evidence = Evidence.build("simulator", app_compose=COMPOSE, **shown)
         return partial(judge, evidence, policy, binding)
 
@@ -231,7 +237,7 @@ def _snp(rounds: int) -> dict[str, dict[str, float]]:
     return {
         "snp": timed(Case(known), first),
         "snp_new_leaf": timed(Case(new), first),
-        "snp_cold": timed(Case(known[: rounds // 2], cold=True)),
+        "snp_cold": timed(Case(known[: rounds // 2], cold=forget)),
     }
 
 
@@ -250,7 +256,7 @@ def _gpu(rounds: int) -> dict[str, dict[str, float]]:
     return {
         "gpu": timed(Case(known), known[:1]),
         "gpu_new_device": timed(Case([device(each) for each in shown[1:]]), [device(shown[0])]),
-        "gpu_cold": timed(Case(known[: rounds // 2], cold=True)),
+        "gpu_cold": timed(Case(known[: rounds // 2], cold=forget)),
     }
 
 
@@ -283,7 +289,7 @@ def _set() -> dict[str, dict[str, float]]:
     return {
         "set": timed(Case(known), warm),
         "set_new_machine": timed(Case(new), warm),
-        "set_cold": timed(Case(known, cold=True)),
+        "set_cold": timed(Case(known, cold=forget)),
     }
 
 
@@ -300,13 +306,20 @@ def real(vectors: Path, rounds: int) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, work in evidence_of_machines(vectors).items():
         found[f"real_{name}"] = timed(Case([work] * rounds), [work])
-        found[f"real_{name}_cold"] = timed(Case([work] * (rounds // 4 + 1), cold=True))
+        if name == "snp":
+            leaf = Case([work] * rounds, cold=_endorsement.cache_clear)
+            found["real_snp_new_leaf"] = timed(leaf, [work])
+        found[f"real_{name}_cold"] = timed(Case([work] * (rounds // 4 + 1), cold=forget))
     return found
 
 
 def missed(measured: dict[str, dict[str, float]]) -> list[str]:
     """Names of the figures that miss their target."""
-    slow = [name for name, least in RATES.items() if measured[name]["per_second"] < least]
+    slow = [
+        name
+        for name, least in RATES.items()
+        if name in measured and measured[name]["per_second"] < least
+    ]
     return slow + [name for name, most in MILLISECONDS.items() if measured[name]["ms"] > most]
 
 

@@ -28,6 +28,7 @@ from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import verify_report, verify_snp
 from sealtrain.errors import (
     CertificateChainInvalid,
+    CertificateRevoked,
     CollateralMismatch,
     ComposeHashMismatch,
     DebugGuest,
@@ -69,7 +70,7 @@ def guest() -> SimulatedSnp:
 
 @pytest.fixture(scope="module")
 def policy(guest: SimulatedSnp) -> SnpPolicy:
-    rules = snp(minimum_tcb={"Genoa": LEVELS}, chip_ids=[guest.chip_id])
+    rules = snp(minimum_tcb={"Genoa": LEVELS}, chip_ids=[guest.chip_id], revocation="require")
     return SnpPolicy.model_validate_json(json.dumps(rules))
 
 
@@ -87,16 +88,16 @@ def judge(
         guest.report(ASKED, COMPOSE, fault=fault) if report is None else report,
         guest.certificates(fault=fault) if certificates is None else certificates,
         compose,
-        policy,
         simulator_root=guest.root_der if root == b"" else root,
         now=NOW,
+        crl=guest.revocations(NOW, issuer_revoked=fault == "revoked-issuer"),
     )
     return claims_of(verified, policy, NOW)
 
 
 def test_the_guest_under_attack_is_accepted(guest: SimulatedSnp, policy: SnpPolicy) -> None:
     """Every refusal below is a refusal of this very guest, changed."""
-    assert len(judge(guest, policy)) == 13
+    assert len(judge(guest, policy)) == 16
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,7 @@ def test_the_guest_under_attack_is_accepted(guest: SimulatedSnp, policy: SnpPoli
             marks=pytest.mark.negative(41),
         ),
         ("wrong-root", QuoteRootUntrusted, "root"),
+        ("revoked-issuer", CertificateRevoked, "revocation"),
         ("other-image", MeasurementMismatch, "guest image"),
     ],
 )
@@ -349,8 +351,8 @@ def test_a_degenerate_signature_is_refused(guest: SimulatedSnp, r: int, s: int) 
     ("at", "value"),
     [
         (0, b"\x01"),
-        (0, b"\x04"),
-        (0, b"\x06"),
+        (0, b"\x07"),
+        (1, b"\x01"),
         (0x0A, b"\x01"),  # bit 17 of the policy
         (0x34, b"\x02"),
         (0x30, b"\xff\xff\xff\xff"),  # what firmware writes where the host asked

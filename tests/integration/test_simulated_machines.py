@@ -51,7 +51,7 @@ MACHINES = {
 }
 _LARGE = MACHINES["dstack-8-gpus-4-switches"]
 _LEVELS = ("bootloader", "tee", "snp", "microcode", "fmc")
-_OF_SWITCHES = {"gpu-mixed-modes", "gpu-switch-missing", "gpu-other-switch"}
+_OF_SWITCHES = {"gpu-mixed-modes", "gpu-switch-missing", "gpu-other-switch", "gpu-other-gpu"}
 """Lies that another way of passing data between GPUs makes another matter."""
 
 
@@ -127,6 +127,7 @@ def pinned(policy: AppraisalPolicy, facts: Verified) -> AppraisalPolicy:
         report, tcb = cpu.platform.report, cpu.platform.reported_tcb
         looked = {
             "measurements": [report.measurement],
+            "revocation": "require",
             "chip_ids": [report.chip_id],
             "minimum_tcb": {"Genoa": {name: getattr(tcb, name) for name in _LEVELS}},
         }

@@ -233,24 +233,19 @@ def _reports(shared: Path) -> Iterator[Real]:
 
 def _accelerators(shared: Path) -> Iterator[Real]:
     facts = expected(shared, "nvidia")
-    for name, count in (
-        ("hopper_single_ppcie.json", 1),
-        ("hopper_multi4_ppcie.json", 4),
-        ("hopper_cert_hold.json", 1),
-        ("switch_ls10.json", 1),
-    ):
-        shown = exhibit_of(shared, f"nvidia/{name}")
-        assert isinstance(shown, Gpus)
-        pem = "".join(device.certificate_chain for device in shown.devices).encode()
-        first, _ = _window(tuple(_ders(pem)))
-        yield Real(
-            file=f"nvidia/{name}",
-            policy=gpu_rules(gpu_count=count),
-            at=first,
-            outside=(first - 1,),  # they end in the year 9999
-            late="certificate-chain-invalid",
-            nonce=facts[name][0]["nonce"],
-        )
+    name = "hopper_cert_hold.json"
+    shown = exhibit_of(shared, f"nvidia/{name}")
+    assert isinstance(shown, Gpus)
+    pem = "".join(device.certificate_chain for device in shown.devices).encode()
+    first, _ = _window(tuple(_ders(pem)))
+    yield Real(
+        file=f"nvidia/{name}",
+        policy=gpu_rules(),
+        at=first,
+        outside=(first - 1,),  # they end in the year 9999
+        late="certificate-chain-invalid",
+        nonce=facts[name][0]["nonce"],
+    )
     for name in ("hopper_535", "hopper_580_mpt"):
         chain = f"nvidia/{name}.chain.pem"
         first, _ = _window(ders_of(shared, (chain,)))
@@ -384,6 +379,23 @@ REFUSED: tuple[tuple[Real, str], ...] = (
             chain="nvidia/hopper_bad_signature.chain.pem",
         ),
         "gpu-report-invalid",
+    ),
+    *(
+        (
+            Real(
+                file=f"nvidia/{name}",
+                policy=gpu_rules(gpu_count=count, mode=["single", "mpt", "protected_pcie"]),
+                at=_SUMMER,
+                outside=(),
+            ),
+            "gpu-set-refused",
+        )
+        # Parts of boards: GPUs without their switches, a switch without its GPUs.
+        for name, count in (
+            ("hopper_single_ppcie.json", 1),
+            ("hopper_multi4_ppcie.json", 4),
+            ("switch_ls10.json", 1),
+        )
     ),
     (
         Real(

@@ -22,6 +22,7 @@ from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice, GpuEvidence, fro
 from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
 from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.attest.simulator.gpu_pki import SimulatedDevice
+from sealtrain.base.encoding import to_base64
 
 NOW = 1_800_000_000
 NONCE = bytes(range(32))
@@ -166,3 +167,18 @@ def expected(shared: Path, name: str) -> list[dict[str, Any]]:
     notes = json.loads((shared / "vectors" / "nvidia" / "expected.json").read_text())
     found = notes[name] if name in notes else notes[f"{name}.json"]
     return found if isinstance(found, list) else [found]
+
+
+def nvat_file(devices: tuple[GpuDevice, ...]) -> bytes:
+    """Devices as NVIDIA's own tools write them: a list, nothing of the guest's driver."""
+    return json.dumps(
+        [
+            {
+                "arch": device.architecture,
+                "nonce": device.report_bytes[4:36].hex(),
+                "evidence": device.report,
+                "certificate": to_base64(device.certificate_chain.encode("ascii")),
+            }
+            for device in devices
+        ]
+    ).encode("ascii")

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 CANARY = "canary-7d1f0c55e2"
 DEADLINE_SECONDS = 120
 MACHINE = ("--gpus", "2")
-"""What every guest of a stage plays: TDX with two accelerators."""
+"""What every guest of a stage plays unless told: TDX with two accelerators."""
 COLLATERAL = (
     "--collateral", "file:root/collateral.json",
     "--gpu-collateral", "file:root/gpu-collateral.json",
@@ -107,9 +107,18 @@ class Answer:
 
 @dataclass
 class Stage:
-    """Folders, servers and commands of one consortium."""
+    """Folders, servers and commands of one consortium.
+
+    Attributes:
+        machine: What every guest plays.
+        policy: The simulator's policy → the one that the broker is given.
+        variables: Further ones of every process's environment.
+    """
 
     folder: Path
+    machine: Sequence[str] = MACHINE
+    policy: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    variables: dict[str, str] = field(default_factory=dict)
     stack: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -132,6 +141,10 @@ class Stage:
     def trust(self) -> Path:
         return self.folder / "trust.yaml"
 
+    @property
+    def collateral(self) -> tuple[str, ...]:
+        return COLLATERAL if "--gpus" in self.machine else COLLATERAL[:2]
+
     def identity(self, owner: str) -> Path:
         return self.folder / owner / f"{owner}.identity.json"
 
@@ -146,6 +159,7 @@ class Stage:
             "HF_HOME": home,
             "TMPDIR": str(self.folder / "tmp"),
             "OMP_NUM_THREADS": "1",
+            **self.variables,
         }
 
     def command(self, *words: str | Path) -> list[str]:
@@ -194,18 +208,21 @@ class Stage:
             *(word for path in publics for word in ("--owner", path)),
             "--approve", "2", "--no-own-data-consent", "--out", self.folder / "consortium.json",
         )  # fmt: skip
-        self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml", *MACHINE)
+        self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml", *self.machine)
+        if self.policy is not None:
+            path = self.folder / "policy.yaml"
+            path.write_text(yaml.safe_dump(self.policy(yaml.safe_load(path.read_text()))))
         self.run(
             "broker", "deployment", "--consortium", "consortium.json", "--policy", "policy.yaml"
         )
         self.serve(
             "guest API", "simulator", "serve", "broker-compose.json",
-            "--socket", "broker.sock", "--state", "root", *MACHINE,
+            "--socket", "broker.sock", "--state", "root", *self.machine,
         )  # fmt: skip
         url = self.serve(
             "broker ready", "broker", "serve", "--consortium", "consortium.json",
             "--policy", "policy.yaml", "--root-secret", "file:root.secret", "--state", "state",
-            "--guest", "broker.sock", *COLLATERAL,
+            "--guest", "broker.sock", *self.collateral,
             "--platform", "simulator", "--port", "0",
         )  # fmt: skip
         self.run(
@@ -232,7 +249,7 @@ class Stage:
         self.run("lock", folder / "recipe.yaml", "--out", folder)
         self.serve(
             "guest API", "simulator", "serve", folder / "app-compose.json",
-            "--socket", f"{name}.sock", "--state", "root", *MACHINE,
+            "--socket", f"{name}.sock", "--state", "root", *self.machine,
         )  # fmt: skip
         self.inputs.mkdir(exist_ok=True)
         (folder / "sealed").mkdir()
@@ -297,10 +314,10 @@ class Stage:
             process.kill()
             process.communicate(timeout=20)
 
-    def train_words(self, folder: Path, out: str) -> list[str | Path]:
+    def train_words(self, folder: Path, out: str, guest: str = "") -> list[str | Path]:
         return [
             "train", folder / "recipe.lock.json", "--platform", "simulator",
-            "--guest", f"{folder.name}.sock", *COLLATERAL,
+            "--guest", guest or f"{folder.name}.sock", *self.collateral,
             "--broker", self.broker, "--data", folder / "sealed", "--out", self.folder / out,
         ]  # fmt: skip
 
@@ -322,8 +339,13 @@ class Stage:
 
 
 @contextmanager
-def stage(folder: Path) -> Iterator[Stage]:
-    made = Stage(folder)
+def stage(
+    folder: Path,
+    *,
+    machine: Sequence[str] = MACHINE,
+    policy: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Iterator[Stage]:
+    made = Stage(folder, machine, policy)
     with made.stack:
         made.found()
         yield made

@@ -109,7 +109,8 @@ def _evidence() -> tuple[Callable[[bytes], object], list[bytes]]:
     from sealtrain.base.encoding import to_base64
 
     compose, pki = '{"name":"fuzz"}', SimulatedPki(_SEED)
-    snp = {**SimulatedSnp(_SEED).shown(bytes(64), compose.encode()), "app_compose": compose}
+    shown = SimulatedSnp(_SEED).shown(bytes(64), compose.encode(), now=_NOW)
+    snp = {**shown, "app_compose": compose}
     tdx = {"tee": "tdx", "quote": to_base64(pki.quote(bytes(64))), "app_compose": compose}
     nitro = {"tee": "nitro", "document": "AAAA", "app_compose": compose}
     seeds = [
@@ -313,7 +314,8 @@ def _policy() -> tuple[Callable[[bytes], object], list[bytes]]:
     snp = (
         "version: 2\nplatform: snp\nroot: amd\ngpu: none\ncpu:\n  tee: snp\n  products: [Genoa]\n"
         "  signing_keys: [vcek]\n  measurements: any\n  minimum_tcb:\n    Genoa: "
-        "{bootloader: 1, tee: 0, snp: 2, microcode: 3}\n  chip_ids: any\n  vmpl: 0\n"
+        "{bootloader: 1, tee: 0, snp: 2, microcode: 3}\n  mitigations: any\n  extended_tcb: any\n"
+        "  platform_flags: any\n  chip_ids: any\n  vmpl: 0\n"
         "  debug: refuse\n  migration: refuse\n  smt: any\n  id_keys: any\n  revocation: any\n"
     )
     hostile = ["a: &a [*a]", "? {}\n: 1", "!!python/name:os.system", "a: 1\na: 2", "- " * 400]

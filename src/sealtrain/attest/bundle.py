@@ -10,12 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from sealtrain.attest.evidence import MAX_COMPOSE_CHARS, MAX_EVIDENCE_BYTES, Collateral
+from sealtrain.attest.evidence import (
+    MAX_COMPOSE_CHARS,
+    MAX_EVIDENCE_BYTES,
+    MAX_EVIDENCE_VALUES,
+    Collateral,
+)
 from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuDevice
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
+from sealtrain.attest.snp.revocation import MAX_CRL_BYTES
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
@@ -47,6 +54,7 @@ _File = Annotated[
     str, StringConstraints(min_length=4, max_length=(MAX_EVIDENCE_BYTES + 2) // 3 * 4)
 ]
 _Certificate = Annotated[Base64, StringConstraints(min_length=4, max_length=_MAX_CERTIFICATE_CHARS)]
+_Crl = Annotated[Base64, StringConstraints(min_length=4, max_length=(MAX_CRL_BYTES + 2) // 3 * 4)]
 _Compose = Annotated[str, StringConstraints(min_length=2, max_length=MAX_COMPOSE_CHARS)]
 _Nonce = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2})+$", max_length=_MAX_NONCE_HEX)]
 _Purpose = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -60,6 +68,8 @@ class Beside:
         collateral: DCAP collateral of a TDX quote.
         gpu_collateral: Collateral of accelerators.
         certificates: DER. SEV-SNP: the chip's, its issuer, the root. One GPU's report: its chain.
+        crl: AMD's revocation list, DER, of the root of a SEV-SNP report.
+        switches: NVSwitches of the machine whose GPUs a file of NVIDIA's tools shows.
         binding: The conversation that sealtrain's own evidence was made for.
         nonce: What third-party evidence must carry: report data, or a nonce.
         app_compose: The deployment document, raw bytes.
@@ -69,6 +79,8 @@ class Beside:
     collateral: Collateral | None = None
     gpu_collateral: GpuCollateral | None = None
     certificates: tuple[bytes, ...] = ()
+    crl: bytes | None = None
+    switches: tuple[GpuDevice, ...] = ()
     binding: Binding | None = None
     nonce: bytes | None = None
     app_compose: bytes | None = None
@@ -85,12 +97,14 @@ class Conversation(StrictModel):
 class Bundle(StrictModel):
     """One verification, to be repeated at its recorded time. Every field is written."""
 
-    version: Annotated[int, Field(ge=1, le=1)]
+    version: Annotated[int, Field(ge=2, le=2)]
     kind: Kind
     evidence: _File
     collateral: Collateral | None
     gpu_collateral: GpuCollateral | None
     certificates: Annotated[tuple[_Certificate, ...], Field(max_length=MAX_CERTIFICATES)]
+    crl: _Crl | None
+    switches: Annotated[tuple[GpuDevice, ...], Field(max_length=MAX_DEVICES)]
     conversation: Conversation | None
     nonce: _Nonce | None
     app_compose: _Compose | None
@@ -98,11 +112,11 @@ class Bundle(StrictModel):
     policy: AppraisalPolicy | None
     verified_at: Timestamp
 
-    @field_validator("evidence", "certificates")
+    @field_validator("evidence", "certificates", "crl")
     @classmethod
-    def _one_spelling(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    def _one_spelling(cls, value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         try:
-            for text in (value,) if isinstance(value, str) else value:
+            for text in (value,) if isinstance(value, str) else value or ():
                 from_base64(text)
         except DataInvalid as error:
             raise ValueError(error.message) from None
@@ -116,6 +130,14 @@ class Bundle(StrictModel):
         except DataInvalid as error:
             raise ValueError(error.message) from None
         return text
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Bundle:
+        """What this kind is not compared with must not look as if it had been."""
+        own = self.kind == "evidence"
+        if (self.nonce if own else self.conversation) is not None:
+            raise ValueError("evidence has a conversation, every other kind a nonce")
+        return self
 
     @property
     def evidence_bytes(self) -> bytes:
@@ -135,6 +157,8 @@ class Bundle(StrictModel):
             collateral=self.collateral,
             gpu_collateral=self.gpu_collateral,
             certificates=tuple(from_base64(text) for text in self.certificates),
+            crl=None if self.crl is None else from_base64(self.crl),
+            switches=self.switches,
             binding=None if said is None else Binding(said.purpose, said.transcript),
             nonce=None if self.nonce is None else bytes.fromhex(self.nonce),
             app_compose=None if self.app_compose is None else self.app_compose.encode("utf-8"),
@@ -150,7 +174,8 @@ class Bundle(StrictModel):
         """Parse canonical JSON of at most ``MAX_BUNDLE_BYTES``.
 
         Raises:
-            EvidenceMalformed: Too long, too deep, not canonical, or not a bundle.
+            EvidenceMalformed: Too long, too deep, of too many values, not canonical, or not a
+                bundle.
         """
         return load_canonical(
             cls,
@@ -158,6 +183,7 @@ class Bundle(StrictModel):
             EvidenceMalformed,
             "bundle",
             max_bytes=MAX_BUNDLE_BYTES,
+            max_values=MAX_EVIDENCE_VALUES,
             check="bundle",
             hint="it is canonical JSON (RFC 8785), as sealtrain attest bundle writes it",
         )
@@ -193,7 +219,7 @@ class Bundle(StrictModel):
             raise EvidenceMalformed("deployment document is not UTF-8 text") from error
         return cls.from_dict(
             {
-                "version": 1,
+                "version": 2,
                 "kind": kind,
                 "evidence": to_base64(evidence),
                 "collateral": None if beside.collateral is None else beside.collateral.to_dict(),
@@ -201,6 +227,8 @@ class Bundle(StrictModel):
                 if beside.gpu_collateral is None
                 else beside.gpu_collateral.to_dict(),
                 "certificates": [to_base64(der) for der in beside.certificates],
+                "crl": None if beside.crl is None else to_base64(beside.crl),
+                "switches": [device.to_dict() for device in beside.switches],
                 "conversation": None
                 if said is None
                 else {"purpose": said.purpose, "transcript": said.transcript},

@@ -8,7 +8,18 @@ from typing import Literal
 
 from sealtrain.errors import EvidenceRefused
 
-__all__ = ["Check", "Claim", "Outcome", "among", "equal", "held", "unlooked"]
+__all__ = [
+    "Check",
+    "Claim",
+    "Group",
+    "Outcome",
+    "among",
+    "equal",
+    "held",
+    "held_together",
+    "single",
+    "unlooked",
+]
 
 Outcome = Literal["equal", "allowed", "any"]
 """``equal`` to one expected value, among the ``allowed`` ones, or the policy said ``any``."""
@@ -49,6 +60,9 @@ Check = Callable[[], Claim]
 """One comparison to be made: returns the claim that holds or raises. Whoever decides makes them in
 order and stops at the first breach; whoever explains makes all of them."""
 
+Group = Callable[[], tuple[Claim, ...]]
+"""Comparisons made together: the claims that hold, or the first breach."""
+
 
 def held(checks: Iterable[Check]) -> tuple[Claim, ...]:
     """Make comparisons in order.
@@ -57,6 +71,20 @@ def held(checks: Iterable[Check]) -> tuple[Claim, ...]:
         EvidenceRefused: What the first breach raised.
     """
     return tuple(check() for check in checks)
+
+
+def held_together(groups: Iterable[Group]) -> tuple[Claim, ...]:
+    """Make groups of comparisons in order.
+
+    Raises:
+        EvidenceRefused: What the first breach raised.
+    """
+    return tuple(claim for group in groups for claim in group())
+
+
+def single(check: Check) -> Group:
+    """A group of one comparison."""
+    return lambda: (check(),)
 
 
 def equal(

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuEvidence
+from sealtrain.attest.snp.revocation import MAX_CRL_BYTES
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64
@@ -25,6 +26,7 @@ __all__ = [
     "DCAP_TEES",
     "MAX_COMPOSE_CHARS",
     "MAX_EVIDENCE_BYTES",
+    "MAX_EVIDENCE_VALUES",
     "MAX_LOG_ENTRIES",
     "MAX_QUOTE_BYTES",
     "Collateral",
@@ -42,11 +44,12 @@ DCAP_TEES = ("dstack", "tdx")
 """TEEs whose quotes are verified with collateral that the vendor publishes apart."""
 
 MAX_EVIDENCE_BYTES = 16 << 20
+MAX_EVIDENCE_VALUES = 1 << 16
+"""The longest log has an eighth of them."""
 MAX_QUOTE_BYTES = 32 << 10
 _MAX_DOCUMENT_BYTES = 16 << 10
 _SNP_REPORT_BYTES = 1184
 _MAX_CERTIFICATE_BYTES = 8 << 10
-_MAX_CRL_BYTES = 64 << 10
 MAX_LOG_ENTRIES = 1024
 MAX_COMPOSE_CHARS = 4 << 20
 _MAX_PAYLOAD_HEX = 128 << 10
@@ -177,7 +180,7 @@ class SnpEvidence(_Guest):
     tee: Literal["snp"]
     report: _Report
     certificates: Annotated[tuple[_Certificate, ...], Field(min_length=3, max_length=3)]
-    crl: Annotated[Base64, _encoded(_MAX_CRL_BYTES)] | None
+    crl: Annotated[Base64, _encoded(MAX_CRL_BYTES)] | None
     """The vendor's revocation list, DER; a policy may require it."""
 
     @property
@@ -247,7 +250,8 @@ class Evidence(StrictModel):
         """Parse canonical JSON of at most ``MAX_EVIDENCE_BYTES``.
 
         Raises:
-            EvidenceMalformed: Too long, too deep, not canonical, or not evidence.
+            EvidenceMalformed: Too long, too deep, of too many values, not canonical, or not
+                evidence.
         """
         return load_canonical(
             cls,
@@ -255,6 +259,7 @@ class Evidence(StrictModel):
             EvidenceMalformed,
             "evidence",
             max_bytes=MAX_EVIDENCE_BYTES,
+            max_values=MAX_EVIDENCE_VALUES,
             check="evidence form",
             hint="evidence is canonical JSON (RFC 8785) as spec/evidence.md describes it",
         )

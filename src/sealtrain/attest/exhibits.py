@@ -3,6 +3,10 @@
 A person has a file and wants to know what it says. Binary forms may also come as hexadecimal or
 base64 text; the zeros with which platforms pad quotes are cut. ``raw`` is the file in the form that
 is recognised as the same thing again.
+
+Whoever made the file chose every byte of it. What is recognised by is therefore as little as tells
+the forms apart, and never a field that a verifier decides by, such as an algorithm or a version: a
+known form with another value in such a field is refused as evidence, like any other forgery.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.bundle import MAX_BUNDLE_BYTES, Bundle
 from sealtrain.attest.dstack.parse import log_entries, parse_attestation, parse_event_log
-from sealtrain.attest.dstack.ratls import evidence_of_certificate
-from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
+from sealtrain.attest.evidence import MAX_EVIDENCE_VALUES, Collateral, Evidence
 from sealtrain.attest.forms import (
     BootLog,
     Bundled,
@@ -37,6 +41,7 @@ from sealtrain.attest.forms import (
     Quote,
     ReferenceValues,
     RemoteVerdictFile,
+    RevocationList,
     SgxQuote,
     Snp,
 )
@@ -49,9 +54,17 @@ from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.attest.snp.chain import quiet
 from sealtrain.attest.snp.parse import REPORT_BYTES
 from sealtrain.attest.snp.parse import parse_report as parse_snp_report
+from sealtrain.attest.snp.revocation import crl_der
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.errors import DataInvalid, EvidenceMalformed, FormatUnknown, LimitExceeded
+from sealtrain.errors import (
+    CertificateChainInvalid,
+    DataInvalid,
+    EvidenceMalformed,
+    FormatUnknown,
+    RemoteVerdictRefused,
+    RevocationUnknown,
+)
 
 __all__ = ["MAX_FILE_BYTES", "recognise"]
 
@@ -59,7 +72,12 @@ MAX_FILE_BYTES = MAX_BUNDLE_BYTES
 _MAX_CERTIFICATES = 16
 _MAX_TEXT_BYTES = 1 << 20
 _HEX = re.compile(rb"\s*+(?:0x)?((?:[0-9A-Fa-f]{2}\s*+)++)\Z")
+# A tag of one or two bytes or none, an array of three to five or an open one, a byte string.
+_COSE = re.compile(rb"(?:[\xc0-\xd7]|\xd8.)?[\x83-\x85\x9f][\x40-\x5f]", re.DOTALL)
 _BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]\s*+)++={0,2}\s*+\Z")
+_MAX_PEM_BYTES = 1 << 20
+_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # Intel's, bytes 12 to 27 of a quote
+_QUOTE_BYTES = 632
 _SECRETS = {"k256_key", "disk_crypt_key", "env_crypt_key", "private_key"}
 _BOOT_LOG = b"Spec ID Event03\0"
 
@@ -72,13 +90,15 @@ def recognise(data: bytes) -> Exhibit:
 
     Raises:
         FormatUnknown: None of the forms of ``attest.forms``.
-        LimitExceeded: Too long.
-        DataInvalid: Secret keys, or text that only looks like one of the forms.
-        EvidenceRefused: One of the forms, but malformed; a leaf of that branch.
+        DataInvalid: Secret keys.
+        EvidenceRefused: One of the forms, but malformed or too long; a leaf of that branch.
     """
     if len(data) > MAX_FILE_BYTES:
-        raise LimitExceeded(
-            "file is too large", got=f"{len(data)} bytes", expected=f"at most {MAX_FILE_BYTES}"
+        raise EvidenceMalformed(
+            "file is too large",
+            check="evidence form",
+            got=f"{len(data)} bytes",
+            expected=f"at most {MAX_FILE_BYTES}",
         )
     start = data[:64].lstrip()[:1]
     if start in (b"{", b"["):
@@ -98,29 +118,50 @@ def recognise(data: bytes) -> Exhibit:
 
 def _binary(data: bytes) -> Exhibit | None:
     """Binary forms, by how they begin; the first bytes of no two are alike."""
-    if len(data) == REPORT_BYTES and data[0] in (2, 3, 5) and not any(data[1:4]):
+    if len(data) == REPORT_BYTES and 0 < data[0] < 0x30 and not any(data[1:4]):
         return Snp(raw=data, report=parse_snp_report(data))
-    if data[:4] in (b"\x04\0\x02\0", b"\x05\0\x02\0") and data[4:8] == b"\x81\0\0\0":
+    if _is_quote(data):
+        if data[0] == 3 or not any(data[4:8]):
+            return SgxQuote(raw=data)
         raw = canonical_quote(data)
         return Quote(raw=raw, quote=parse_quote(raw))
-    if data[:4] in (b"\x03\0\x02\0", b"\x04\0\x02\0", b"\x05\0\x02\0") and not any(data[4:8]):
-        return SgxQuote(raw=data)
-    if data[:4] == b"\x11\xe0\x01\xff":
+    if data[:2] == b"\x11\xe0":
         raw = canonical_report(data)
         return GpuReportFile(raw=raw, report=parse_gpu_report(raw))
-    if data[:3] in (b"\x84\x44\xa1", b"\xd2\x84\x44"):
+    if _is_cose(data):
         return Nitro(raw=data, document=parse_nitro(data))
     if data[32:48] == _BOOT_LOG:
         return BootLog(raw=data)
-    if data[:2] == b"\x30\x82":
-        return _certificate(data)
+    if data[:2] in (b"\x30\x81", b"\x30\x82"):
+        return _certificate(data) or _revocations(data)
     if data[:1] == b"\0" or 0x81 <= (data[0] if data else 0) <= 0x8F:
         return _attestation(data)
     return None
 
 
+def _is_quote(data: bytes) -> bool:
+    """A quote by its kind of guest or its maker, whatever its version and kind of key say."""
+    head = len(data) >= _QUOTE_BYTES and 0 < data[0] < 0x10 and data[1] == 0
+    return head and (data[4:8] == b"\x81\0\0\0" or data[12:28] == _QE_VENDOR)
+
+
+def _is_cose(data: bytes) -> bool:
+    """An array, perhaps under a tag, that begins with a byte string, whatever that string says."""
+    return _COSE.match(data) is not None
+
+
 def _json(data: bytes) -> Exhibit:
-    value = parse_json(data, max_bytes=MAX_FILE_BYTES, max_depth=32)
+    try:
+        value = parse_json(
+            data, max_bytes=MAX_FILE_BYTES, max_depth=32, max_values=MAX_EVIDENCE_VALUES
+        )
+    except DataInvalid as error:
+        raise EvidenceMalformed(
+            f"file cannot be parsed: {error.message}",
+            check="evidence form",
+            got=error.got,
+            expected=error.expected,
+        ) from error
     if isinstance(value, list):
         return _list(data, value)
     names = set(value)
@@ -131,10 +172,7 @@ def _json(data: bytes) -> Exhibit:
     if {"quote", "event_log"} <= names:
         return _dstack_answer(data, value)
     if "attestation" in names:
-        found = _attestation(_hex_field(value["attestation"]))
-        if found is None:
-            raise _unknown()
-        return found
+        return _attested(_hex_field(value["attestation"]))
     if {"tcb_info", "pck_crl"} <= names:
         return Published(raw=data, collateral=Collateral.from_dict(value))
     if {"rims", "ocsp"} <= names:
@@ -181,16 +219,13 @@ def _dstack_answer(data: bytes, value: dict[str, Any]) -> Exhibit:
 def _attestation(data: bytes) -> Exhibit | None:
     """Dstack's attestation blob; ``None`` where it is something else."""
     try:
-        quote, log, config, _ = parse_attestation(data)
-    except EvidenceMalformed as error:
-        if error.got is None:
-            return None
-        raise FormatUnknown(
-            "a dstack attestation, but not of a TDX guest",
-            got=error.got,
-            expected=error.expected,
-            hint="take the platform's own report out of it",
-        ) from error
+        return _attested(data)
+    except EvidenceMalformed:
+        return None  # whatever begins with such a byte
+
+
+def _attested(data: bytes) -> Exhibit:
+    quote, log, config, _ = parse_attestation(data)
     parsed = parse_quote(canonical_quote(quote))
     return DstackQuote(raw=data, quote=parsed, log=log, vm_config=config)
 
@@ -199,7 +234,10 @@ def _verdict(data: bytes, value: Any) -> Exhibit:
     match value:
         case [["JWT", str()], dict(devices)] if devices:
             return RemoteVerdictFile(raw=data, token=canonical_json(value).decode("utf-8"))
-    raise _unknown()
+    raise RemoteVerdictRefused(
+        "NVIDIA's verdict: answer is not one overall token with one token for each device",
+        check="remote verdict",
+    )
 
 
 def _rim(data: bytes) -> Exhibit:
@@ -211,18 +249,23 @@ def _rim(data: bytes) -> Exhibit:
 def _pem(data: bytes) -> Exhibit:
     if b"PRIVATE KEY-----" in data:
         raise DataInvalid("this file holds a private key; nothing of it is shown")
+    if b"-----BEGIN X509 CRL-----" in data:
+        return RevocationList(raw=data, crl=crl_der(data))
+    count = data.count(b"-----BEGIN ")
+    if count > _MAX_CERTIFICATES or len(data) > _MAX_PEM_BYTES:
+        raise _no_chain("too many certificates", count, f"at most {_MAX_CERTIFICATES}")
     try:
         with quiet():
             found = x509.load_pem_x509_certificates(data)
     except X509_ERRORS as error:
-        raise DataInvalid("not PEM certificates that can be read") from error
-    if len(found) > _MAX_CERTIFICATES:
-        raise LimitExceeded(
-            "too many certificates", got=len(found), expected=f"at most {_MAX_CERTIFICATES}"
-        )
+        raise _no_chain("not PEM certificates that can be read") from error
     return Certificates(
         raw=data, certificates=tuple(one.public_bytes(Encoding.DER) for one in found)
     )
+
+
+def _no_chain(message: str, got: object = None, expected: object = None) -> CertificateChainInvalid:
+    return CertificateChainInvalid(message, check="certificates", got=got, expected=expected)
 
 
 def _certificate(data: bytes) -> Exhibit | None:
@@ -230,16 +273,23 @@ def _certificate(data: bytes) -> Exhibit | None:
     try:
         with quiet():
             x509.load_der_x509_certificate(data)
+            carrying = carries_evidence(data)
     except X509_ERRORS:
         return None
-    try:
-        with quiet():
-            shown = evidence_of_certificate(data)
-    except EvidenceMalformed:
+    if not carrying:
         return Certificates(raw=data, certificates=(data,))
+    with quiet():
+        shown = evidence_of_certificate(data)
     return DstackQuote(
         raw=data, quote=parse_quote(shown.quote), log=shown.event_log, vm_config=shown.vm_config
     )
+
+
+def _revocations(data: bytes) -> Exhibit | None:
+    try:
+        return RevocationList(raw=data, crl=crl_der(data))
+    except RevocationUnknown:
+        return None
 
 
 def _from_text(data: bytes) -> bytes | None:

@@ -35,6 +35,7 @@ __all__ = [
     "Quote",
     "ReferenceValues",
     "RemoteVerdictFile",
+    "RevocationList",
     "SgxQuote",
     "Snp",
 ]
@@ -185,6 +186,15 @@ class Certificates(Exhibit):
     kind = "certificates"
     title = "Certificates"
     certificates: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationList(Exhibit):
+    """A list of revoked certificates, DER."""
+
+    kind = "revocation-list"
+    title = "Revocation list (CRL)"
+    crl: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ An address says where evidence comes from:
 - ``SOCKET``: dstack's guest agent, or a simulated guest that speaks for itself;
 - ``nitro:/dev/nsm?compose=FILE``: a Nitro enclave's security module;
 - ``snp:/sys/kernel/config/tsm/report?compose=FILE``: a SEV-SNP guest; ``&certificates=FOLDER``
-  names DER files of AMD's certificates where the host does not hand them out;
+  names files of AMD's where the host does not hand them out: certificates (``*.der``) and a
+  revocation list (``amd.crl``);
 - ``tdx:/sys/kernel/config/tsm/report?compose=FILE``: a TDX guest without dstack.
 
 ``FILE`` is the deployment document that the guest measured. Accelerators are shown where the
@@ -26,22 +27,32 @@ from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.evidence import DCAP_TEES, Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.report_data import Binding
-from sealtrain.base.canonical import JsonValue
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import parsing_once, read_bounded
 from sealtrain.base.platforms import Platform
-from sealtrain.errors import DataInvalid, GuestApiUnreachable, TrustInvalid, UsageError
+from sealtrain.errors import (
+    DataInvalid,
+    GuestApiUnreachable,
+    RevocationUnknown,
+    TrustInvalid,
+    UsageError,
+)
 
 if TYPE_CHECKING:
-    from sealtrain.attest.nvidia.parse import GpuEvidence
+    from sealtrain.attest.nvidia.collect import Asked
+    from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 
-__all__ = ["Guest", "load_gpu_collateral", "open_guest", "platform_of"]
+__all__ = ["Guest", "agents_devices", "load_gpu_collateral", "open_guest", "platform_of"]
 
 _MAX_COMPOSE_BYTES = 4 << 20
 _MAX_GPU_COLLATERAL_BYTES = 8 << 20
 _gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, _MAX_GPU_COLLATERAL_BYTES)
 _MAX_CERTIFICATES = 16
 _MAX_CERTIFICATE_BYTES = 64 << 10
+_CRL = "amd.crl"
+_AGENT_SECONDS = 180
+"""For the reports of a whole board, which devices make one after the other."""
 _GPU_DRIVER = Path("/dev/nvidiactl")
 _FORMS = "SOCKET, or nitro:, snp: or tdx:DEVICE?compose=FILE"
 
@@ -56,6 +67,7 @@ class Guest:
     Attributes:
         platform: What its evidence is offered as.
         sockets: Unix sockets it is reached through.
+        writable: Folders of the platform's that asking for evidence writes in.
         app_compose: Reads the deployment document it measured.
         attest: Report data (64 bytes) → the TEE's own form of evidence.
         accelerators: Nonce (32 bytes) → their evidence, ``None`` where there is none.
@@ -67,6 +79,7 @@ class Guest:
 
     platform: Platform
     sockets: tuple[Path, ...]
+    writable: tuple[Path, ...]
     app_compose: Callable[[], bytes]
     attest: Callable[[bytes], Shown]
     accelerators: Callable[[bytes], GpuEvidence | None]
@@ -130,24 +143,32 @@ def open_guest(
         UsageError: The address does not fit the platform, or collateral is missing.
         GuestApiUnreachable: A guest agent does not answer.
     """
+    accelerators: Callable[[bytes], GpuEvidence | None] = _local_gpus
     tee, separator, rest = address.partition(":")
     if not separator or tee not in _DEVICES:
         tee, attest, client = _agent(platform, address)
         compose = partial(_agents_document, client)
-        accelerators = partial(_simulated_gpus, client) if platform == "simulator" else _local_gpus
+        asked = partial(agents_devices, client)
+        if platform == "simulator":
+            accelerators = partial(_simulated_gpus, client, asked if tee == "dstack" else None)
+        else:
+            accelerators = partial(_local_gpus, agent=asked)
         note: Callable[[str, bytes], bool] = client.emit_event
         sockets: tuple[Path, ...] = (Path(address),)
+        writable: tuple[Path, ...] = ()
     else:
-        if platform != tee:
+        if platform not in (tee, "simulator"):  # a simulator may stand behind such a folder, too
             raise UsageError(
                 "the guest's address is of another platform",
                 check="guest",
                 got=tee,
                 expected=platform,
             )
-        attest, document = _device(tee, rest)
+        attest, device, document = _device(tee, rest)
         compose = partial(_document, document)
-        accelerators, note, sockets = _local_gpus, _unnoted, ()
+        note, sockets = _unnoted, ()
+        # Devices below /dev need no leave; a report through configfs is a folder that is made.
+        writable = (device,) if device.is_dir() else ()
     if collateral is None and tee in DCAP_TEES:
         raise UsageError(
             "quotes of TDX need collateral",
@@ -160,6 +181,7 @@ def open_guest(
     return Guest(
         platform=platform,
         sockets=sockets,
+        writable=writable,
         app_compose=compose,
         attest=attest,
         accelerators=accelerators,
@@ -244,12 +266,13 @@ def _nitro(device: Path, report_data: bytes) -> Shown:
 def _snp(device: Path, report_data: bytes, certificates: Path | None = None) -> Shown:
     from sealtrain.attest.snp.collect import collect
 
-    report, chain = collect(device, report_data, certificates=_certificates(certificates))
+    found = collect(device, report_data, certificates=_certificates(certificates))
+    crl = _revocations(certificates) or found.crl
     return {
         "tee": "snp",
-        "report": to_base64(report),
-        "certificates": [to_base64(one) for one in chain],
-        "crl": None,  # a verifier that requires one brings its own
+        "report": to_base64(found.report),
+        "certificates": [to_base64(one) for one in found.certificates],
+        "crl": None if crl is None else to_base64(crl),
     }
 
 
@@ -262,20 +285,53 @@ def _tdx(device: Path, report_data: bytes) -> Shown:
 _DEVICES: dict[str, Callable[[Path, bytes], Shown]] = {"nitro": _nitro, "snp": _snp, "tdx": _tdx}
 
 
-def _local_gpus(nonce: bytes) -> GpuEvidence | None:
+def _local_gpus(
+    nonce: bytes, *, agent: Callable[[], Asked | None] = lambda: None
+) -> GpuEvidence | None:
     if not _GPU_DRIVER.exists():
         return None
     from sealtrain.attest.nvidia.collect import collect_gpus, open_nvml
+    from sealtrain.attest.nvidia.nscq import CONTROL, collect_switches
 
+    switches = collect_switches if CONTROL.exists() else None
     with open_nvml() as nvml:
-        return collect_gpus(nvml, nonce)
+        return collect_gpus(nvml, nonce, switches=switches, agent=agent())
 
 
-def _simulated_gpus(client: DstackClient, nonce: bytes) -> GpuEvidence | None:
+def _simulated_gpus(
+    client: DstackClient, agent: Callable[[], Asked | None] | None, nonce: bytes
+) -> GpuEvidence | None:
+    """As ``_local_gpus``, with a simulated driver: an app of dstack 0.6 does not see switches."""
+    from sealtrain.attest.nvidia.collect import devices_of
     from sealtrain.attest.nvidia.parse import GpuEvidence
 
     shown = client.call("/simulator/Gpus", {"nonce": nonce.hex()}).get("evidence")
-    return None if shown is None else GpuEvidence.from_dict(shown)
+    if shown is None:
+        return None
+    seen = GpuEvidence.from_dict(shown)
+    asked = None if agent is None else agent()
+
+    def of_kind(kind: str, _nonce: bytes) -> list[GpuDevice]:
+        return [device for device in seen.devices if device.kind == kind]
+
+    devices = devices_of(
+        seen.claims,
+        nonce,
+        gpus=partial(of_kind, "gpu"),
+        switches=partial(of_kind, "switch") if asked is None else None,
+        agent=asked,
+    )
+    return GpuEvidence.build(tuple(devices), seen.claims)
+
+
+def agents_devices(client: DstackClient) -> Asked | None:
+    """How dstack's agent is asked for accelerators; ``None`` where it is too old."""
+    if client.api != "v1":
+        return None
+    from sealtrain.attest.nvidia.parse import from_nvat
+
+    patient = DstackClient(client.socket, timeout=_AGENT_SECONDS)
+    return lambda nonce: from_nvat(canonical_json(patient.attest_gpu(nonce)))
 
 
 def _collateral(
@@ -290,16 +346,18 @@ def _collateral(
     return source.services, lambda shown: source.of(from_base64(str(shown["quote"])))
 
 
-def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path]:
-    """How to collect from a device, and where the deployment document is."""
-    device, _, query = rest.partition("?")
+def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:
+    """How to collect from a device, which it is, and where the deployment document is."""
+    name, _, query = rest.partition("?")
+    device = Path(name)
     options = dict(parse_qsl(query, keep_blank_values=True))
     document, certificates = options.pop("compose", ""), options.pop("certificates", "")
-    if not device or not document or options or (certificates and tee != "snp"):
+    if not name or not document or options or (certificates and tee != "snp"):
         raise UsageError("not the address of a guest", check="guest", got=rest, expected=_FORMS)
+    collect = _DEVICES[tee]
     if certificates:
-        return partial(_snp, Path(device), certificates=Path(certificates)), Path(document)
-    return partial(_DEVICES[tee], Path(device)), Path(document)
+        collect = partial(_snp, certificates=Path(certificates))
+    return partial(collect, device), device, Path(document)
 
 
 def _certificates(folder: Path | None) -> tuple[bytes, ...]:
@@ -311,6 +369,20 @@ def _certificates(folder: Path | None) -> tuple[bytes, ...]:
     except DataInvalid as error:
         raise UsageError(
             f"certificates cannot be read: {error.message}", check="guest", hint=error.hint
+        ) from error
+
+
+def _revocations(folder: Path | None) -> bytes | None:
+    """The revocation list beside the certificates, read anew: it is renewed while a run lasts."""
+    if folder is None or not (folder / _CRL).exists():
+        return None
+    from sealtrain.attest.snp.revocation import crl_der
+
+    try:
+        return crl_der(read_bounded(folder / _CRL, _MAX_CERTIFICATE_BYTES))
+    except (DataInvalid, RevocationUnknown) as error:
+        raise UsageError(
+            f"revocation list cannot be read: {error.message}", check="guest", hint=error.hint
         ) from error
 
 

@@ -108,6 +108,9 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
                 # are current: raise it to that of the machines in use.
                 "Genoa": {"bootloader": 10, "tee": 0, "snp": 23, "microcode": 84, "fmc": None}
             },
+            "mitigations": "any",
+            "extended_tcb": "any",
+            "platform_flags": "any",
             "chip_ids": "any",
             "vmpl": 0,
             "debug": "refuse",

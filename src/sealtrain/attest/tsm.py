@@ -70,9 +70,12 @@ class KernelFolders:
         return bytes(data)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write an attribute."""
-        with path.open("wb", buffering=0) as file:
-            file.write(data)
+        """Write an attribute; none is made."""
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, data)
+        finally:
+            os.close(file)  # the kernel takes the whole only now
 
     def remove(self, path: Path) -> None:
         """Remove a report; its files go with it."""

@@ -119,6 +119,7 @@ def verify(
     binding: Binding,
     collateral: Collateral | None = None,
     gpu_collateral: GpuCollateral | None = None,
+    crl: bytes | None = None,
 ) -> Verified:
     """Verify evidence at a moment.
 
@@ -130,6 +131,8 @@ def verify(
         collateral: The verifier's own DCAP collateral. ``None`` uses what the evidence carries,
             right for archived evidence and wrong for live decisions, where a host could choose it.
         gpu_collateral: The same for accelerators.
+        crl: The verifier's own revocation list of AMD (DER); ``None`` uses what the evidence
+            carries, which is signed and current but may be the oldest that still is.
 
     Raises:
         SimulatedEvidence: Simulated evidence under a policy that asks for hardware.
@@ -145,10 +148,10 @@ def verify(
             got=SIMULATED_LABEL if evidence.platform == "simulator" else evidence.platform,
             expected=policy.platform,
         )
-    cpu = _cpu(evidence, policy, now, evidence.collateral if collateral is None else collateral)
+    carried = evidence.collateral if collateral is None else collateral
+    cpu = _cpu(evidence, policy, now, carried, crl)
     if gpu_collateral is None and evidence.gpu_collateral is not None:
-        # Nothing signs the keys beside a remote verdict: only a verifier's own archive vouches.
-        gpu_collateral = evidence.gpu_collateral.model_copy(update={"nras": None})
+        gpu_collateral = evidence.gpu_collateral.without_verdict()
     return Verified(
         platform=evidence.platform,
         cpu=cpu,
@@ -159,7 +162,11 @@ def verify(
 
 
 def _cpu(
-    evidence: Evidence, policy: AppraisalPolicy, now: int, collateral: Collateral | None
+    evidence: Evidence,
+    policy: AppraisalPolicy,
+    now: int,
+    collateral: Collateral | None,
+    crl: bytes | None,
 ) -> VerifiedCpu:
     # Each platform's verifier is loaded where it is needed: none is light.
     root = policy.simulator_root
@@ -174,17 +181,16 @@ def _cpu(
                 simulator_root=root,
                 now=now,
             )
-        case SnpEvidence() as snp, SnpPolicy() as snp_rules:
+        case SnpEvidence() as snp, SnpPolicy():
             from sealtrain.attest.snp.verify import verify_snp
 
             return verify_snp(
                 snp.report_bytes,
                 snp.certificates_der,
                 snp.app_compose_bytes,
-                snp_rules,
                 simulator_root=root,
                 now=now,
-                crl=snp.crl_der,
+                crl=snp.crl_der if crl is None else crl,
             )
         case TdxEvidence() as tdx, TdxPolicy() as tdx_rules:
             from sealtrain.attest.tdx.verify import verify_tdx

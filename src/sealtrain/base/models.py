@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from sealtrain.base.canonical import JsonValue, parse_canonical, parse_json
+from sealtrain.base.canonical import (
+    MAX_JSON_VALUES,
+    JsonValue,
+    parse_canonical,
+    parse_json,
+)
 from sealtrain.errors import DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
@@ -121,6 +126,7 @@ def load_canonical(
     *,
     max_bytes: int,
     check: str,
+    max_values: int = MAX_JSON_VALUES,
     hint: str | None = None,
 ) -> Model:
     """Parse canonical JSON (RFC 8785) and validate it against ``cls``.
@@ -132,13 +138,15 @@ def load_canonical(
         what: Name of the document for messages.
         max_bytes: Longest accepted document.
         check: Name of the check that a document of another form fails.
+        max_values: Most values in it, arrays and objects included.
         hint: What to do about one.
 
     Raises:
-        SealtrainError: An ``error``: too long, too deep, not canonical, or as ``load_model``.
+        SealtrainError: An ``error``: too long, too deep, of too many values, not canonical, or as
+            ``load_model``.
     """
     try:
-        parse_canonical(data, max_bytes=max_bytes)
+        parse_canonical(data, max_bytes=max_bytes, max_values=max_values)
     except DataInvalid as problem:
         raise error(
             f"{what} cannot be parsed: {problem.message}", check=check, hint=hint

@@ -52,6 +52,16 @@ CertificateFiles = Annotated[
 ChainFile = Annotated[
     Path | None, typer.Option("--chain", help="Certificates of one GPU's report (PEM).")
 ]
+CrlFile = Annotated[
+    Path | None,
+    typer.Option("--crl", help="AMD's revocation list beside a SEV-SNP report (DER or PEM)."),
+]
+SwitchFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--switches", help="NVSwitch evidence of the machine whose GPUs a file of NVIDIA's shows."
+    ),
+]
 ComposeFile = Annotated[
     Path | None, typer.Option("--compose", help="Deployment document that must be measured.")
 ]
@@ -101,6 +111,8 @@ def verify(
     gpu_collateral: GpuCollateralUri = None,
     certificate: CertificateFiles = None,
     chain: ChainFile = None,
+    crl: CrlFile = None,
+    switches: SwitchFile = None,
     compose: ComposeFile = None,
     compose_hash: ComposeHash = None,
     as_json: Json = False,
@@ -110,13 +122,24 @@ def verify(
 
     exhibit = recognised(file)
     given = named_beside(
-        exhibit, nonce, collateral, gpu_collateral, certificate, chain, compose, compose_hash
+        exhibit,
+        nonce=nonce,
+        collateral=collateral,
+        gpu_collateral=gpu_collateral,
+        certificates=certificate,
+        chain=chain,
+        crl=crl,
+        switches=switches,
+        compose=compose,
+        compose_hash=compose_hash,
     )
     inner, beside = unwrapped(exhibit, given)
     found = examine(inner, beside, policy_of(policy), time_of(at, exhibit))
     if not found.bound:
         say("not bound to a conversation: name what it was made for with --nonce")
-    if inner.kind != "evidence" and beside.app_compose is None and beside.compose_hash is None:
+    elif nonce is None:
+        say("bound to the conversation that the bundle names: name yours with --nonce")
+    if "document" in found.missing:
         say("deployment document not compared: name it with --compose or --compose-hash")
     emit(as_json, found.to_dict(), _verdict(found))
 
@@ -131,6 +154,8 @@ def explain(
     gpu_collateral: GpuCollateralUri = None,
     certificate: CertificateFiles = None,
     chain: ChainFile = None,
+    crl: CrlFile = None,
+    switches: SwitchFile = None,
     compose: ComposeFile = None,
     compose_hash: ComposeHash = None,
     as_json: Json = False,
@@ -145,7 +170,16 @@ def explain(
 
     exhibit = recognised(file)
     given = named_beside(
-        exhibit, nonce, collateral, gpu_collateral, certificate, chain, compose, compose_hash
+        exhibit,
+        nonce=nonce,
+        collateral=collateral,
+        gpu_collateral=gpu_collateral,
+        certificates=certificate,
+        chain=chain,
+        crl=crl,
+        switches=switches,
+        compose=compose,
+        compose_hash=compose_hash,
     )
     own_time = isinstance(getattr(exhibit, "bundle", None), Bundle)
     if policy is not None and at is None and not own_time:
@@ -170,6 +204,8 @@ def bundle(
     gpu_collateral: GpuCollateralUri = None,
     certificate: CertificateFiles = None,
     chain: ChainFile = None,
+    crl: CrlFile = None,
+    switches: SwitchFile = None,
     compose: ComposeFile = None,
     compose_hash: ComposeHash = None,
     as_json: Json = False,
@@ -184,7 +220,16 @@ def bundle(
 
     exhibit = recognised(file)
     given = named_beside(
-        exhibit, nonce, collateral, gpu_collateral, certificate, chain, compose, compose_hash
+        exhibit,
+        nonce=nonce,
+        collateral=collateral,
+        gpu_collateral=gpu_collateral,
+        certificates=certificate,
+        chain=chain,
+        crl=crl,
+        switches=switches,
+        compose=compose,
+        compose_hash=compose_hash,
     )
     inner, beside = unwrapped(exhibit, given)
     rules = None if policy is None else policy_of(policy)

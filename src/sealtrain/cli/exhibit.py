@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sealtrain.attest.bundle import Beside
     from sealtrain.attest.forms import Exhibit
+    from sealtrain.attest.nvidia.parse import GpuDevice
     from sealtrain.attest.policy import AppraisalPolicy
     from sealtrain.attest.report_data import Binding
+    from sealtrain.errors import UsageError
 
 __all__ = ["binding_of", "named_beside", "policy_of", "recognised", "time_of"]
 
@@ -19,17 +21,24 @@ _MIN_NONCE_BYTES = 16
 _PRESET = "preset:"
 
 
-def recognised(path: Path) -> Exhibit:
-    """What a file is.
+def recognised(path: Path, most: int | None = None) -> Exhibit:
+    """What a file of at most so many bytes is.
 
     Raises:
         DataInvalid: No such file, or no form this release knows.
-        EvidenceRefused: A known form, but malformed.
+        EvidenceRefused: A known form, but malformed; or too long.
     """
     from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
     from sealtrain.base.files import read_bounded
+    from sealtrain.errors import EvidenceMalformed, LimitExceeded
 
-    return recognise(read_bounded(path, MAX_FILE_BYTES))
+    try:
+        data = read_bounded(path, MAX_FILE_BYTES if most is None else most)
+    except LimitExceeded as error:  # whoever made the file chose its length
+        raise EvidenceMalformed(
+            error.message, check="evidence form", got=error.got, expected=error.expected
+        ) from error
+    return recognise(data)
 
 
 def policy_of(word: str) -> AppraisalPolicy:
@@ -75,20 +84,24 @@ def time_of(word: str | None, exhibit: Exhibit) -> int:
 
 def named_beside(
     exhibit: Exhibit,
+    *,
     nonce: str | None,
     collateral: str | None,
     gpu_collateral: str | None,
     certificates: list[Path] | None,
     chain: Path | None,
+    crl: Path | None,
+    switches: Path | None,
     compose: Path | None,
     compose_hash: str | None,
 ) -> Beside:
-    """What a person named beside the file.
+    """What a person named beside the file; arguments are options of the commands.
 
     Raises:
         UsageError: A nonce or hash of another form, or two different documents.
         TrustInvalid: Collateral cannot be read.
         DataInvalid: Another file cannot be read.
+        EvidenceRefused: It is of a known form, but malformed.
     """
     from sealtrain.attest.bundle import Beside
     from sealtrain.attest.guest import load_gpu_collateral
@@ -112,6 +125,8 @@ def named_beside(
         collateral=None if collateral is None else load_collateral(collateral),
         gpu_collateral=load_gpu_collateral(gpu_collateral),
         certificates=tuple(der for path in files for der in _certificates(path)),
+        crl=None if crl is None else _revocations(crl),
+        switches=() if switches is None else _switches(switches),
         binding=binding_of(nonce) if own and nonce is not None else None,
         nonce=None if own or nonce is None else _hex(nonce, "nonce"),
         app_compose=document,
@@ -147,12 +162,33 @@ def _hex(text: str, what: str, length: int | None = None) -> bytes:
 
 
 def _certificates(path: Path) -> tuple[bytes, ...]:
-    from sealtrain.attest.exhibits import recognise
     from sealtrain.attest.forms import Certificates
-    from sealtrain.base.files import read_bounded
+
+    found = recognised(path, _MAX_SMALL)
+    if not isinstance(found, Certificates):
+        raise _other(path, "certificates", found)
+    return found.certificates
+
+
+def _revocations(path: Path) -> bytes:
+    from sealtrain.attest.forms import RevocationList
+
+    found = recognised(path, _MAX_SMALL)
+    if not isinstance(found, RevocationList):
+        raise _other(path, "revocation list", found)
+    return found.crl
+
+
+def _switches(path: Path) -> tuple[GpuDevice, ...]:
+    from sealtrain.attest.forms import Gpus
+
+    found = recognised(path)
+    if not isinstance(found, Gpus) or any(one.kind != "switch" for one in found.devices):
+        raise _other(path, "evidence of NVSwitches alone", found)
+    return found.devices
+
+
+def _other(path: Path, wanted: str, found: Exhibit) -> UsageError:
     from sealtrain.errors import UsageError
 
-    found = recognise(read_bounded(path, _MAX_SMALL))
-    if not isinstance(found, Certificates):
-        raise UsageError(f"{path} holds no certificates", got=found.title)
-    return found.certificates
+    return UsageError(f"{path} holds no {wanted}", got=found.title)

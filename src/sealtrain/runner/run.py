@@ -101,7 +101,8 @@ class _Work:
         logs = run.recipe.release_policy.logs
         accelerated = DRIVER.exists()
         tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
-        writable = [run.settings.out, *([kernels()] if accelerated else [])]
+        guest = run.admitted.guest
+        writable = [run.settings.out, *guest.writable, *([kernels()] if accelerated else [])]
         urls = [*run.urls]
         urls += [hook] if (hook := _webhook(run)) else []
         urls += addresses(run.settings)
@@ -110,7 +111,7 @@ class _Work:
             _monitor(run, metrics_port) as monitor,
             confined_to(
                 *urls,
-                unix=run.admitted.guest.sockets,
+                unix=guest.sockets,
                 writable=writable,
                 compilers=accelerated,
                 noted=run.tally.note,

@@ -54,13 +54,15 @@ def secluded(
     """
     accelerated = DRIVER.exists()
     tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
-    folders = [guest.settings.out, *writable, *([kernels()] if accelerated else [])]
+    platform = guest.admitted.guest
+    folders = [guest.settings.out, *platform.writable, *writable]
+    folders += [kernels()] if accelerated else []
     urls = [*guest.urls, *peers]
     with (
         hushed(guest.tally, for_good=alone) as terminal,
         confined_to(
             *urls,
-            unix=[*guest.admitted.guest.sockets, *sockets],
+            unix=[*platform.sockets, *sockets],
             writable=folders,
             compilers=accelerated,
             noted=guest.tally.note,

@@ -91,8 +91,9 @@ def document(shared: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
-        {"version": "1"},
+        {"version": 1},
+        {"version": 3},
+        {"version": "2"},
         {"kind": "certificates"},
         {"kind": "tdx-quote"},
         {"evidence": "AAAB"},

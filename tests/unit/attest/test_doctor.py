@@ -233,7 +233,7 @@ def driver() -> Iterator[Any]:
 def with_gpus(monkeypatch: pytest.MonkeyPatch, gpus: SimulatedGpus, **changes: Any) -> None:
     told = claims(**{"driver_version": "580.95.05", **changes})
     monkeypatch.setattr(accelerators, "confidential_mode", lambda nvml: told)
-    monkeypatch.setattr(accelerators, "collect_gpus", lambda nvml, nonce: gpus.evidence(nonce))
+    monkeypatch.setattr(accelerators, "collect_gpus", lambda nvml, nonce, **_: gpus.evidence(nonce))
 
 
 def test_gpus_in_confidential_mode_are_told_with_their_mode(
@@ -270,7 +270,7 @@ def test_a_gpu_that_protects_nothing_is_refused(
 def test_gpus_that_make_no_reports_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(nvml: object, nonce: bytes) -> None:
+    def fail(nvml: object, nonce: bytes, **_: object) -> None:
         raise GuestApiUnreachable("driver does not answer", got="Not Supported")
 
     with_gpus(monkeypatch, SimulatedGpus(SEED), cc_feature=False)
@@ -537,7 +537,7 @@ def test_accelerators_are_compared_with_their_lines(
 def test_gpus_without_reports_are_compared_by_what_their_driver_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(nvml: object, nonce: bytes) -> None:
+    def fail(nvml: object, nonce: bytes, **_: object) -> None:
         raise GuestApiUnreachable("driver does not answer")
 
     gpus = SimulatedGpus(SEED)

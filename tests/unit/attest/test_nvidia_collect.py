@@ -131,7 +131,10 @@ def test_a_machine_with_switches_takes_their_reports_along() -> None:
     gpus = SimulatedGpus(SEED, count=2, switches=1, mode="protected_pcie")
     driver = Driver(gpus)
     driver.settings["multiGpuMode"] = 1
-    switches = [one for one in gpus.evidence(NONCE).devices if one.kind == "switch"]
+
+    def switches(nonce: bytes) -> list[GpuDevice]:
+        return [one for one in gpus.evidence(nonce).devices if one.kind == "switch"]
+
     evidence = collect_gpus(driver, NONCE, switches=switches)
     assert [one.kind for one in evidence.devices] == ["gpu", "gpu", "switch"]
     found = judged_by(gpus, evidence, simulated_collateral(gpus, NOW))
@@ -251,4 +254,5 @@ def test_a_device_file_of_a_switch_is_what_collect_takes(driver: Driver) -> None
     gpus = SimulatedGpus(SEED, count=1, switches=1, mode="protected_pcie")
     [switch] = [one for one in gpus.evidence(NONCE).devices if one.kind == "switch"]
     rebuilt = GpuDevice.build("LS10", switch.report_bytes, switch.certificate_chain.encode())
-    assert collect_gpus(driver, NONCE, switches=[rebuilt]).devices[1] == switch
+    driver.settings["multiGpuMode"] = 1
+    assert collect_gpus(driver, NONCE, switches=lambda _nonce: [rebuilt]).devices[1] == switch

@@ -24,6 +24,7 @@ from sealtrain.errors import (
     EvidenceMalformed,
     GuestApiUnreachable,
     QuoteInvalid,
+    RevocationUnknown,
 )
 
 NOW = 1_800_000_000
@@ -122,8 +123,11 @@ class Driver:
 
 
 def test_configfs_brings_report_and_chain(guest: SimulatedSnp, tmp_path: Path) -> None:
-    report, chain = collect(tmp_path, ASKED, folders=Kernel(guest, full_table(guest)))
-    verified = verify_report(report, chain, simulator_root=guest.root_der, now=NOW)
+    found = collect(tmp_path, ASKED, folders=Kernel(guest, full_table(guest)))
+    verified = verify_report(
+        found.report, found.certificates, simulator_root=guest.root_der, now=NOW
+    )
+    assert found.crl is None
     assert verified.report.report_data == ASKED
     assert list(tmp_path.iterdir()) == []
 
@@ -132,8 +136,11 @@ def test_the_older_driver_brings_the_same(guest: SimulatedSnp, tmp_path: Path) -
     device = tmp_path / "sev-guest"
     device.touch()
     driver = Driver(guest, full_table(guest))
-    report, chain = collect(device, ASKED, ioctl=driver)
-    assert verify_report(report, chain, simulator_root=guest.root_der, now=NOW).product == "Genoa"
+    found = collect(device, ASKED, ioctl=driver)
+    verified = verify_report(
+        found.report, found.certificates, simulator_root=guest.root_der, now=NOW
+    )
+    assert verified.product == "Genoa"
     driver.status = 0x16
     with pytest.raises(GuestApiUnreachable, match="made no report") as caught:
         collect(device, ASKED, ioctl=driver)
@@ -163,9 +170,30 @@ def test_certificates_at_hand_complete_what_the_host_leaves_out(tmp_path: Path) 
         (Kernel(guest, None), (root, issuer, leaf)),
         (Kernel(guest, bytes(4096)), (leaf, issuer, root)),
     ):
-        report, chain = collect(tmp_path, ASKED, certificates=more, folders=kernel)
-        assert chain == (leaf, issuer, root)
-        verify_report(report, chain, simulator_root=guest.root_der, now=NOW)
+        found = collect(tmp_path, ASKED, certificates=more, folders=kernel)
+        assert found.certificates == (leaf, issuer, root)
+        verify_report(found.report, found.certificates, simulator_root=guest.root_der, now=NOW)
+
+
+@pytest.mark.parametrize("pem", [False, True])
+def test_a_revocation_list_of_the_host_is_carried_along(
+    guest: SimulatedSnp, tmp_path: Path, pem: bool
+) -> None:
+    listed = guest.revocations(NOW)
+    stored = x509.load_der_x509_crl(listed).public_bytes(Encoding.PEM) if pem else listed
+    leaf, issuer, root = guest.certificates()
+    aux = table(
+        [
+            (GUIDS["vcek"], leaf),
+            (GUIDS["ask"], issuer),
+            (GUIDS["ark"], root),
+            (GUIDS["crl"], stored),
+        ]
+    )
+    assert collect(tmp_path, ASKED, folders=Kernel(guest, aux)).crl == listed
+    broken = aux.replace(stored, bytes(len(stored)))
+    with pytest.raises(RevocationUnknown):
+        collect(tmp_path, ASKED, folders=Kernel(guest, broken))
 
 
 def test_a_host_may_store_pem(guest: SimulatedSnp, tmp_path: Path) -> None:
@@ -175,7 +203,8 @@ def test_a_host_may_store_pem(guest: SimulatedSnp, tmp_path: Path) -> None:
     ]
     names = ("vcek", "ask", "ark")
     aux = table([(GUIDS[name], text) for name, text in zip(names, pem, strict=True)])
-    assert collect(tmp_path, ASKED, folders=Kernel(guest, aux))[1] == guest.certificates()
+    found = collect(tmp_path, ASKED, folders=Kernel(guest, aux))
+    assert found.certificates == guest.certificates()
     with pytest.raises(EvidenceMalformed):
         collect(tmp_path, ASKED, folders=Kernel(guest, table([(GUIDS["vcek"], pem[0][:-40])])))
 

@@ -6,7 +6,7 @@ import json
 import warnings
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from cryptography import x509
@@ -15,12 +15,20 @@ from policies import snp
 from pydantic import ValidationError
 from snp_world import real_chain, real_report
 
-from sealtrain.attest.simulator.snp import SimulatedSnp
+from sealtrain.attest.simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 from sealtrain.attest.snp import chain
 from sealtrain.attest.snp.appraise import claims_of, eat
-from sealtrain.attest.snp.parse import Product, SigningKey, Tcb, parse_report, tcb_of
+from sealtrain.attest.snp.parse import (
+    PlatformFlag,
+    Product,
+    SigningKey,
+    Tcb,
+    parse_report,
+    tcb_of,
+)
 from sealtrain.attest.snp.policy import SnpPolicy
 from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp, verify_report, verify_snp
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.models import load_model
 from sealtrain.errors import (
     CertificateChainInvalid,
@@ -70,7 +78,7 @@ def as_guest(platform: VerifiedReport) -> VerifiedSnp:
         app_compose=b"",
         instance_id=platform.report.report_id,
         platform=platform,
-        revocation_checked=None,
+        crl=None,
     )
 
 
@@ -214,7 +222,6 @@ def test_a_simulated_guest_of_every_kind_is_accepted_by_its_policy(
         guest.report(ASKED, COMPOSE),
         guest.certificates(),
         COMPOSE,
-        fitting,
         simulator_root=guest.root_der,
         now=NOW,
     )
@@ -224,7 +231,7 @@ def test_a_simulated_guest_of_every_kind_is_accepted_by_its_policy(
     assert found.app_id == found.compose_hash[:40]
     assert found.platform.product == product
     assert (found.platform.csp_id is None) == (signing_key == "vcek")
-    assert len(claims_of(found, fitting, NOW)) == 13
+    assert len(claims_of(found, fitting, NOW)) == 16
     other = SimulatedSnp(
         b"unit tests of snp", product=product, signing_key=signing_key, launch=b"again"
     )
@@ -243,20 +250,39 @@ def test_turin_writes_its_levels_in_another_order() -> None:
     assert Tcb(fmc=1, bootloader=2, tee=2, snp=9, microcode=9).below(turin) == ("microcode", "tee")
 
 
-def test_version_5_adds_mitigations_and_no_version_keeps_spare_fields_unread() -> None:
-    turin = SimulatedSnp(b"unit tests of snp", product="Turin")
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
+def test_each_version_adds_its_fields(version: int) -> None:
+    turin = SimulatedSnp(b"unit tests of snp", product="Turin", version=version)
     report = parse_report(turin.report(ASKED, COMPOSE))
-    assert (report.version, report.launch_mitigations, report.current_mitigations) == (5, 0, 0)
-    assert report.product == "Turin"
+    bits, etcb = SNP_MITIGATIONS, SNP_EXTENDED_TCB.hex()
+    assert report.version == version
+    assert report.cpuid == ((0x1A, 2, 1) if version >= 3 else None)
+    assert report.product == ("Turin" if version >= 3 else None)
+    found = (report.launch_mitigations, report.current_mitigations)
+    assert found == ((bits, bits) if version >= 5 else (None, None))
+    assert report.extended_tcb == ((etcb, etcb, etcb) if version >= 6 else None)
+    assert report.platform_flags == ("ecc", "alias_check_complete")
     assert report.chip_id[16:] == "0" * 112
-    milan = parse_report(SimulatedSnp(b"unit tests of snp", product="Milan").report(ASKED, COMPOSE))
-    assert (milan.version, milan.cpuid, milan.product, milan.launch_mitigations) == (
-        2,
-        None,
-        None,
-        None,
+    if version == 6:
+        assert all(getattr(report, field.name) is not None for field in fields(report))
+
+
+def test_fields_stand_where_the_specification_puts_them() -> None:
+    """Offsets of AMD's publication 56860, written out once more; each byte at its own place."""
+    raw = bytearray(
+        SimulatedSnp(b"unit tests of snp", product="Turin", version=6).report(ASKED, COMPOSE)
     )
-    assert all(getattr(report, field.name) is not None for field in fields(report))
+    raw[0x1F8:0x208] = bytes(range(1, 17))
+    raw[0x208:0x220] = b"\xee" * 24  # reserved
+    raw[0x220:0x280] = bytes(range(0x40, 0xA0))
+    raw[0x40:0x48] = (0xFF).to_bytes(8, "little")
+    report = parse_report(bytes(raw))
+    assert report.launch_mitigations == int.from_bytes(bytes(range(1, 9)), "little")
+    assert report.current_mitigations == int.from_bytes(bytes(range(9, 17)), "little")
+    assert report.extended_tcb == tuple(
+        bytes(range(at, at + 32)).hex() for at in (0x40, 0x60, 0x80)
+    )
+    assert report.platform_flags == get_args(PlatformFlag)
 
 
 @pytest.mark.parametrize(
@@ -284,22 +310,19 @@ def test_revocation_needs_a_current_list_of_the_root() -> None:
     guest = SimulatedSnp(b"unit tests of snp")
     demanding = policy(revocation="require")
 
-    def check(crl: bytes | None, now: int = NOW) -> VerifiedSnp:
-        return verify_snp(
+    def check(crl: bytes | None, now: int = NOW) -> list[str]:
+        found = verify_snp(
             guest.report(ASKED, COMPOSE),
             guest.certificates(),
             COMPOSE,
-            demanding,
             simulator_root=guest.root_der,
             now=now,
             crl=crl,
         )
+        return [c.source for c in claims_of(found, demanding, now) if c.name == "revocation"]
 
-    found = check(guest.revocations(NOW))
-    assert found.revocation_checked == NOW - 300
-    assert [c.source for c in claims_of(found, demanding, NOW) if c.name == "revocation"] == [
-        f"AMD revocation list of {NOW - 300}"
-    ]
+    made = to_rfc3339(NOW - 300)
+    assert check(guest.revocations(NOW)) == [f"AMD revocation list of {made}"]
     with pytest.raises(CertificateRevoked):
         check(guest.revocations(NOW, issuer_revoked=True))
     good = guest.revocations(NOW)
@@ -329,6 +352,15 @@ def test_revocation_needs_a_current_list_of_the_root() -> None:
         ({"chip_ids": ["00" * 63]}, "chip_ids"),
         ({"id_keys": ["00" * 48]}, "no key"),
         ({"vmpl": 4}, "vmpl"),
+        ({"mitigations": {}}, "mitigations"),
+        ({"mitigations": {"Turin": "00" * 8}}, "exactly the products"),
+        ({"mitigations": {"Genoa": "3"}}, "mitigations"),
+        ({"mitigations": "require"}, "mitigations"),
+        ({"extended_tcb": []}, "extended_tcb"),
+        ({"extended_tcb": ["00" * 31]}, "extended_tcb"),
+        ({"platform_flags": []}, "platform_flags"),
+        ({"platform_flags": ["ecc", "ecc"]}, "twice"),
+        ({"platform_flags": ["ECC"]}, "platform_flags"),
         ({"vmpl": True}, "vmpl"),
         ({"debug": "any"}, "debug"),
         ({"migration": "any"}, "migration"),

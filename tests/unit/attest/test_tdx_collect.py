@@ -169,6 +169,9 @@ def test_a_machine_without_the_interface_says_what_to_do(tmp_path: Path) -> None
 def test_files_are_read_whole_and_within_limits(tmp_path: Path) -> None:
     folders, path = KernelFolders(), tmp_path / "report"
     folders.make(path)
+    with pytest.raises(FileNotFoundError):  # the kernel has made it, or there is none
+        folders.write(path / "inblob", b"a")
+    (path / "inblob").touch()
     folders.write(path / "inblob", b"a" * MAX_BLOB_BYTES)
     assert folders.read(path / "inblob") == b"a" * MAX_BLOB_BYTES
     folders.write(path / "inblob", b"a" * (MAX_BLOB_BYTES + 1))

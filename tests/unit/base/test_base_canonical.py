@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,51 @@ def test_the_depth_limit_is_exact() -> None:
 def test_brackets_inside_a_string_are_not_depth() -> None:
     data = b'"' + b"[" * 100 + b'\\"' + b"{" * 100 + b'"'
     assert parse_json(data, max_depth=1) == "[" * 100 + '"' + "{" * 100
+
+
+def _shape(value: object) -> tuple[int, int]:
+    """Depth of arrays and objects, and how many values ``parse_json`` counts at most."""
+    inner = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(inner, list):
+        return 0, 1
+    shapes = [_shape(one) for one in inner]
+    return 1 + max((deep for deep, _ in shapes), default=0), 1 + sum(many for _, many in shapes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(JSON_VALUES)
+def test_what_is_counted_before_parsing_is_what_is_there(value: object) -> None:
+    """Brackets, commas, quotes and backslashes inside a text count for nothing."""
+    deep, many = _shape(value)
+    data = json.dumps({"\\": value, '\\"': '\\\\"[{,'}, separators=(",", ":")).encode()
+    assert parse_json(data, max_depth=deep + 1, max_values=2 * many + 4)
+    with pytest.raises(LimitExceeded):
+        parse_json(data, max_depth=deep)
+    with pytest.raises(LimitExceeded):
+        parse_json(data, max_values=many)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'["' + b'\\"' * 4_000_000, id="a-string-without-an-end"),
+        pytest.param(b'{"a":' * 1_600_000, id="objects-in-objects"),
+        pytest.param(b'""' * 4_000_000, id="texts-without-commas"),
+        pytest.param(b"]" * 8_000_000, id="only-ends"),
+    ],
+)
+def test_looking_takes_time_that_is_linear_in_the_length(data: bytes) -> None:
+    begun = time.process_time()
+    with pytest.raises(DataInvalid):
+        parse_json(data)
+    assert time.process_time() - begun < 5
+
+
+def test_half_of_a_character_is_refused() -> None:
+    assert parse_json(b'"\\ud83d\\ude00"') == "\U0001f600"
+    for half in (b'"\\ud83d"', b'{"\\uDE00":1}', b'["\\ude00\\ud83d"]'):
+        with pytest.raises(DataInvalid):
+            parse_json(half)
 
 
 def test_a_megabyte_of_opening_brackets_ends_in_a_refusal_and_not_in_a_crash() -> None:

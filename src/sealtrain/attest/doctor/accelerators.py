@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
-from sealtrain.attest.nvidia.collect import Nvml, collect_gpus, confidential_mode
+from sealtrain.attest.nvidia.collect import Asked, Nvml, collect_gpus, confidential_mode
+from sealtrain.attest.nvidia.nscq import CONTROL, collect_switches
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuEvidence
 from sealtrain.attest.nvidia.topology import protection_checks
 from sealtrain.errors import EvidenceRefused, ExtraMissing, SealtrainError
@@ -19,9 +20,10 @@ Driver = Callable[[], AbstractContextManager[Nvml]]
 
 
 def find_accelerators(
-    root: Path, driver: Driver
+    root: Path, driver: Driver, agent: Callable[[], Asked | None]
 ) -> tuple[GpuClaims | None, GpuEvidence | None, list[Finding]]:
     """What the driver says, what the accelerators show, and what there is to say about it."""
+    switches = collect_switches if (root / "dev" / CONTROL.name).exists() else None
     if not (root / "dev/nvidiactl").exists():
         return None, None, [_no_driver(root)]
     try:
@@ -29,7 +31,7 @@ def find_accelerators(
             claims = confidential_mode(nvml)
             findings = list(_mode(claims))
             try:
-                gpus = collect_gpus(nvml, ASKED.gpu_nonce())
+                gpus = collect_gpus(nvml, ASKED.gpu_nonce(), switches=switches, agent=agent())
             except SealtrainError as error:
                 return claims, None, [*findings, _unreadable("reports", error)]
     except SealtrainError as error:

@@ -40,6 +40,7 @@ class Shown:
 
     exhibit: Exhibit
     certificates: tuple[bytes, ...] = ()
+    crl: bytes | None = None
 
 
 Show = Callable[[Tee, Path, bytes], Shown]
@@ -85,8 +86,12 @@ def show_guest(tee: Tee, place: Path, report_data: bytes) -> Shown:
     from sealtrain.attest.snp.collect import collect
     from sealtrain.attest.snp.parse import parse_report
 
-    raw, certificates = collect(place, report_data)
-    return Shown(exhibit=Snp(raw=raw, report=parse_report(raw)), certificates=certificates)
+    found = collect(place, report_data)
+    return Shown(
+        exhibit=Snp(raw=found.report, report=parse_report(found.report)),
+        certificates=found.certificates,
+        crl=found.crl,
+    )
 
 
 def find_guest(root: Path) -> tuple[Tee | None, Path | None, list[Finding]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sealtrain.attest.doctor.accelerators import Driver, find_accelerators
@@ -22,7 +23,9 @@ from sealtrain.attest.doctor.surroundings import (
     own_requirements,
     software_findings,
 )
-from sealtrain.attest.nvidia.collect import open_nvml
+from sealtrain.attest.dstack.client import DstackClient
+from sealtrain.attest.guest import agents_devices
+from sealtrain.attest.nvidia.collect import Asked, open_nvml
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuEvidence
 
 __all__ = ["Seen", "look"]
@@ -70,7 +73,8 @@ def look(
     if tee is not None and place is not None:
         shown, told = try_to_show(show, tee, place)
         findings.append(told)
-    claims, gpus, of_gpus = find_accelerators(root, driver)
+    agent = partial(_agent, place if tee == "dstack" else None)
+    claims, gpus, of_gpus = find_accelerators(root, driver, agent)
     wanted = own_requirements() if requirements is None else requirements
     count = 0 if claims is None else claims.gpu_count
     return Seen(
@@ -86,3 +90,7 @@ def look(
         driver=claims,
         gpus=gpus,
     )
+
+
+def _agent(socket: Path | None) -> Asked | None:
+    return None if socket is None else agents_devices(DstackClient(str(socket)))

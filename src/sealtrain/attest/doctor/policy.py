@@ -81,7 +81,7 @@ def _cpu(seen: Seen, policy: AppraisalPolicy, beside: Beside, now: int) -> Itera
     if isinstance(exhibit, Quote | DstackQuote) and beside.collateral is None:
         yield from _unsigned(exhibit, policy, now)
         return
-    given = replace(beside, certificates=seen.shown.certificates)
+    given = replace(beside, certificates=seen.shown.certificates, crl=seen.shown.crl)
     yield from _explained(explain(exhibit, given, policy, now).lines)
 
 

@@ -28,6 +28,7 @@ __all__ = ["Api", "DstackClient", "GuestInfo", "GuestKey", "GuestQuote"]
 
 Api = Literal["v0", "v1"]
 MAX_ANSWER_BYTES = 32 << 20
+_MAX_VALUES = 1 << 17
 GPU_FORMAT = "nvidia-nvattest-collect-evidence-json-v1"
 _MAX_DEVICES = 64
 _MAX_DEVICE_TEXT = 256 << 10
@@ -315,7 +316,9 @@ class DstackClient:
                     raise EvidenceMalformed("guest API's answer is too long")
             status = response.status_code
         try:
-            return status, parse_json(bytes(data), max_bytes=MAX_ANSWER_BYTES)
+            return status, parse_json(
+                bytes(data), max_bytes=MAX_ANSWER_BYTES, max_values=_MAX_VALUES
+            )
         except DataInvalid as error:
             if status != 200:
                 return status, None
@@ -354,7 +357,7 @@ def _devices(bundle: Any) -> list[dict[str, str]]:
 
 def _embedded(text: str) -> dict[str, Any]:
     try:
-        value = parse_json(text.encode("utf-8"), max_bytes=MAX_ANSWER_BYTES)
+        value = parse_json(text.encode("utf-8"), max_bytes=MAX_ANSWER_BYTES, max_values=_MAX_VALUES)
     except DataInvalid as error:
         raise EvidenceMalformed("guest API's tcb_info is not JSON") from error
     if not isinstance(value, dict):

@@ -16,7 +16,8 @@ __all__ = ["pack", "unpack"]
 
 MAX_BYTES = 10 << 20
 MAX_DEPTH = 16
-MAX_ITEMS = 1 << 21
+MAX_ITEMS = 1 << 18
+"""Some encoders write bytes as arrays of integers: a quote and the payloads of a long log."""
 
 _UNSIGNED = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
 _SIGNED = {0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
@@ -32,7 +33,7 @@ def unpack(data: bytes) -> Any:
 
     Raises:
         EvidenceMalformed: Truncated, trailing bytes, a type or key outside the part above, over
-            10 MiB, over 2**21 items, or nested over 16 deep.
+            10 MiB, over 2**18 items, or nested over 16 deep.
     """
     if len(data) > MAX_BYTES:
         _refuse("is too long")

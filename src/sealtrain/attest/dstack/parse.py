@@ -12,10 +12,10 @@ from typing import Any
 
 from sealtrain.attest.dstack.msgpack import unpack
 from sealtrain.attest.dstack.scale import unpack_attestation
-from sealtrain.attest.evidence import MAX_LOG_ENTRIES, LogEntry
+from sealtrain.attest.evidence import MAX_EVIDENCE_VALUES, MAX_LOG_ENTRIES, LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.models import load_model
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.errors import DataInvalid, EvidenceMalformed, PlatformMismatch
 
 __all__ = [
     "RUNTIME_EVENT",
@@ -49,7 +49,9 @@ def parse_event_log(text: str) -> tuple[LogEntry, ...]:
         EvidenceMalformed: Not such an array, or over the limits of evidence.
     """
     try:
-        value = parse_json(text.encode("utf-8"), max_bytes=8 << 20, max_depth=8)
+        value = parse_json(
+            text.encode("utf-8"), max_bytes=8 << 20, max_depth=8, max_values=MAX_EVIDENCE_VALUES
+        )
     except (DataInvalid, UnicodeEncodeError) as error:
         raise EvidenceMalformed("event log is not JSON", check="event log") from error
     return log_entries(value)
@@ -77,7 +79,8 @@ def parse_attestation(blob: bytes) -> tuple[bytes, tuple[LogEntry, ...], str, by
     dropped: guests strip most of them, and the quote itself carries the registers they led to.
 
     Raises:
-        EvidenceMalformed: Not such a blob, or of a platform that is not TDX.
+        EvidenceMalformed: Not such a blob.
+        PlatformMismatch: Of a platform that is not TDX.
     """
     if blob.startswith(b"\0"):
         parts = unpack_attestation(blob)
@@ -88,11 +91,12 @@ def parse_attestation(blob: bytes) -> tuple[bytes, tuple[LogEntry, ...], str, by
         raise EvidenceMalformed("attestation blob is not of version 1", check="attestation blob")
     platform, stack = _variant(document, "platform"), _variant(document, "stack")
     if platform[0] not in ("tdx", "gcp-tdx"):
-        raise EvidenceMalformed(
+        raise PlatformMismatch(
             "attestation is not of a TDX guest",
-            check="attestation blob",
-            got=platform[0],
+            check="platform",
+            got=platform[0][:64],
             expected="tdx",
+            hint="take the platform's own report out of it",
         )
     log = platform[1].get("event_log")
     entries = [entry for entry in log if _imr(entry) == 3] if isinstance(log, list) else log

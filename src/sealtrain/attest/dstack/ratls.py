@@ -24,7 +24,12 @@ from sealtrain.attest.roots import X509_ERRORS
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.errors import EvidenceMalformed, ReportDataMismatch
 
-__all__ = ["RaTlsEvidence", "evidence_of_certificate", "ratls_report_data"]
+__all__ = [
+    "RaTlsEvidence",
+    "carries_evidence",
+    "evidence_of_certificate",
+    "ratls_report_data",
+]
 
 MAX_CERTIFICATE_BYTES = 256 << 10
 _MAX_LOG_BYTES = 16 << 10  # as dstack bounds it
@@ -56,6 +61,19 @@ class RaTlsEvidence:
 def ratls_report_data(public_key: bytes) -> bytes:
     """Report data of a certificate's quote; ``public_key`` is a SubjectPublicKeyInfo in DER."""
     return hashlib.sha512(b"ratls-cert:" + public_key).digest()
+
+
+def carries_evidence(der: bytes) -> bool:
+    """Whether a certificate has an extension of this arc, readable or not.
+
+    Raises:
+        ValueError: Not a certificate that the library reads (``attest.roots.X509_ERRORS``).
+    """
+    try:
+        names = [one.oid.dotted_string for one in x509.load_der_x509_certificate(der).extensions]
+    except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return True  # malformed either way, and refused as evidence
+    return any(name.startswith(f"{_ARC}.") for name in names)
 
 
 def evidence_of_certificate(der: bytes) -> RaTlsEvidence:

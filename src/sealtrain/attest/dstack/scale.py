@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NoReturn
 
-from sealtrain.errors import EvidenceMalformed
+from sealtrain.errors import EvidenceMalformed, PlatformMismatch
 
 __all__ = ["unpack_attestation"]
 
@@ -23,7 +23,8 @@ def unpack_attestation(blob: bytes) -> dict[str, Any]:
     """The parts of a version 0 blob: ``quote``, ``event_log``, ``report_data``, ``config``.
 
     Raises:
-        EvidenceMalformed: Truncated, trailing bytes, over the limits, or of another platform.
+        EvidenceMalformed: Truncated, trailing bytes, over the limits, or of an unknown variant.
+        PlatformMismatch: Of another platform.
     """
     if len(blob) > MAX_BYTES:
         _refuse("is too long")
@@ -31,13 +32,16 @@ def unpack_attestation(blob: bytes) -> dict[str, Any]:
     if reader.take(1) != b"\0":
         _refuse("is not of version 0")
     variant = reader.take(1)[0]
-    if variant not in _TDX_VARIANTS:
-        raise EvidenceMalformed(
+    if variant in _OTHERS:
+        raise PlatformMismatch(
             "attestation is not of a TDX guest",
-            check="attestation blob",
-            got=_OTHERS.get(variant, f"variant {variant}"),
+            check="platform",
+            got=_OTHERS[variant],
             expected="tdx",
+            hint="take the platform's own report out of it",
         )
+    if variant not in _TDX_VARIANTS:
+        _refuse("is of an unknown variant")
     quote = reader.vector()
     log = [
         {

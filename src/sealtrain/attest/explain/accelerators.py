@@ -8,44 +8,39 @@ from functools import partial
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.claims import Claim, unlooked
+from sealtrain.attest.claims import Claim, Group, single
 from sealtrain.attest.explain.part import (
-    Group,
     Part,
     Situation,
     Vouched,
     committed,
     raising,
     root_name,
-    single,
 )
-from sealtrain.attest.nvidia.appraise import checks_of_device, eat
+from sealtrain.attest.nvidia.appraise import eat
 from sealtrain.attest.nvidia.chain import named_architecture
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
-from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
-from sealtrain.attest.nvidia.nras import check_remote_verdict, verify_remote_verdict
-from sealtrain.attest.nvidia.ocsp import check_revocation
+from sealtrain.attest.nvidia.device import verify_device
+from sealtrain.attest.nvidia.nras import verify_remote_verdict
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.nvidia.rim import check_reference_values, verify_rim
+from sealtrain.attest.nvidia.rim import verify_rim
 from sealtrain.attest.nvidia.spdm import GpuReport
 from sealtrain.attest.nvidia.swid import Rim
-from sealtrain.attest.nvidia.topology import (
-    check_counts,
-    check_driver,
-    check_mode,
-    check_set,
-    count_check,
-    protection_checks,
+from sealtrain.attest.nvidia.topology import check_distinct
+from sealtrain.attest.nvidia.verify import (
+    SET,
+    check_nonce,
+    device_groups,
+    names_of,
+    set_groups,
 )
-from sealtrain.attest.nvidia.verify import SET
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateChainInvalid,
     DataInvalid,
-    GpuNonceMismatch,
     GpuSetRefused,
     ReferenceValueInvalid,
     RemoteVerdictRefused,
@@ -55,7 +50,6 @@ __all__ = ["device_parts", "one_device", "reference_part", "verdict_part"]
 
 _NVIDIA, _SERVICE = "NVIDIA Device Identity CA", "key set archived beside the verdict"
 _REFERENCE = "NVIDIA CoRIM signing Root CA"
-_DRIVER = "driver, read by the measured guest"
 
 
 def device_parts(
@@ -72,13 +66,9 @@ def device_parts(
         collateral: Reference values, revocation answers, a verdict.
         at: ``nonce`` is that of every report.
     """
-    kinds = [device.kind for device in devices]
     each = tuple(
-        Part(
-            name=f"{device.kind}{kinds[:index].count(device.kind)}",
-            verify=partial(_device, device, collateral, at),
-        )
-        for index, device in enumerate(devices)
+        Part(name=name, verify=partial(_device, device, collateral, at))
+        for name, device in zip(names_of(devices), devices, strict=True)
     )
     return *each, Part(name=SET, verify=partial(_together, devices, claims, collateral, at))
 
@@ -86,10 +76,19 @@ def device_parts(
 def one_device(
     report: GpuReport,
     certificates: tuple[bytes, ...],
+    others: Sequence[GpuDevice],
     collateral: GpuCollateral | None,
     at: Situation,
 ) -> tuple[Part, ...]:
-    """One report and its chain: as a file of one device, which is built when it is verified."""
+    """One report and its chain: as a file of one device, which is built when it is verified.
+
+    Args:
+        report: The report by itself.
+        certificates: Its chain (DER), leaf first.
+        others: Further devices of the same machine.
+        collateral: As ``device_parts``.
+        at: As ``device_parts``.
+    """
 
     def built() -> GpuDevice:
         if not certificates:
@@ -107,7 +106,8 @@ def one_device(
 
     return (
         Part(name=f"{report.kind}0", verify=lambda: _device(built(), collateral, at)),
-        Part(name=SET, verify=lambda: _together([built()], None, collateral, at)),
+        *device_parts(others, None, collateral, at)[:-1],
+        Part(name=SET, verify=lambda: _together([built(), *others], None, collateral, at)),
     )
 
 
@@ -204,31 +204,17 @@ def _root(policy: AppraisalPolicy | None) -> bytes | None:
 def _device(device: GpuDevice, collateral: GpuCollateral | None, at: Situation) -> Vouched:
     verified = verify_device(device, simulator_root=_root(at.policy), now=at.now)
     rules = _rules(at.policy)
-    got = verified.report.nonce
-    groups: list[Group] = [
-        single(partial(committed, "nonce", at.nonce, got, "GPU report", GpuNonceMismatch))
-    ]
     if rules is not None:
-        groups += map(single, checks_of_device(verified, rules))
-        groups.append(
-            partial(
-                check_reference_values,
-                verified,
-                collateral,
-                rules,
-                simulator_root=rules.simulator_rim_root,
-                now=at.now,
-            )
-        )
-        groups.append(partial(check_revocation, verified, collateral, rules, now=at.now))
-    elif at.policy is not None:
-        groups.append(_no_rules(1))
+        groups = device_groups(verified, collateral, rules, nonce=at.nonce, now=at.now)
+    else:
+        nonce = single(partial(check_nonce, verified, at.nonce))
+        groups = (nonce,) if at.policy is None else (nonce, _no_rules(1))
     return Vouched(
         root=root_name(verified.simulated, _NVIDIA),
         simulated=verified.simulated,
         identity=verified.report.identity,
         eat=eat(verified),
-        groups=tuple(groups),
+        groups=groups,
     )
 
 
@@ -241,65 +227,16 @@ def _together(
     root = _root(at.policy)
     devices = [verify_device(one, simulator_root=root, now=at.now) for one in shown]
     rules = _rules(at.policy)
-    groups: list[Group] = [partial(check_set, devices)]
-    if rules is not None and claims is None:
-        groups += _bare_counts(devices, rules)
-        groups += map(single, _unsaid(devices))
-    elif rules is not None and claims is not None:
-        groups += _with_driver(devices, claims, rules)
-    if rules is not None and any(one.kind == "gpu" for one in devices):
-        nonce = at.nonce or b""  # no nonce is none that a verdict could carry
-        groups.append(partial(check_remote_verdict, collateral, devices, nonce, rules, at.now))
+    groups: tuple[Group, ...] = (partial(check_distinct, devices),)
+    if rules is not None:
+        groups = set_groups(devices, claims, collateral, rules, nonce=at.nonce, now=at.now)
     return Vouched(
         root=root_name(root is not None, _NVIDIA),
         simulated=root is not None,
         identity=sha256_hex("".join(one.report.identity for one in devices).encode("ascii")),
         eat={},
-        groups=tuple(groups),
+        groups=groups,
     )
-
-
-def _with_driver(
-    devices: Sequence[VerifiedDevice], claims: GpuClaims, rules: NvidiaPolicy
-) -> list[Group]:
-    gpus = [one for one in devices if one.kind == "gpu"]
-    groups: list[Group] = [single(check) for check in protection_checks(claims)]
-    groups.append(partial(check_counts, len(gpus), len(devices) - len(gpus), claims, rules))
-    if gpus:
-        groups.append(single(partial(check_driver, gpus, claims)))
-        groups.append(lambda: check_mode(devices, claims, rules)[1])
-    return groups
-
-
-def _bare_counts(devices: Sequence[VerifiedDevice], rules: NvidiaPolicy) -> list[Group]:
-    """Tools of NVIDIA's write GPUs and switches into files of their own: count what is there."""
-    groups: list[Group] = []
-    for kind, name, expected in (
-        ("gpu", "GPUs", rules.gpu_count),
-        ("switch", "NVSwitches", rules.switch_count),
-    ):
-        count = sum(one.kind == kind for one in devices)
-        if count:
-            groups.append(single(partial(count_check, name, count, expected)))
-        else:
-            told = partial(unlooked, name, "none in this file", source="GPU reports")
-            groups.append(single(told))
-    return groups
-
-
-def _unsaid(devices: Sequence[VerifiedDevice]) -> list[partial[Claim]]:
-    """What only the measured guest can say, and no report does."""
-    flags = {
-        "not reported" if one.report.feature_flag is None else one.report.feature_flag.name
-        for one in devices
-        if one.kind == "gpu"
-    }
-    mode = f"feature flag {', '.join(sorted(flags)) or 'not reported'}"
-    return [
-        partial(unlooked, "GPU mode", mode, source="GPU reports"),
-        partial(unlooked, "GPU confidential computing", "not in this file", source=_DRIVER),
-        partial(unlooked, "GPU developer tools", "not in this file", source=_DRIVER),
-    ]
 
 
 def _no_rules(count: int) -> Group:

@@ -6,8 +6,9 @@ sealtrain's own evidence, with the conversation it was made for, is decided by `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from sealtrain.attest.appraise import Submodule, appraise
 from sealtrain.attest.bundle import KINDS, Beside, Bundle
@@ -15,14 +16,26 @@ from sealtrain.attest.claims import Claim
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.parts import parts_of
 from sealtrain.attest.forms import Bundled, Exhibit, OwnEvidence
+from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.verify import verify
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain.errors import ComposeHashMismatch, DataInvalid, EvidenceMalformed
 
-__all__ = ["Examined", "bundled", "examine", "unwrapped"]
+__all__ = ["Examined", "Missing", "bundled", "examine", "unwrapped"]
+
+Missing = Literal["conversation", "tie", "guest", "document", "accelerators"]
+"""What evidence of a whole guest in a conversation would show besides."""
+
+_MISSING: dict[Missing, str] = {
+    "conversation": "not bound to a conversation",
+    "tie": "nothing ties these accelerators to this processor",
+    "guest": "devices alone: no guest vouches for confidential mode",
+    "document": "deployment document not compared",
+    "accelerators": "processor alone: accelerators that the policy asks for are not in this file",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +48,7 @@ class Examined:
         bound: Whether it was compared with a conversation.
         simulated: Whether a simulator signed any of it: it proves nothing about hardware.
         compared: Whether a policy was looked at.
+        missing: What nobody could look at, though a broker would.
         submods: By part: claims under their RFC 9711 names, and comparisons that held.
     """
 
@@ -43,6 +57,7 @@ class Examined:
     bound: bool
     simulated: bool
     compared: bool
+    missing: tuple[Missing, ...]
     verified_at: int
     identities: dict[str, str]
     submods: dict[str, Submodule]
@@ -54,7 +69,8 @@ class Examined:
             return SIMULATED_LABEL
         if not self.compared:
             return "SIGNATURE AND ROOT VERIFIED — compared with no policy"
-        return "VERIFIED" if self.bound else "VERIFIED — not bound to a conversation"
+        lacking = "; ".join(_MISSING[one] for one in self.missing)
+        return f"VERIFIED — {lacking}" if lacking else "VERIFIED"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -62,6 +78,7 @@ class Examined:
             "kind": self.kind,
             "label": self.label,
             "bound": self.bound,
+            "missing": list(self.missing),
             "simulated": self.simulated,
             "verified_at": to_rfc3339(self.verified_at),
             "identities": self.identities,
@@ -77,13 +94,18 @@ def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
         given: What a person named; it counts more than what a bundle holds.
 
     Raises:
-        EvidenceMalformed: The bundle calls its evidence something else than it is.
-        DataInvalid: The bundle's evidence is nothing this release knows.
+        EvidenceRefused: The bundle's evidence is malformed, nothing this release knows, or
+            something else than the bundle says.
     """
     if not isinstance(exhibit, Bundled):
         return exhibit, given
     bundle = exhibit.bundle
-    inner = recognise(bundle.evidence_bytes)
+    try:
+        inner = recognise(bundle.evidence_bytes)
+    except DataInvalid as error:
+        raise EvidenceMalformed(
+            f"bundle's evidence: {error.message}", check="bundle", got=error.got
+        ) from error
     if inner.kind != bundle.kind:
         raise EvidenceMalformed(
             "bundle holds something else than it says",
@@ -96,7 +118,10 @@ def unwrapped(exhibit: Exhibit, given: Beside) -> tuple[Exhibit, Beside]:
         for name in Beside.__dataclass_fields__
         if (value := getattr(given, name)) not in (None, ())
     }
-    return inner, replace(bundle.beside, **named)
+    kept = bundle.beside
+    if kept.gpu_collateral is not None:
+        kept = replace(kept, gpu_collateral=kept.gpu_collateral.without_verdict())
+    return inner, replace(kept, **named)
 
 
 def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, now: int) -> Examined:
@@ -141,16 +166,42 @@ def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, no
             got=exhibit.kind,
             hint="sealtrain attest explain shows what it says",
         )
+    bound = _is_bound(exhibit, beside)
     return Examined(
         kind=exhibit.kind,
         title=exhibit.title,
-        bound=beside.nonce is not None or beside.binding is not None,
+        bound=bound,
         simulated=simulated,
         compared=policy is not None,
+        missing=tuple(_missing(exhibit, beside, policy, bound=bound)),
         verified_at=now,
         identities=identities,
         submods=submods,
     )
+
+
+def _is_bound(exhibit: Exhibit, beside: Beside) -> bool:
+    """Whether a conversation was named that this kind is compared with."""
+    if isinstance(exhibit, OwnEvidence):
+        return beside.binding is not None
+    return beside.nonce is not None and exhibit.kind in KINDS
+
+
+def _missing(
+    exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, *, bound: bool
+) -> Iterator[Missing]:
+    if not bound:
+        yield "conversation"
+    if isinstance(exhibit, OwnEvidence):
+        if not bound and exhibit.evidence.gpu is not None:
+            yield "tie"
+    elif exhibit.kind.startswith("gpu-"):
+        yield "guest"
+    elif exhibit.kind in KINDS:
+        if beside.app_compose is None and beside.compose_hash is None:
+            yield "document"
+        if policy is not None and isinstance(policy.gpu, NvidiaPolicy):
+            yield "accelerators"
 
 
 def bundled(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, now: int) -> Bundle:
@@ -178,17 +229,29 @@ def _own(exhibit: OwnEvidence, beside: Beside, policy: AppraisalPolicy, now: int
         binding=binding,
         collateral=beside.collateral,
         gpu_collateral=beside.gpu_collateral,
+        crl=beside.crl,
     )
-    document, named = beside.app_compose, beside.compose_hash
-    if document is not None and named is None:
-        named = sha256_hex(document)
-    verdict = appraise(verified, policy, binding=binding, compose_hash=named, app_id=None)
+    named = {
+        *(() if beside.app_compose is None else (sha256_hex(beside.app_compose),)),
+        *(() if beside.compose_hash is None else (beside.compose_hash,)),
+    }
+    if len(named) > 1:
+        raise ComposeHashMismatch(
+            "two deployment documents are named",
+            check="compose hash",
+            got=", ".join(sorted(named)),
+            expected="one, and the guest's",
+        )
+    verdict = appraise(
+        verified, policy, binding=binding, compose_hash=next(iter(named), None), app_id=None
+    )
     return Examined(
         kind=exhibit.kind,
         title=exhibit.title,
         bound=True,
         simulated=verdict.simulated,
         compared=True,
+        missing=(),
         verified_at=now,
         identities={"cpu0": verdict.quote_identity},
         submods=verdict.submods,

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Group
 from sealtrain.attest.explain.examine import unwrapped
 from sealtrain.attest.explain.field import Field, shortened
 from sealtrain.attest.explain.fields import fields_of
 from sealtrain.attest.explain.lines import line_of
-from sealtrain.attest.explain.part import Group, Part
+from sealtrain.attest.explain.part import Part
 from sealtrain.attest.explain.parts import parts_of
 from sealtrain.attest.forms import Exhibit
 from sealtrain.attest.policy import AppraisalPolicy

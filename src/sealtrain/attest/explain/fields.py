@@ -16,7 +16,7 @@ from sealtrain.attest.evidence import (
     SnpEvidence,
 )
 from sealtrain.attest.explain.bootlog import replayed_boot_log
-from sealtrain.attest.explain.field import Field, certificate_fields, time_of
+from sealtrain.attest.explain.field import Field, certificate_fields, shortened, time_of
 from sealtrain.attest.explain.fields_cpu import (
     log_fields,
     nitro_fields,
@@ -33,6 +33,7 @@ from sealtrain.attest.explain.fields_gpu import (
 )
 from sealtrain.attest.nitro.parse import parse_document
 from sealtrain.attest.roots import X509_ERRORS
+from sealtrain.attest.snp.chain import quiet
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.canonical import parse_json
@@ -47,7 +48,7 @@ def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
 
     Raises:
         EvidenceRefused: A part of sealtrain's own evidence does not parse; a leaf of that branch.
-        DataInvalid: What belongs to evidence cannot be read.
+        FormatUnknown: A boot log cannot be read.
     """
     match exhibit:
         case forms.OwnEvidence(evidence=evidence):
@@ -85,6 +86,8 @@ def _published(exhibit: forms.Exhibit) -> list[Field]:
             return gpu_collateral_fields(collateral)
         case forms.Certificates(certificates=certificates):
             return certificate_fields("chain", certificates)
+        case forms.RevocationList(crl=crl):
+            return _revocations("list", crl)
         case forms.EventLog(log=log):
             return log_fields(log, "event log")
         case forms.BootLog(raw=raw):
@@ -153,9 +156,13 @@ def _deployment(raw: bytes) -> list[Field]:
 def _collateral(collateral: Collateral) -> list[Field]:
     found: list[Field] = []
     for name, text in (("TCB info", collateral.tcb_info), ("QE identity", collateral.qe_identity)):
-        document: Any = parse_json(text.encode("utf-8"), max_depth=16)
+        try:
+            document: Any = parse_json(text.encode("utf-8"), max_depth=16, max_values=1 << 15)
+        except DataInvalid:
+            document = None
         if not isinstance(document, dict):
-            raise DataInvalid(f"{name} of the collateral is not an object")
+            found.append(_field("collateral", name, "cannot be read", "Signed by Intel, if so."))
+            continue
         for key, meaning in (
             ("id", "What it is for."),
             ("fmspc", "Family of platforms that it is for."),
@@ -166,16 +173,22 @@ def _collateral(collateral: Collateral) -> list[Field]:
             if key in document:
                 found.append(_field("collateral", f"{name} {key}", str(document[key]), meaning))
     for name, crl in (("root", collateral.root_ca_crl), ("PCK", collateral.pck_crl)):
-        try:
-            revocations = x509.load_der_x509_crl(bytes.fromhex(crl))
-            until = revocations.next_update_utc
-            end = "no end" if until is None else time_of(int(until.timestamp()))
-            value = f"{len(revocations)} revoked, until {end}"
-        except X509_ERRORS:
-            value = "cannot be read"
-        told = "List of revoked certificates."
-        found.append(_field("collateral", f"{name} CRL", value, told))
+        found += _revocations(f"{name} CRL", bytes.fromhex(crl), part="collateral")
     return found
+
+
+def _revocations(name: str, crl: bytes, part: str = "revocation") -> list[Field]:
+    try:
+        listed = x509.load_der_x509_crl(crl)
+        start, until = listed.last_update_utc, listed.next_update_utc
+        with quiet():
+            count = len({one.serial_number for one in listed})
+        end = "no end" if until is None else time_of(int(until.timestamp()))
+        issuer = shortened(listed.issuer.rfc4514_string())
+    except X509_ERRORS:
+        return [_field(part, name, "cannot be read", "List of revoked certificates.")]
+    value = f"{count} revoked, from {time_of(int(start.timestamp()))} to {end}"
+    return [_field(part, name, value, f"Revoked certificates, as {issuer} lists them.")]
 
 
 def _field(part: str, name: str, value: str, meaning: str) -> Field:

@@ -154,8 +154,8 @@ def snp_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field
         ("family id", report.family_id, "Set by whoever launched the guest."),
         ("image id", report.image_id, "Set by whoever launched the guest."),
         ("VMPL", str(report.vmpl), "Privilege level that asked for the report; 0 is the highest."),
-        ("platform info", f"{report.platform_info:#x}", "How the platform is set up."),
-        ("SMT of the platform", _on(report.smt_enabled), "Whether it runs two threads a core."),
+        ("platform info", f"{report.platform_info:#x}", "How the platform is set up, as bits."),
+        ("platform flags", ", ".join(report.platform_flags) or "none", "The same in words."),
         ("author key", _on(report.author_key_enabled), "Whether an author key vouches for the id."),
         ("chip key masked", _on(report.chip_key_masked), "On means that no chip key signs."),
         ("signing key", report.signing_key, "vcek: one chip's; vlek: lent to a cloud."),
@@ -182,6 +182,11 @@ def snp_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field
         launched, current = report.launch_mitigations, report.current_mitigations
         rows.append(("mitigations", f"{current:#x}", "Mitigations that are on now."))
         rows.append(("launch mitigations", f"{launched:#x}", "Mitigations on at the launch."))
+    for when, value in zip(
+        ("current", "launch", "committed"), report.extended_tcb or (), strict=False
+    ):
+        told = "Security versions of further firmware; their parts are the product's."
+        rows.append((f"{when} extended TCB", value, told))
     rows.append(("identity", report.identity, "SHA-256 of what the signature covers."))
     return [*_fields(rows), *certificate_fields(_CPU, certificates)]
 

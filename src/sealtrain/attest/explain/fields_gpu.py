@@ -109,7 +109,7 @@ def report_fields(report: GpuReport, part: str) -> list[Field]:
         ),
         ("switches", _set(report.switch_pdis), "NVSwitches that the GPU is wired to."),
         ("own identity", report.own_pdi or "none", "How GPUs name this switch."),
-        ("GPUs", _set(report.gpu_pdis), "GPUs that the switch names; nothing is decided by it."),
+        ("GPUs", _set(report.gpu_pdis), "GPUs that the switch is wired to."),
         ("field version", str(report.opaque_version), "Version of the fields above."),
         (
             "measurements",

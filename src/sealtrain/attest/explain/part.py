@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from sealtrain.attest.claims import Check, Claim, unlooked
+from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.errors import (
@@ -19,7 +19,6 @@ from sealtrain.errors import (
 )
 
 __all__ = [
-    "Group",
     "Part",
     "Situation",
     "Vouched",
@@ -28,11 +27,7 @@ __all__ = [
     "other_tee",
     "raising",
     "root_name",
-    "single",
 ]
-
-Group = Callable[[], tuple[Claim, ...]]
-"""Comparisons made together: the claims that hold, or the first breach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +80,6 @@ class Part:
 
     name: str
     verify: Callable[[], Vouched]
-
-
-def single(check: Check) -> Group:
-    """A group of one comparison."""
-    return lambda: (check(),)
 
 
 def raising(error: EvidenceRefused) -> Group:

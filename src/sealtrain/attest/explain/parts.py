@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.claims import equal
+from sealtrain.attest.claims import equal, single
 from sealtrain.attest.evidence import DstackEvidence, Evidence, NitroEvidence, SnpEvidence
 from sealtrain.attest.explain.accelerators import (
     device_parts,
@@ -21,7 +21,7 @@ from sealtrain.attest.explain.accelerators import (
     reference_part,
     verdict_part,
 )
-from sealtrain.attest.explain.part import Part, Situation, Vouched, single
+from sealtrain.attest.explain.part import Part, Situation, Vouched
 from sealtrain.attest.explain.processors import dstack_part, nitro_part, quote_part, snp_part
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
@@ -75,11 +75,13 @@ def parts_of(
         case forms.Nitro(raw=raw):
             return (nitro_part(raw, at, own=False),)
         case forms.Snp(raw=raw):
-            return (snp_part(raw, beside.certificates, at),)
+            return (snp_part(raw, beside.certificates, beside.crl, at),)
         case forms.Gpus(devices=devices, claims=claims):
-            return device_parts(devices, claims, beside.gpu_collateral, at)
+            return device_parts((*devices, *beside.switches), claims, beside.gpu_collateral, at)
         case forms.GpuReportFile(report=report):
-            return one_device(report, beside.certificates, beside.gpu_collateral, at)
+            return one_device(
+                report, beside.certificates, beside.switches, beside.gpu_collateral, at
+            )
         case forms.RemoteVerdictFile(token=token):
             return (verdict_part(token, beside.gpu_collateral, at),)
         case forms.ReferenceValues(raw=raw, rim=rim):
@@ -98,7 +100,8 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     if isinstance(shown, NitroEvidence):
         cpu = nitro_part(shown.document_bytes, here, own=True)
     elif isinstance(shown, SnpEvidence):
-        cpu = snp_part(shown.report_bytes, shown.certificates_der, here)
+        crl = shown.crl_der if beside.crl is None else beside.crl
+        cpu = snp_part(shown.report_bytes, shown.certificates_der, crl, here)
     elif isinstance(shown, DstackEvidence):
         cpu = dstack_part(shown.quote_bytes, shown.event_log, collateral, here)
     else:
@@ -115,7 +118,9 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
         return offered, Part(name="gpus", verify=refused)
     if rules == "any":
         return (offered,)
-    gpu_collateral = beside.gpu_collateral or evidence.gpu_collateral
+    gpu_collateral = beside.gpu_collateral
+    if gpu_collateral is None and evidence.gpu_collateral is not None:
+        gpu_collateral = evidence.gpu_collateral.without_verdict()
     there = at.with_(nonce=None if said is None else said.gpu_nonce())
     return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import get_args
 
-from sealtrain.attest.claims import Claim, unlooked
+from sealtrain.attest.claims import Claim, Group, single, unlooked
 from sealtrain.attest.dstack import appraise as dstack
 from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.dstack.verify import MeasuredGuest, replay_log
 from sealtrain.attest.evidence import Collateral, LogEntry
 from sealtrain.attest.explain.part import (
-    Group,
     Part,
     Situation,
     Vouched,
@@ -20,7 +19,6 @@ from sealtrain.attest.explain.part import (
     other_tee,
     raising,
     root_name,
-    single,
 )
 from sealtrain.attest.nitro import appraise as nitro
 from sealtrain.attest.nitro.parse import NitroDocument
@@ -142,7 +140,7 @@ def nitro_part(raw: bytes, at: Situation, *, own: bool) -> Part:
     return Part(name="cpu0", verify=verify)
 
 
-def snp_part(raw: bytes, certificates: tuple[bytes, ...], at: Situation) -> Part:
+def snp_part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation) -> Part:
     """A SEV-SNP report whose HOST_DATA names the deployment document."""
 
     def verify() -> Vouched:
@@ -159,7 +157,7 @@ def snp_part(raw: bytes, certificates: tuple[bytes, ...], at: Situation) -> Part
         rules = None if at.policy is None else at.policy.cpu
         groups: list[Group] = []
         if isinstance(rules, SnpPolicy):
-            groups += map(single, snp.checks_of(verified, rules, None))
+            groups += map(single, snp.checks_of(verified, rules, crl=crl, now=at.now))
         elif rules is not None:
             groups.append(other_tee("snp", rules.tee))
         groups += compose_groups(at, report.host_data.hex(), _REPORT, lambda digest: digest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sealtrain.attest.claims import Check, Claim, among, held, unlooked
+from sealtrain.attest.claims import Check, Claim, among, unlooked
 from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.policy import (
     DriverFloor,
@@ -16,29 +16,23 @@ from sealtrain.attest.nvidia.policy import (
 )
 from sealtrain.errors import PlatformMismatch, TcbStatusRefused
 
-__all__ = ["checks_of_device", "claims_of_device", "eat"]
+__all__ = ["checks_of_device", "eat"]
 
 _REPORT, _CERTIFICATE = "GPU report", "GPU certificate"
 _SHOWN = 8
 _NVIDIA_PEN = "5703"  # NVIDIA's private enterprise number, IANA
 
 
-def claims_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Claim, ...]:
-    """Compare one verified device with reference values.
+def checks_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Check, ...]:
+    """Comparisons of one verified device with reference values, not made yet.
 
     Args:
         device: Output of ``verify_device``.
         policy: Reference values.
 
-    Raises:
-        PlatformMismatch: A family or device that the policy does not list.
-        TcbStatusRefused: Driver or VBIOS below its floor, denied, or without one.
+    Each raises ``PlatformMismatch`` for a family or device that the policy does not list, or
+    ``TcbStatusRefused`` for a driver or VBIOS below its floor, denied, or without one.
     """
-    return held(checks_of_device(device, policy))
-
-
-def checks_of_device(device: VerifiedDevice, policy: NvidiaPolicy) -> tuple[Check, ...]:
-    """The comparisons of ``claims_of_device``, not made yet."""
     families = ("LS10",) if device.kind == "switch" else policy.architectures
     checks: list[Check] = [
         partial(

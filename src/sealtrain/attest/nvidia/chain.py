@@ -15,6 +15,7 @@ Dates are looked at every time.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -56,6 +57,7 @@ _REMEMBERED = 256  # certificates, and links: 64 devices
 _ARCHITECTURES: dict[str, Architecture] = {"GH": "HOPPER", "GB": "BLACKWELL", "LS": "LS10"}
 _SIMULATED = "SIMULATED "
 _UNDERSTOOD = (ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE)
+_IDENTITY = re.compile(r"(?:41|50)([0-9a-f]{16})")  # of a GPU, of a switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class DeviceChain:
         ueid: Serial number attribute of the leaf, lower-case hex.
         device_serial: Serial number attribute of the device's certificate, lower-case hex; it
             stays when firmware changes.
+        pdi: The eight bytes of ``device_serial`` by which GPUs and switches name each other, hex;
+            empty where it has another form.
         fwid: Digest of the firmware the leaf's key was made for, ``None`` where it names none.
         simulated: Whether the root is a simulator's.
     """
@@ -82,6 +86,7 @@ class DeviceChain:
     hwmodel: str
     ueid: str
     device_serial: str
+    pdi: str
     fwid: bytes | None
     simulated: bool
 
@@ -127,6 +132,8 @@ def verify_chain(pem: str, *, simulator_root: bytes | None, now: int) -> DeviceC
             got=f"{named} under {chip}"[:80],
             expected=", ".join(get_args(Architecture)),
         )
+    device_serial = _serial(device)
+    identity = _IDENTITY.fullmatch(device_serial)
     return DeviceChain(
         certificates=certificates,
         key=_key(leaf),
@@ -134,7 +141,8 @@ def verify_chain(pem: str, *, simulator_root: bytes | None, now: int) -> DeviceC
         chip=chip.replace("_", ""),
         hwmodel=hwmodel,
         ueid=_serial(leaf),
-        device_serial=_serial(device),
+        device_serial=device_serial,
+        pdi="" if identity is None else identity[1],
         fwid=certified_fwid(leaf),
         simulated=simulator_root is not None,
     )

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 MAX_COLLATERAL_BYTES = 8 << 20
+_MAX_VALUES = 1 << 10
 MAX_RIM_BYTES = 256 << 10
 MAX_RIMS = 32
 MAX_OCSP_BYTES = 16 << 10
@@ -87,6 +88,10 @@ class GpuCollateral(StrictModel):
         """DER of every archived OCSP answer."""
         return tuple(from_base64(text) for text in self.ocsp)
 
+    def without_verdict(self) -> GpuCollateral:
+        """The same without a remote verdict, whose keys nothing signs: what others bring along."""
+        return self.model_copy(update={"nras": None})
+
     def to_bytes(self) -> bytes:
         """Canonical JSON (RFC 8785)."""
         return canonical_json(self.to_dict())
@@ -112,6 +117,7 @@ class GpuCollateral(StrictModel):
             EvidenceMalformed,
             "GPU collateral",
             max_bytes=MAX_COLLATERAL_BYTES,
+            max_values=_MAX_VALUES,
             check="GPU collateral",
             hint="it is canonical JSON (RFC 8785), as sealtrain attest fetch writes it",
         )

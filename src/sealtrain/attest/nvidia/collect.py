@@ -2,14 +2,14 @@
 
 The driver is an argument: the module ``pynvml``, or anything that has its functions. A report does
 not say that confidential mode protects the data, so the measured guest reads the mode here and the
-CPU's quote covers what it read. NVSwitches have another library; whoever collected their reports
-hands them in.
+CPU's quote covers what it read. NVSwitches have another library (``nscq``); where a container sees
+none, dstack's agent does.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,7 +18,10 @@ from sealtrain.attest.nvidia.spdm import NONCE_BYTES
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceMalformed, ExtraMissing, GpuReportInvalid, GuestApiUnreachable
 
-__all__ = ["Nvml", "collect_gpus", "confidential_mode", "open_nvml"]
+__all__ = ["Asked", "Nvml", "collect_gpus", "confidential_mode", "devices_of", "open_nvml"]
+
+Asked = Callable[[bytes], Sequence[GpuDevice]]
+"""Nonce → reports of devices over it."""
 
 _ARCHITECTURES: dict[int, Architecture] = {9: "HOPPER", 10: "BLACKWELL"}
 _ENVIRONMENTS = {0: "UNAVAILABLE", 1: "SIM", 2: "PROD"}
@@ -98,16 +101,20 @@ def confidential_mode(nvml: Nvml) -> GpuClaims:
     )
 
 
-def collect_gpus(nvml: Nvml, nonce: bytes, *, switches: Sequence[GpuDevice] = ()) -> GpuEvidence:
-    """Evidence of every GPU of the guest over one nonce.
+def collect_gpus(
+    nvml: Nvml, nonce: bytes, *, switches: Asked | None = None, agent: Asked | None = None
+) -> GpuEvidence:
+    """Evidence of every accelerator of the guest over one nonce.
 
     Args:
         nvml: The driver.
         nonce: 32 bytes that stand in every report.
-        switches: Reports of the NVSwitches, made for the same nonce.
+        switches: Asks the NVSwitches; ``None`` where this process sees none.
+        agent: Asks the guest's agent for all devices; ``None`` where it cannot.
 
     Raises:
-        GuestApiUnreachable: The driver does not answer, or refuses to make a report.
+        GuestApiUnreachable: The driver does not answer, or refuses to make a report; NVSwitches
+            that belong to the GPUs cannot be asked.
         EvidenceMalformed: No GPU, a family that makes no reports, or a malformed answer.
         GpuReportInvalid: The driver's report is truncated or for another nonce.
     """
@@ -116,8 +123,43 @@ def collect_gpus(nvml: Nvml, nonce: bytes, *, switches: Sequence[GpuDevice] = ()
             "GPU nonce has the wrong length", got=len(nonce), expected=NONCE_BYTES
         )
     claims = confidential_mode(nvml)
-    devices = tuple(_device(nvml, index, nonce) for index in range(claims.gpu_count))
-    return GpuEvidence.build((*devices, *switches), claims)
+
+    def gpus(nonce: bytes) -> list[GpuDevice]:
+        return [_device(nvml, index, nonce) for index in range(claims.gpu_count)]
+
+    devices = devices_of(claims, nonce, gpus=gpus, switches=switches, agent=agent)
+    return GpuEvidence.build(tuple(devices), claims)
+
+
+def devices_of(
+    claims: GpuClaims,
+    nonce: bytes,
+    *,
+    gpus: Asked,
+    switches: Asked | None,
+    agent: Asked | None,
+) -> Sequence[GpuDevice]:
+    """All devices that have to be shown in the mode that the driver names.
+
+    GPUs that protect their links together with NVSwitches are shown with them. Where this process
+    does not see the switches, as in a container, the agent shows both.
+
+    Raises:
+        GuestApiUnreachable: Nobody can ask the switches.
+    """
+    if claims.multi_gpu_mode != "protected_pcie":
+        return gpus(nonce)
+    if switches is not None:
+        return [*gpus(nonce), *switches(nonce)]
+    if agent is not None:
+        return agent(nonce)
+    raise GuestApiUnreachable(
+        "GPUs protect their links together with NVSwitches that this guest cannot see",
+        check="NVSwitches",
+        got="neither device files nor an agent that asks them",
+        hint="hand /dev/nvidia-nvswitch* and libnvidia-nscq to the trainer, or use an image of "
+        "dstack whose agent has AttestGpu",
+    )
 
 
 def _device(nvml: Nvml, index: int, nonce: bytes) -> GpuDevice:

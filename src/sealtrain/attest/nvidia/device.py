@@ -28,7 +28,7 @@ class VerifiedDevice:
     """A device whose report is signed by a key that the trusted root certifies for it.
 
     The texts are signed facts: from the report, or from the chain (``architecture``, ``chip``,
-    ``hwmodel``, ``ueid``, ``device_serial``). They are empty where a switch reports none.
+    ``hwmodel``, ``ueid``, ``device_serial``, ``pdi``). They are empty where a switch reports none.
     """
 
     kind: Literal["gpu", "switch"]
@@ -37,6 +37,7 @@ class VerifiedDevice:
     hwmodel: str
     ueid: str
     device_serial: str
+    pdi: str
     driver_version: str
     vbios_version: str
     project: str
@@ -88,6 +89,7 @@ def verify_device(device: GpuDevice, *, simulator_root: bytes | None, now: int) 
         hwmodel=chain.hwmodel,
         ueid=chain.ueid,
         device_serial=chain.device_serial,
+        pdi=chain.pdi,
         driver_version=report.driver_version,
         vbios_version=report.vbios_version,
         project=report.project,

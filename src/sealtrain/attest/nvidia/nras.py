@@ -46,6 +46,7 @@ NRAS_ISSUER = "https://nras.attestation.nvidia.com"
 _CHECK = "remote verdict"
 _ALGORITHM = "ES384"
 _MAX_DEPTH = 8
+_MAX_VALUES = 1 << 13
 _MAX_KEYS = 256
 _GPU = "x-nvidia-gpu-"
 _PASSED = (
@@ -316,7 +317,9 @@ def _identity_of(device: VerifiedDevice) -> str:
 
 def _object(name: str, data: bytes) -> dict[str, Any]:
     try:
-        value = parse_json(data, max_bytes=MAX_TOKEN_CHARS, max_depth=_MAX_DEPTH)
+        value = parse_json(
+            data, max_bytes=MAX_TOKEN_CHARS, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
+        )
     except DataInvalid as error:
         raise _refused(f"{name} token is not JSON") from error
     if not isinstance(value, dict):
@@ -326,7 +329,9 @@ def _object(name: str, data: bytes) -> dict[str, Any]:
 
 def _json(text: str, limit: int, what: str) -> Any:
     try:
-        return parse_json(text.encode("utf-8"), max_bytes=limit, max_depth=_MAX_DEPTH)
+        return parse_json(
+            text.encode("utf-8"), max_bytes=limit, max_depth=_MAX_DEPTH, max_values=_MAX_VALUES
+        )
     except (DataInvalid, UnicodeEncodeError) as error:
         raise _refused(f"{what} of the service is not JSON") from error
 

@@ -36,6 +36,7 @@ __all__ = [
 MAX_DEVICES = 32
 MAX_CHAIN_BYTES = 64 << 10
 MAX_GPU_EVIDENCE_BYTES = 8 << 20
+_MAX_VALUES = 1 << 10
 
 Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
 """Families by NVIDIA's words; LS10 is the NVSwitch beside Hopper GPUs."""
@@ -136,6 +137,7 @@ class GpuEvidence(StrictModel):
             EvidenceMalformed,
             "GPU evidence",
             max_bytes=MAX_GPU_EVIDENCE_BYTES,
+            max_values=_MAX_VALUES,
             check="evidence form",
         )
 
@@ -188,7 +190,7 @@ def from_nvat(data: bytes) -> tuple[GpuDevice, ...]:
         GpuReportInvalid: A report in it is truncated.
     """
     try:
-        items = parse_json(data, max_bytes=MAX_GPU_EVIDENCE_BYTES)
+        items = parse_json(data, max_bytes=MAX_GPU_EVIDENCE_BYTES, max_values=_MAX_VALUES)
         found = [
             GpuDevice.build(
                 item["arch"], from_base64(item["evidence"]), from_base64(item["certificate"])

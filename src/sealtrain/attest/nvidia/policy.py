@@ -57,8 +57,8 @@ class NvidiaPolicy(StrictModel):
         root: Who certifies devices: NVIDIA's device identity CA, or a simulator.
         rim_root: Who signs reference values: NVIDIA's RIM CA, or a simulator.
         gpu_count: Exactly so many GPUs.
-        switch_count: Exactly so many NVSwitches. ``any`` leaves traffic through switches that
-            nobody attested unlooked at.
+        switch_count: Exactly so many NVSwitches, or ``any``. Whatever the number, protected GPUs
+            must show every switch that they name.
         architectures: Accepted families of GPUs.
         mode: Accepted ways in which GPUs talk to each other.
         cc: Confidential computing is on.

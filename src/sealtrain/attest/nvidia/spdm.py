@@ -104,7 +104,7 @@ class GpuReport:
         protected_pcie: Whether the GPU runs in protected PCIe mode, ``None`` where not reported.
         switch_pdis: Identities of the switches a GPU is wired to.
         own_pdi: Identity of a switch, empty for a GPU.
-        gpu_pdis: GPUs a switch names. Nothing is decided by it.
+        gpu_pdis: Identities of the GPUs a switch is wired to.
         feature_flag: How the GPU is passed to its guest, ``None`` where not reported.
         opaque_version: Version of the opaque fields, 0 where not reported.
     """

@@ -1,42 +1,52 @@
-"""Verification of a guest's accelerators, together, for one conversation (spec/evidence.md).
+"""Verification of a guest's accelerators, together, for one conversation (spec/evidence-nvidia.md).
 
 1. What the measured guest read from the driver: production, confidential mode on, developer mode
    off. 2. As many devices as the policy names. 3. Each device by itself: chain, signature, firmware
-   id, and the nonce of this conversation in all its bytes. 4. The set: no device twice, all alike,
-   one mode, wired to the switches that are shown. 5. Each device against the policy: family,
-   identity, driver, VBIOS. 6. Reference values, revocation and NVIDIA's own verdict, as the policy
-   says.
+   id. 4. Each device against the conversation and the policy: nonce in all its bytes, family,
+   identity, driver, VBIOS, reference values, revocation. 5. The set: no device twice, all alike,
+   one mode, wired to each other. 6. NVIDIA's own verdict, as the policy says.
 
-A result exists only where every step held.
+A result exists only where every step held. The comparisons are those of ``device_groups`` and
+``set_groups``, which judge the files of NVIDIA's tools as well (``attest.explain.accelerators``).
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
-from sealtrain.attest.claims import Claim
-from sealtrain.attest.nvidia.appraise import claims_of_device
+from sealtrain.attest.claims import Claim, Group, held_together, single, unlooked
+from sealtrain.attest.nvidia.appraise import checks_of_device
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
 from sealtrain.attest.nvidia.nras import check_remote_verdict
 from sealtrain.attest.nvidia.ocsp import check_revocation
-from sealtrain.attest.nvidia.parse import GpuClaims, GpuEvidence
+from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
 from sealtrain.attest.nvidia.rim import check_reference_values
 from sealtrain.attest.nvidia.spdm import NONCE_BYTES
 from sealtrain.attest.nvidia.topology import (
-    check_counts,
-    check_driver,
-    check_mode,
-    check_protection,
-    check_set,
+    count_checks,
+    mode_of,
+    protection_checks,
+    together_groups,
 )
 from sealtrain.errors import GpuNonceMismatch, TrustInvalid
 
-__all__ = ["SET", "VerifiedDevice", "VerifiedGpus", "verify_device", "verify_gpus"]
+__all__ = [
+    "SET",
+    "VerifiedDevice",
+    "VerifiedGpus",
+    "check_nonce",
+    "device_groups",
+    "names_of",
+    "set_groups",
+    "verify_device",
+    "verify_gpus",
+]
 
 SET = "gpus"
 """Name under which ``VerifiedGpus.claims`` keeps what holds for all devices together."""
@@ -96,44 +106,111 @@ def verify_gpus(
         raise TrustInvalid(
             "verifier and policy trust different roots for accelerators", check="GPU root"
         )
-    kinds = [device.kind for device in evidence.devices]
-    together = [
-        *check_protection(evidence.claims),
-        *check_counts(kinds.count("gpu"), kinds.count("switch"), evidence.claims, policy),
-    ]
+    shown, told = evidence.devices, evidence.claims
+    # Before any signature: of too many devices none is verified.
+    held_together(_before(shown, told, policy))
     verified: dict[str, VerifiedDevice] = {}
     claims: dict[str, tuple[Claim, ...]] = {}
-    for at, device in enumerate(evidence.devices):
-        name = f"{device.kind}{kinds[:at].count(device.kind)}"
-        verified[name] = verify_device(device, simulator_root=simulator_root, now=now)
-        claims[name] = (_check_nonce(verified[name], nonce),)
+    for name, device in zip(names_of(shown), shown, strict=True):
+        one = verify_device(device, simulator_root=simulator_root, now=now)
+        groups = device_groups(one, collateral, policy, nonce=nonce, now=now)
+        verified[name], claims[name] = one, held_together(groups)
     devices = tuple(verified.values())
-    together += check_set(devices)
-    together.append(check_driver([one for one in devices if one.kind == "gpu"], evidence.claims))
-    mode, accepted = check_mode(devices, evidence.claims, policy)
-    together += accepted
-    for name, one in verified.items():
-        claims[name] += (
-            *claims_of_device(one, policy),
-            *check_reference_values(
-                one, collateral, policy, simulator_root=policy.simulator_rim_root, now=now
-            ),
-            *check_revocation(one, collateral, policy, now=now),
-        )
-    together += check_remote_verdict(collateral, devices, nonce, policy, now)
+    together = set_groups(devices, told, collateral, policy, nonce=nonce, now=now)
     return VerifiedGpus(
         devices=MappingProxyType(verified),
-        mode=mode,
-        gpu_claims=evidence.claims,
-        claims=MappingProxyType({SET: tuple(together), **claims}),
+        claims=MappingProxyType({SET: held_together(together), **claims}),
+        mode=mode_of(devices, told),
+        gpu_claims=told,
         digest=evidence.digest,
         simulated=simulator_root is not None,
     )
 
 
-def _check_nonce(device: VerifiedDevice, nonce: bytes) -> Claim:
-    # Lengths first: a prefix must not pass, and compare_digest is constant in time only then.
+def names_of(devices: Sequence[GpuDevice]) -> tuple[str, ...]:
+    """``gpu0``, ``gpu1``, …, ``switch0``, … in the order of the devices."""
+    kinds = [device.kind for device in devices]
+    return tuple(f"{kind}{kinds[:at].count(kind)}" for at, kind in enumerate(kinds))
+
+
+def device_groups(
+    device: VerifiedDevice,
+    collateral: GpuCollateral | None,
+    policy: NvidiaPolicy,
+    *,
+    nonce: bytes | None,
+    now: int,
+) -> tuple[Group, ...]:
+    """Comparison 4 for one device, not made yet.
+
+    Args:
+        device: Output of ``verify_device``.
+        collateral: Archived reference values and revocation answers.
+        policy: What must hold.
+        nonce: The 32 bytes that its report must carry; ``None`` only for a file that nobody says
+            the conversation of.
+        now: Verification time, seconds since 1970.
+
+    The groups raise leaves of ``EvidenceRefused``.
+    """
+    root = policy.simulator_rim_root
+    return (
+        single(partial(check_nonce, device, nonce)),
+        *map(single, checks_of_device(device, policy)),
+        partial(check_reference_values, device, collateral, policy, simulator_root=root, now=now),
+        partial(check_revocation, device, collateral, policy, now=now),
+    )
+
+
+def set_groups(
+    devices: Sequence[VerifiedDevice],
+    claims: GpuClaims | None,
+    collateral: GpuCollateral | None,
+    policy: NvidiaPolicy,
+    *,
+    nonce: bytes | None,
+    now: int,
+) -> tuple[Group, ...]:
+    """Comparisons 1, 2, 5 and 6, not made yet.
+
+    Args:
+        devices: Every device that is shown, verified.
+        claims: What the measured guest read; ``None`` only for a file that does not hold it.
+        collateral: An archived verdict.
+        policy: What must hold.
+        nonce: As ``device_groups``.
+        now: Verification time, seconds since 1970.
+
+    The groups raise leaves of ``EvidenceRefused``.
+    """
+    asked = b"" if nonce is None else nonce  # no verdict carries none
+    return (
+        *_before(devices, claims, policy),
+        *together_groups(devices, claims, policy),
+        partial(check_remote_verdict, collateral, devices, asked, policy, now),
+    )
+
+
+def _before(
+    devices: Sequence[GpuDevice] | Sequence[VerifiedDevice],
+    claims: GpuClaims | None,
+    policy: NvidiaPolicy,
+) -> tuple[Group, ...]:
+    kinds = [device.kind for device in devices]
+    counts = count_checks(kinds.count("gpu"), kinds.count("switch"), claims, policy)
+    return tuple(map(single, (*protection_checks(claims), *counts)))
+
+
+def check_nonce(device: VerifiedDevice, nonce: bytes | None) -> Claim:
+    """The report was made for a conversation; ``None`` where nobody says for which.
+
+    Raises:
+        GpuNonceMismatch: It was made for another.
+    """
     got = device.report.nonce
+    if nonce is None:
+        return unlooked("nonce", got.hex(), source="GPU report")
+    # Lengths first: a prefix must not pass, and compare_digest is constant in time only then.
     if len(nonce) != NONCE_BYTES or not hmac.compare_digest(got, nonce):
         raise GpuNonceMismatch(
             "accelerator's report was made for another conversation",

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.attest.dstack.client import GPU_FORMAT
 from sealtrain.attest.nitro.collect import measure_compose
 from sealtrain.attest.simulator.machine import Machine, SimulatedTee
 from sealtrain.attest.simulator.nitro import SimulatedNsm
 from sealtrain.attest.simulator.state import SimulatorState
-from sealtrain.base.canonical import JsonValue
+from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
@@ -69,6 +70,25 @@ class Devices:
         shown = None if self.accelerators is None else self.accelerators(nonce).to_dict()
         return {"evidence": shown}
 
+    def ask_agent(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Answer of ``/v1/AttestGpu``. Raises ``DataInvalid`` where there is none."""
+        nonce = _octets(fields, "nonce")
+        if len(nonce) != 32:
+            raise DataInvalid("nonce of accelerators is not 32 bytes")
+        if self.accelerators is None:
+            raise DataInvalid("no NVIDIA GPU found")
+        shown = [
+            {
+                "arch": device.architecture,
+                "nonce": nonce.hex(),
+                "evidence": device.report,
+                "certificate": to_base64(device.certificate_chain.encode("ascii")),
+            }
+            for device in self.accelerators(nonce).devices
+        ]
+        evidence = canonical_json({"evidences": shown, "result_code": 0}).hex()
+        return {"bundles": [{"vendor": "nvidia", "format": GPU_FORMAT, "evidence": evidence}]}
+
 
 def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock: Clock) -> Devices:
     """Devices of a machine whose measured start read ``compose``.
@@ -77,7 +97,7 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         machine: What is played.
         state: Whose PKIs sign.
         compose: The deployment document.
-        clock: Time of the security module's documents.
+        clock: Time of the security module's documents and of revocation lists.
 
     Raises:
         DataInvalid: Numbers of accelerators that do not go together.
@@ -91,7 +111,10 @@ def devices_of(machine: Machine, state: SimulatorState, compose: bytes, *, clock
         attest = partial(_tdx, state, compose, machine.cpu_fault)
     elif machine.tee == "snp":
         guest = state.snp(launch=os.urandom(16))
-        attest = partial(guest.shown, app_compose=compose, fault=machine.cpu_fault)
+
+        def attest(report_data: bytes) -> dict[str, JsonValue]:
+            return guest.shown(report_data, compose, now=clock(), fault=machine.cpu_fault)
+
     accelerators: Callable[[bytes], GpuEvidence] | None = None
     if machine.gpus:
         gpus = state.gpus(machine)

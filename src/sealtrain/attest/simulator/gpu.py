@@ -47,6 +47,7 @@ FAULT_MEANINGS: Final[dict[str, str]] = {
     "mixed-modes": "the last GPU is in another mode than the driver says (gpu-mode-refused)",
     "switch-missing": "the last switch is left out (gpu-set-refused)",
     "other-switch": "the last GPU is wired to a switch that is not shown (gpu-set-refused)",
+    "other-gpu": "the last GPU is none of those that the switches are wired to (gpu-set-refused)",
     "old-driver": "driver 535.43.02 (tcb-status-refused)",
 }
 """What the lie is, and the refusal it must end in (under a policy that looks)."""
@@ -65,6 +66,8 @@ VBIOS_BLOCKS: Final = range(2, 22)
 _BLOCKS = {"gpu": 64, "switch": 31}
 _OLD_DRIVER = "535.43.02"
 _WIRES = 18
+_GPUS_OF_A_BOARD = 8
+_PORTS = bytes([0xFF]) * 64  # which GPU each port of a switch leads to: not played
 _ECDSA = ec.ECDSA(hashes.SHA384(), deterministic_signing=True)
 _FLAGS = {
     "single": FeatureFlag.SPT,
@@ -83,6 +86,7 @@ class _Statement:
     driver: str
     mode: GpuMode
     switches: tuple[bytes, ...]
+    gpus: tuple[bytes, ...]
     altered_block: int | None = None
 
 
@@ -92,7 +96,7 @@ class SimulatedGpus:
     Args:
         seed: At least 16 bytes; keys, certificates and reports are a function of it.
         count: GPUs.
-        switches: NVSwitches that every GPU is wired to.
+        switches: NVSwitches that every GPU is wired to; then at most eight GPUs.
         mode: How the GPUs protect what they say to each other.
 
     Raises:
@@ -105,10 +109,13 @@ class SimulatedGpus:
     ) -> None:
         if not 1 <= count <= MAX_DEVICES or not 0 <= switches <= MAX_DEVICES - count:
             raise DataInvalid("no GPU, or too many devices", expected=f"1 to {MAX_DEVICES}")
-        if (mode == "single" and count > 1) or (switches > 0) != (mode == "protected_pcie"):
+        fits = (switches > 0) == (mode == "protected_pcie") and (mode != "single" or count == 1)
+        if not fits or (switches and count > _GPUS_OF_A_BOARD):
             raise DataInvalid(
-                "several GPUs are in mode mpt, or protected_pcie with switches",
+                "GPUs and switches do not go together",
                 got=f"{count} GPUs, {switches} switches, {mode}",
+                expected="several GPUs in mode mpt, or at most eight with switches in "
+                "protected_pcie",
             )
         self.count, self.switches, self.mode = count, switches, mode
         self.pki = GpuPki(seed)
@@ -188,11 +195,14 @@ class SimulatedGpus:
             driver=driver,
             mode=self.mode,
             switches=tuple(device.pdi for device in vendor.switch_devices),
+            gpus=tuple(device.pdi for device in vendor.gpu_devices),
         )
         gpus = [replace(honest, device=device) for device in vendor.gpu_devices]
         switches = [
             replace(honest, kind="switch", device=device) for device in vendor.switch_devices
         ]
+        if fault == "other-gpu":
+            gpus[-1] = replace(gpus[-1], device=self.pki.device("GH100", self.count))
         statements = _told(gpus, switches, fault)
         reports = [_report(statement) for statement in statements]
         if fault == "bad-signature":
@@ -229,7 +239,7 @@ class SimulatedGpus:
         if fault is not None and fault not in FAULTS:
             raise DataInvalid("no such fault", got=fault[:40], expected=", ".join(FAULTS))
         needed = {"missing-gpu": 2, "same-gpu-twice": 2}.get(fault or "", 1)
-        wired = fault in ("switch-missing", "other-switch")
+        wired = fault in ("switch-missing", "other-switch", "other-gpu")
         if self.count < needed or (wired and not self.switches):
             raise DataInvalid("fault needs more devices", got=fault)
 
@@ -318,4 +328,5 @@ def _switch_fields(statement: _Statement) -> dict[int, bytes]:
         Field.POSITION: struct.pack("<H", 1),
         Field.LOCK: struct.pack("<H", 1),
         Field.FWID: statement.device.fwid,
+        Field.GPU_PDIS: b"".join(statement.gpus).ljust(8 * _GPUS_OF_A_BOARD, b"\0") + _PORTS,
     }

@@ -95,7 +95,8 @@ class GpuPki:
         family, provisioner = self._vendor(chip)
         label = f"{chip}-{number}"
         pdi, fwid = self.octets(f"{label}-pdi", 8), self.octets(f"{label}-fwid", 48)
-        boot = self._authority(f"{chip} A01 {processor} BROM", provisioner, f"41{pdi.hex()}")
+        kind = "50" if chip.startswith("LS") else "41"
+        boot = self._authority(f"{chip} A01 {processor} BROM", provisioner, f"{kind}{pdi.hex()}")
         # 20 bytes as a certificate's serial number: positive, without a leading zero.
         serial = f"4{self.octets(f'{label}-id', 20).hex()[1:]}"
         leaf = self._issue(f"{chip} A01 {processor} FMC LF", serial, boot, fwid=fwid)

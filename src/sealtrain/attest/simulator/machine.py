@@ -15,7 +15,7 @@ SimulatedTee = Literal["dstack", "tdx", "nitro", "snp"]
 GPU_FAULT: Final = "gpu-"
 """Before the names of lies that accelerators tell."""
 _OF_SEVERAL = ("missing-gpu", "same-gpu-twice", "mixed-modes")
-_OF_SWITCHES = ("switch-missing", "other-switch")
+_OF_SWITCHES = ("switch-missing", "other-switch", "other-gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

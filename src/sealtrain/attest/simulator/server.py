@@ -229,6 +229,7 @@ _V1: dict[str, _Method] = {
     "Info": _info_v1,
     "GetKey": _key_v1,
     "Attest": _attest,
+    "AttestGpu": lambda guest, fields: guest.devices.ask_agent(fields),
     "Version": _version,
 }
 

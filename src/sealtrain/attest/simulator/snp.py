@@ -24,7 +24,15 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
 
-__all__ = ["SNP_FAULTS", "SNP_FAULT_MEANINGS", "SNP_MEASUREMENT", "SNP_TCB", "SimulatedSnp"]
+__all__ = [
+    "SNP_EXTENDED_TCB",
+    "SNP_FAULTS",
+    "SNP_FAULT_MEANINGS",
+    "SNP_MEASUREMENT",
+    "SNP_MITIGATIONS",
+    "SNP_TCB",
+    "SimulatedSnp",
+]
 
 SNP_FAULT_MEANINGS = {
     "debug-bit": "the guest's policy allows debugging (debug-guest)",
@@ -38,9 +46,10 @@ SNP_FAULT_MEANINGS = {
     "wrong-root": "another vendor of the same name (quote-root-untrusted)",
     "bad-signature": "one bit of the signature is wrong (quote-invalid)",
     "other-image": "another image was started (measurement-mismatch)",
+    "revoked-issuer": "the issuer of the chip's key was revoked (certificate-revoked)",
 }
 """What a simulated guest or platform can be told to get wrong, and the refusal it must end in
-(under a policy that looks: measurements and chips listed)."""
+(under a policy that looks: measurements and chips listed, revocation required)."""
 
 SNP_FAULTS = tuple(SNP_FAULT_MEANINGS)
 """Their names."""
@@ -59,9 +68,16 @@ _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 _NOT_AFTER = datetime(2049, 12, 31, tzinfo=UTC)
 _AMD = "1.3.6.1.4.1.3704.1"
 _ECDSA = ec.ECDSA(hashes.SHA384(), deterministic_signing=True)
+SNP_MITIGATIONS = 0b11
+"""Mitigation bits of the simulated platform, where its reports tell them."""
+
+SNP_EXTENDED_TCB = hashlib.sha256(b"SIMULATED extended TCB").digest()
+"""Current, launch and committed extended TCB of the simulated platform, where reports tell them."""
+
+_PLATFORM_INFO = 1 << 2 | 1 << 5  # error correction, and the check for aliased memory
 _VERSIONS: dict[Product, int] = {"Milan": 2, "Genoa": 3, "Turin": 5}
 _CPUID: dict[Product, bytes] = {
-    "Milan": bytes(3),
+    "Milan": b"\x19\x01\x01",
     "Genoa": b"\x19\x11\x01",
     "Turin": b"\x1a\x02\x01",
 }
@@ -91,6 +107,7 @@ class SimulatedSnp:
     Args:
         seed: At least 16 bytes; keys, certificates and chip id are a function of it.
         product: Processor generation.
+        version: Of its reports, 2 to 6; ``None`` for one that firmware of the product makes.
         signing_key: Chip key or key lent to a cloud.
         launch: Stands for one start of the guest; another one gives another report id.
     """
@@ -100,6 +117,7 @@ class SimulatedSnp:
         seed: bytes,
         *,
         product: Product = "Genoa",
+        version: int | None = None,
         signing_key: SigningKey = "vcek",
         launch: bytes = b"",
     ) -> None:
@@ -107,6 +125,7 @@ class SimulatedSnp:
             raise DataInvalid("simulated PKI needs a seed of 16 bytes")
         self._seed = bytes(seed)
         self._signing_key = signing_key
+        self._version = version
         chip = self._bytes("chip", 8).ljust(64, b"\0") if product == "Turin" else None
         chip = self._bytes("chip", 64) if chip is None else chip
         tcb = _tcb(product)
@@ -132,9 +151,11 @@ class SimulatedSnp:
         platform = self._platform(fault)
         product = platform.product
         body = bytearray(0x2A0)
-        struct.pack_into("<IIQ", body, 0, _VERSIONS[product], 0, platform.policy)
+        version = _VERSIONS[product] if self._version is None else self._version
+        struct.pack_into("<IIQ", body, 0, version, 0, platform.policy)
         struct.pack_into("<II", body, 0x30, platform.vmpl, 1)
-        struct.pack_into("<QI", body, 0x40, 1 << 5, (self._signing_key == "vlek") << 2)
+        key_info = (self._signing_key == "vlek") << 2
+        struct.pack_into("<QI", body, 0x40, _PLATFORM_INFO, key_info)
         for at, value in (
             (0x38, _field(platform.committed, product)),
             (0x50, report_data),
@@ -143,11 +164,13 @@ class SimulatedSnp:
             (0x140, self._report_id),
             (0x160, b"\xff" * 32),
             (0x180, _field(platform.reported, product)),
-            (0x188, _CPUID[product]),
+            (0x188, _CPUID[product] if version >= 3 else bytes(3)),
             (0x1A0, platform.shown_chip),
             (0x1E0, _field(platform.committed, product)),
             (0x1E8, bytes([1, 55, 1, 0, 1, 55, 1, 0])),
             (0x1F0, _field(platform.reported, product)),
+            (0x1F8, struct.pack("<QQ", SNP_MITIGATIONS, SNP_MITIGATIONS) if version >= 5 else b""),
+            (0x220, SNP_EXTENDED_TCB * 3 if version >= 6 else b""),
         ):
             body[at : at + len(value)] = value
         key = self._key(f"{platform.root}:{self._signing_key}:{product}")
@@ -183,14 +206,18 @@ class SimulatedSnp:
         return first, second, third
 
     def shown(
-        self, report_data: bytes, app_compose: bytes, *, fault: str | None = None
+        self, report_data: bytes, app_compose: bytes, *, now: int, fault: str | None = None
     ) -> dict[str, JsonValue]:
-        """Both, as an evidence document carries them. Raises as ``report``."""
+        """Both with a revocation list made at ``now``, as an evidence document carries them.
+
+        Raises as ``report``.
+        """
+        crl = self.revocations(now, issuer_revoked=fault == "revoked-issuer")
         return {
             "tee": "snp",
             "report": to_base64(self.report(report_data, app_compose, fault=fault)),
             "certificates": [to_base64(der) for der in self.certificates(fault=fault)],
-            "crl": None,
+            "crl": to_base64(crl),
         }
 
     def revocations(self, now: int, *, issuer_revoked: bool = False) -> bytes:
@@ -209,7 +236,7 @@ class SimulatedSnp:
     def _platform(self, fault: str | None) -> _Platform:
         sound = self._sound
         match fault:
-            case None:
+            case None | "revoked-issuer":
                 return sound
             case "debug-bit":
                 return replace(sound, policy=sound.policy | 1 << 19)

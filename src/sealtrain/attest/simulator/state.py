@@ -29,6 +29,8 @@ from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid
 __all__ = ["HONEST", "SimulatorState", "ensure"]
 
 _SEED_BYTES = 32
+_EVALUATION_NUMBER = 20
+"""Above the floor of policies for hardware."""
 HONEST = Machine()
 """A dstack guest without accelerators that tells the truth."""
 
@@ -116,7 +118,8 @@ def ensure(
     state = SimulatorState(folder=folder, seed=seed, pki=pki.lying(fault))
     atomic_write(state.root_path, pki.root_der, overwrite=True)
     vendor = pki if fault == "foreign-root" else state.pki
-    document = json.dumps(vendor.collateral(now).to_dict(), indent=1).encode("ascii")
+    collateral = vendor.collateral(now, tcb_evaluation_data_number=_EVALUATION_NUMBER)
+    document = json.dumps(collateral.to_dict(), indent=1).encode("ascii")
     atomic_write(state.collateral_path, document + b"\n", overwrite=True)
     if machine.gpus:
         from sealtrain.attest.simulator.gpu_collateral import simulated_collateral

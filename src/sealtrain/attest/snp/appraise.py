@@ -7,13 +7,14 @@ from functools import partial
 from sealtrain.attest.claims import Check, Claim, among, equal, held, unlooked
 from sealtrain.attest.snp.parse import Tcb
 from sealtrain.attest.snp.policy import ProductName, SnpPolicy, product_name
+from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.attest.snp.verify import VerifiedReport, VerifiedSnp
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import (
     DebugGuest,
     MeasurementMismatch,
     MigratableGuest,
     PlatformMismatch,
-    RevocationUnknown,
     TcbStatusRefused,
 )
 
@@ -31,7 +32,8 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
     Args:
         verified: Output of ``verify_snp`` under the same policy.
         policy: Reference values.
-        now: Verification time; a report carries no date of its own, its challenge is its age.
+        now: Verification time, at which a revocation list must be current. A report carries no
+            date of its own, its challenge is its age.
 
     Raises:
         DebugGuest: The host may read the guest's memory.
@@ -39,14 +41,23 @@ def claims_of(verified: VerifiedSnp, policy: SnpPolicy, now: int) -> tuple[Claim
         PlatformMismatch: Product, kind of key, chip, privilege level or threads.
         TcbStatusRefused: Firmware below the policy's floor, or not committed.
         MeasurementMismatch: Another image, or nobody the policy knows authorised it.
+        RevocationUnknown: No valid revocation list where the policy requires one.
+        CertificateRevoked: A certificate of the chain was revoked.
     """
-    return held(checks_of(verified.platform, policy, verified.revocation_checked))
+    return held(checks_of(verified.platform, policy, crl=verified.crl, now=now))
 
 
 def checks_of(
-    platform: VerifiedReport, policy: SnpPolicy, revocation_checked: int | None
+    platform: VerifiedReport, policy: SnpPolicy, *, crl: bytes | None, now: int
 ) -> tuple[Check, ...]:
-    """The comparisons of ``claims_of``, not made yet; also of a report without its guest."""
+    """The comparisons of ``claims_of``, not made yet; also of a report without its guest.
+
+    Args:
+        platform: Output of ``verify_report``.
+        policy: Reference values.
+        crl: AMD's revocation list (DER), where there is one.
+        now: As ``claims_of``.
+    """
     report = platform.report
     return (
         partial(
@@ -92,6 +103,9 @@ def checks_of(
         ),
         partial(_threads, platform, policy),
         *_firmware(platform, policy),
+        partial(_mitigations, platform, policy),
+        partial(_extended_tcb, platform, policy),
+        partial(_flags, platform, policy),
         partial(
             among,
             "guest image",
@@ -103,7 +117,7 @@ def checks_of(
             hint="recompute reference values for this image, CPU count and kernel line",
         ),
         partial(_authorised, platform, policy),
-        partial(_revocation, revocation_checked, policy),
+        partial(_revocation, platform, crl, policy, now),
     )
 
 
@@ -210,6 +224,75 @@ def _at_least(name: str, got: Tcb, floor: Tcb | None, message: str, hint: str) -
     return Claim(name=name, got=str(got), expected=expected, source=_REPORT, outcome="allowed")
 
 
+def _mitigations(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    """Mitigations that the policy asks of the product were on at the launch and are on now."""
+    report = platform.report
+    got = [
+        "not reported" if bits is None else f"{bits:016x}"
+        for bits in (report.launch_mitigations, report.current_mitigations)
+    ]
+    shown = f"launch {got[0]}, current {got[1]}"
+    if policy.mitigations == "any":
+        return unlooked("mitigations", shown, source=_REPORT)
+    # A product that the policy does not list is refused by the comparison of products.
+    asked = policy.mitigations.get(product_name(platform.product), "f" * 16)
+    wanted = int(asked, 16)
+    held_at = [
+        bits is not None and bits & wanted == wanted
+        for bits in (report.launch_mitigations, report.current_mitigations)
+    ]
+    if not all(held_at):
+        raise TcbStatusRefused(
+            "platform lacks a mitigation that the policy asks for",
+            check="mitigations",
+            got=shown,
+            expected=f"at least {asked} in both",
+            hint="the machine's operator updates firmware and microcode, then restart the guest",
+        )
+    return Claim(
+        name="mitigations",
+        got=shown,
+        expected=f"at least {asked} in both",
+        source=_REPORT,
+        outcome="allowed",
+    )
+
+
+def _extended_tcb(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    found, listed = platform.report.extended_tcb or ("not reported",), policy.extended_tcb
+    if listed == "any":
+        return unlooked("extended TCB", ", ".join(found), source=_REPORT)
+    # One claim for all three: the first that is not listed, or the last.
+    return among(
+        "extended TCB",
+        next((value for value in found if value not in listed), found[-1]),
+        listed,
+        source=_REPORT,
+        error=TcbStatusRefused,
+        message="platform's firmware is of another extended TCB than the policy lists",
+        hint="the machine's operator updates firmware, or list the value once it was reviewed",
+    )
+
+
+def _flags(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
+    found = platform.report.platform_flags
+    shown = ", ".join(found) or "none"
+    if policy.platform_flags == "any":
+        return unlooked("platform flags", shown, source=_REPORT)
+    expected = ", ".join(policy.platform_flags)
+    if not set(policy.platform_flags) <= set(found):
+        raise PlatformMismatch(
+            "platform is not set up as the policy asks",
+            check="platform flags",
+            got=shown,
+            expected=expected,
+            hint="the machine's operator changes its BIOS settings or updates its firmware",
+        )
+    return Claim(
+        name="platform flags", got=shown, expected=expected, source=_REPORT, outcome="allowed"
+    )
+
+
 def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     """Who signed the launch: the ID key, or the author key above it where the guest has one."""
     report = platform.report
@@ -229,19 +312,14 @@ def _authorised(platform: VerifiedReport, policy: SnpPolicy) -> Claim:
     )
 
 
-def _revocation(checked: int | None, policy: SnpPolicy) -> Claim:
+def _revocation(platform: VerifiedReport, crl: bytes | None, policy: SnpPolicy, now: int) -> Claim:
     if policy.revocation == "any":
         return unlooked("revocation", "not looked at", source=_CHAIN)
-    if checked is None:
-        raise RevocationUnknown(
-            "no revocation list came along",
-            check="revocation",
-            hint="fetch it from AMD's key distribution service and hand it to the guest",
-        )
+    made = check_revocation(platform.certificates, crl, now=now)
     return Claim(
         name="revocation",
         got="not revoked",
         expected="not revoked",
-        source=f"AMD revocation list of {checked}",
+        source=f"AMD revocation list of {to_rfc3339(made)}",
         outcome="equal",
     )

@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -20,6 +21,7 @@ from cryptography import x509
 from sealtrain.attest.roots import certificates_of_pem
 from sealtrain.attest.snp.chain import common_name, load_certificate
 from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
+from sealtrain.attest.snp.revocation import crl_der
 from sealtrain.attest.snp.table import parse_table
 from sealtrain.attest.tsm import Folders, tsm_report
 from sealtrain.errors import (
@@ -29,7 +31,7 @@ from sealtrain.errors import (
     GuestApiUnreachable,
 )
 
-__all__ = ["Ioctl", "collect", "distribution_addresses"]
+__all__ = ["Collected", "Ioctl", "collect", "distribution_addresses"]
 
 Ioctl = Callable[[int, int, ctypes.Structure], object]
 """``fcntl.ioctl`` on a structure the driver fills; an argument so that tests need no driver."""
@@ -65,6 +67,21 @@ class _GuestRequest(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a guest can show. Nothing in it is verified.
+
+    Attributes:
+        report: 1184 bytes.
+        certificates: DER: leaf, issuer, root.
+        crl: AMD's revocation list (DER), where the host hands one out.
+    """
+
+    report: bytes
+    certificates: tuple[bytes, bytes, bytes]
+    crl: bytes | None
+
+
 def collect(
     device: Path,
     report_data: bytes,
@@ -72,8 +89,8 @@ def collect(
     certificates: tuple[bytes, ...] = (),
     folders: Folders | None = None,
     ioctl: Ioctl = fcntl.ioctl,
-) -> tuple[bytes, tuple[bytes, bytes, bytes]]:
-    """A report over 64 bytes with leaf, issuer and root (DER).
+) -> Collected:
+    """A report over 64 bytes with what belongs to it.
 
     Args:
         device: The folder of configfs-tsm, or the character device of the older driver.
@@ -97,7 +114,12 @@ def collect(
         raise EvidenceMalformed(
             "the firmware answered with a report over something else", check="TEE device"
         )
-    return report.raw, _chain(report, parse_table(table), certificates)
+    found = parse_table(table)
+    return Collected(
+        report=report.raw,
+        certificates=_chain(report, found, certificates),
+        crl=None if "crl" not in found else crl_der(found["crl"]),
+    )
 
 
 def distribution_addresses(report: SnpReport) -> tuple[str, str] | None:

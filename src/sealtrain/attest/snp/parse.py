@@ -1,4 +1,4 @@
-"""Attestation reports of SEV-SNP guests, versions 2, 3 and 5: strictly parsed, not trusted.
+"""Attestation reports of SEV-SNP guests, versions 2 to 6: strictly parsed, not trusted.
 
 A report is exactly 1184 bytes: 672 that the signature covers, then the signature as two little-
 endian numbers of 72 bytes each, then zeros. The zeros are not signed, so anything else there is
@@ -20,6 +20,7 @@ from sealtrain.errors import QuoteInvalid
 __all__ = [
     "REPORT_BYTES",
     "SIGNED_BYTES",
+    "PlatformFlag",
     "Product",
     "SigningKey",
     "SnpReport",
@@ -31,12 +32,36 @@ __all__ = [
 REPORT_BYTES = 1184
 SIGNED_BYTES = 0x2A0
 _SIGNATURE_END = SIGNED_BYTES + 2 * 72
-_VERSIONS = (2, 3, 5)
+_OLDEST, _NEWEST = 2, 6
+_WITH_PROCESSOR, _WITH_MITIGATIONS, _WITH_EXTENDED_TCB = 3, 5, 6
+_EXTENDED_TCB_BYTES = 32
 _ECDSA_P384_SHA384 = 1
 _MAX_VMPL = 3
 
 Product = Literal["Milan", "Genoa", "Turin"]
 """AMD's name for the root a processor belongs to; Bergamo and Siena belong to Genoa."""
+
+PlatformFlag = Literal[
+    "smt",
+    "tsme",
+    "ecc",
+    "rapl_disabled",
+    "ciphertext_hiding",
+    "alias_check_complete",
+    "tio",
+]
+"""How a platform is set up, in AMD's words: threads, encryption of all memory, error correction, no
+power figures, hidden ciphertext, no aliased memory (CVE-2024-21944), trusted devices."""
+
+_PLATFORM_BITS: dict[PlatformFlag, int] = {
+    "smt": 0,
+    "tsme": 1,
+    "ecc": 2,
+    "rapl_disabled": 3,
+    "ciphertext_hiding": 4,
+    "alias_check_complete": 5,
+    "tio": 7,
+}
 
 SigningKey = Literal["vcek", "vlek"]
 """``vcek`` is of one chip; ``vlek`` is lent to a cloud and shared by its machines."""
@@ -117,6 +142,8 @@ class SnpReport:
     launch_mitigations: int | None
     """Bits whose meaning is the product's; from version 5 on."""
     current_mitigations: int | None
+    extended_tcb: tuple[str, str, str] | None
+    """Current, launch, committed: 32 bytes each, parts by the product; from version 6 on."""
     r: int
     s: int
 
@@ -136,9 +163,9 @@ class SnpReport:
         return bool(self.policy >> 16 & 1)
 
     @property
-    def smt_enabled(self) -> bool:
-        """Whether the platform runs two threads a core."""
-        return bool(self.platform_info & 1)
+    def platform_flags(self) -> tuple[PlatformFlag, ...]:
+        """How the platform is set up; bits that this release does not know are left out."""
+        return tuple(flag for flag, bit in _PLATFORM_BITS.items() if self.platform_info >> bit & 1)
 
     @property
     def chip_id_masked(self) -> bool:
@@ -179,8 +206,8 @@ def parse_report(raw: bytes) -> SnpReport:
         raise _wrong("report has the wrong length", len(raw), REPORT_BYTES)
     raw = bytes(raw)
     version, guest_svn, policy = struct.unpack_from("<IIQ", raw, 0)
-    if version not in _VERSIONS:
-        raise _wrong("report has an unsupported version", version, "2, 3 or 5")
+    if not _OLDEST <= version <= _NEWEST:
+        raise _wrong("report has an unsupported version", version, f"{_OLDEST} to {_NEWEST}")
     vmpl, algorithm = struct.unpack_from("<II", raw, 0x30)
     platform_info, key_info = struct.unpack_from("<QI", raw, 0x40)
     if algorithm != _ECDSA_P384_SHA384:
@@ -219,12 +246,13 @@ def parse_report(raw: bytes) -> SnpReport:
         reported_tcb=raw[0x180:0x188],
         committed_tcb=raw[0x1E0:0x1E8],
         launch_tcb=raw[0x1F0:0x1F8],
-        cpuid=(raw[0x188], raw[0x189], raw[0x18A]) if version >= 3 else None,
+        cpuid=(raw[0x188], raw[0x189], raw[0x18A]) if version >= _WITH_PROCESSOR else None,
         chip_id=raw[0x1A0:0x1E0].hex(),
         current_firmware=_firmware(raw, 0x1E8),
         committed_firmware=_firmware(raw, 0x1EC),
         launch_mitigations=_mitigations(raw, 0x1F8, version),
         current_mitigations=_mitigations(raw, 0x200, version),
+        extended_tcb=_extended_tcb(raw, version),
         r=int.from_bytes(raw[SIGNED_BYTES : SIGNED_BYTES + 72], "little"),
         s=int.from_bytes(raw[SIGNED_BYTES + 72 : _SIGNATURE_END], "little"),
     )
@@ -245,7 +273,18 @@ def _firmware(raw: bytes, at: int) -> str:
 
 
 def _mitigations(raw: bytes, at: int, version: int) -> int | None:
-    return int.from_bytes(raw[at : at + 8], "little") if version >= 5 else None
+    if version < _WITH_MITIGATIONS:
+        return None
+    return int.from_bytes(raw[at : at + 8], "little")
+
+
+def _extended_tcb(raw: bytes, version: int) -> tuple[str, str, str] | None:
+    if version < _WITH_EXTENDED_TCB:
+        return None
+    current, launch, committed = (
+        raw[at : at + _EXTENDED_TCB_BYTES].hex() for at in (0x220, 0x240, 0x260)
+    )
+    return current, launch, committed
 
 
 def _wrong(message: str, got: object, expected: object) -> QuoteInvalid:

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
-from sealtrain.base.models import StrictModel
+from sealtrain.attest.snp.parse import PlatformFlag, Product, SigningKey, Tcb
+from sealtrain.base.models import Hex64, StrictModel
 
 __all__ = ["ProductName", "SnpPolicy", "TcbFloor", "product_name"]
 
@@ -22,6 +22,7 @@ ProductName = Literal["Genoa", "Turin", "InsecureMilan"]
 _Level = Annotated[int, Field(ge=0, le=255)]
 _Digest48 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{96}$")]
 _ChipId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+_Bits64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 
 
 class TcbFloor(StrictModel):
@@ -58,6 +59,16 @@ class SnpPolicy(StrictModel):
     """Launch digests of the images that may run."""
     minimum_tcb: dict[ProductName, TcbFloor]
     """For each of ``products``: lowest reported and launch TCB."""
+    mitigations: Literal["any"] | Annotated[dict[ProductName, _Bits64], Field(min_length=1)]
+    """Bits that must be set at launch and now, for each of ``products``; reports tell them from
+    version 5 on. AMD's bulletins say what a bit of a product means."""
+    extended_tcb: Literal["any"] | Annotated[tuple[Hex64, ...], Field(min_length=1, max_length=256)]
+    """Values of which current, launch and committed extended TCB must each be one; reports tell
+    them from version 6 on."""
+    platform_flags: (
+        Literal["any"] | Annotated[tuple[PlatformFlag, ...], Field(min_length=1, max_length=7)]
+    )
+    """Flags that the platform must have."""
     chip_ids: Literal["any"] | Annotated[tuple[_ChipId, ...], Field(min_length=1, max_length=4096)]
     """Machines that may be used."""
     vmpl: Literal["any"] | Annotated[int, Field(ge=0, le=3)]
@@ -85,12 +96,14 @@ class SnpPolicy(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> SnpPolicy:
-        for name in ("products", "signing_keys"):
+        for name in ("products", "signing_keys", "platform_flags"):
             values = getattr(self, name)
-            if len(set(values)) != len(values):
+            if values != "any" and len(set(values)) != len(values):
                 raise ValueError(f"{name} names one twice")
         if set(self.minimum_tcb) != set(self.products):
             raise ValueError("minimum_tcb must name exactly the products that are allowed")
+        if self.mitigations != "any" and set(self.mitigations) != set(self.products):
+            raise ValueError("mitigations must name exactly the products that are allowed")
         for product, floor in self.minimum_tcb.items():
             if (floor.fmc is None) == (product == "Turin"):
                 raise ValueError("minimum_tcb: Turin has an fmc level, no other product does")

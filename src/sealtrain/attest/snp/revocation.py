@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.snp.chain import UNREADABLE, load_certificate, quiet
 from sealtrain.errors import CertificateRevoked, RevocationUnknown
 
-__all__ = ["check_revocation"]
+__all__ = ["MAX_CRL_BYTES", "check_revocation", "crl_der"]
 
-_MAX_CRL_BYTES = 64 << 10
+MAX_CRL_BYTES = 64 << 10
+"""Longest revocation list that is read; AMD's have a few hundred bytes."""
+
+
+def crl_der(data: bytes) -> bytes:
+    """A revocation list as DER, whether it was stored so or as PEM.
+
+    Raises:
+        RevocationUnknown: Too long, or no revocation list.
+    """
+    try:
+        if len(data) > MAX_CRL_BYTES * 2:  # PEM is a third longer
+            raise ValueError("too long")
+        load = x509.load_pem_x509_crl if data.startswith(b"-----BEGIN") else x509.load_der_x509_crl
+        return load(data).public_bytes(Encoding.DER)
+    except UNREADABLE as error:
+        raise RevocationUnknown("revocation list cannot be parsed", check="revocation") from error
 
 
 def check_revocation(certificates: tuple[bytes, ...], crl: bytes | None, *, now: int) -> int:
     """Look the issuer of a verified chain up in the root's revocation list.
 
     AMD lists authorities there; a VCEK has no serial number of its own and ends with its TCB.
+
+    Args:
+        certificates: DER of a verified chain, its root last.
+        crl: The list, DER.
+        now: Verification time, seconds since 1970.
 
     Returns:
         When the list was made, seconds since 1970.
@@ -24,11 +46,12 @@ def check_revocation(certificates: tuple[bytes, ...], crl: bytes | None, *, now:
         RevocationUnknown: No list, or one that is not authentic or not current.
         CertificateRevoked: The list holds a certificate of the chain.
     """
-    if crl is None or len(crl) > _MAX_CRL_BYTES:
+    if crl is None or len(crl) > MAX_CRL_BYTES:
         raise RevocationUnknown(
-            "no revocation list came along" if crl is None else "revocation list is too large",
+            "there is no revocation list" if crl is None else "revocation list is too large",
             check="revocation",
-            hint="fetch it from AMD's key distribution service and hand it to the guest",
+            hint="fetch https://kdsintf.amd.com/vcek/v1/PRODUCT/crl once (vlek for a VLEK) and "
+            "name it with --crl, or give it to the guest",
         )
     chain = tuple(load_certificate(der) for der in certificates)
     root = chain[-1]

@@ -22,8 +22,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from sealtrain.attest.snp.chain import Endorsement, verify_chain
 from sealtrain.attest.snp.parse import Product, SnpReport, Tcb, parse_report, tcb_of
-from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     CertificateChainInvalid,
@@ -43,6 +41,8 @@ class VerifiedReport:
     """A report that AMD's (or a simulator's) chain vouches for."""
 
     report: SnpReport
+    certificates: tuple[bytes, ...]
+    """DER: VCEK or VLEK, its issuer, the root."""
     simulated: bool
     product: Product
     csp_id: str | None
@@ -67,8 +67,9 @@ class VerifiedSnp:
     instance_id: str
     """The firmware's own number for this guest, new at every launch."""
     platform: VerifiedReport
-    revocation_checked: int | None
-    """When the revocation list was made, seconds since 1970; ``None`` where none was asked for."""
+    crl: bytes | None
+    """A revocation list (DER) that came along or that the verifier holds; nothing of it is
+    verified."""
 
 
 def verify_report(
@@ -96,6 +97,7 @@ def verify_report(
     product = endorsement.product
     return VerifiedReport(
         report=report,
+        certificates=tuple(bytes(der) for der in certificates),
         simulated=endorsement.simulated,
         product=product,
         csp_id=endorsement.csp_id,
@@ -110,7 +112,6 @@ def verify_snp(
     report: bytes,
     certificates: tuple[bytes, ...],
     app_compose: bytes,
-    policy: SnpPolicy,
     *,
     simulator_root: bytes | None,
     now: int,
@@ -122,21 +123,15 @@ def verify_snp(
         report: The report, 1184 bytes.
         certificates: DER: VCEK or VLEK, its issuer, the root.
         app_compose: The deployment document's raw bytes.
-        policy: Whether a revocation list is required.
         simulator_root: The only trusted root (DER), ``None`` for AMD's.
         now: Verification time, seconds since 1970.
-        crl: AMD's revocation list (DER), where one came along.
+        crl: AMD's revocation list (DER), where there is one; a policy may require it.
 
     Raises:
         EvidenceRefused: As ``verify_report``, and
-        RevocationUnknown: No valid revocation list where the policy requires one.
-        CertificateRevoked: A certificate of the chain was revoked.
         ComposeHashMismatch: HOST_DATA names another document.
     """
     verified = verify_report(report, certificates, simulator_root=simulator_root, now=now)
-    checked: int | None = None
-    if policy.revocation == "require":
-        checked = check_revocation(certificates, crl, now=now)
     compose_hash, host_data = sha256_hex(app_compose), verified.report.host_data.hex()
     if compose_hash != host_data:
         raise ComposeHashMismatch(
@@ -155,7 +150,7 @@ def verify_snp(
         app_compose=bytes(app_compose),
         instance_id=verified.report.report_id,
         platform=verified,
-        revocation_checked=checked,
+        crl=crl,
     )
 
 

@@ -20,6 +20,8 @@ from sealtrain.errors import CollateralExpired, CollateralMismatch, DataInvalid
 
 __all__ = ["Window", "check_window", "collateral_window"]
 
+_MAX_VALUES = 1 << 15  # of one signed document
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -62,7 +64,7 @@ def _published(collateral: Collateral) -> tuple[int, int, int]:
     starts: list[int] = []
     ends: list[int] = []
     for text in (collateral.tcb_info, collateral.qe_identity):
-        document = parse_json(text.encode("utf-8"), max_depth=16)
+        document = parse_json(text.encode("utf-8"), max_depth=16, max_values=_MAX_VALUES)
         starts.append(from_rfc3339(document["issueDate"]))
         ends.append(from_rfc3339(document["nextUpdate"]))
     issued = min(starts)
