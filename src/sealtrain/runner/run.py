@@ -11,8 +11,7 @@ Steps in this order and no other:
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -21,12 +20,10 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.errors import SealtrainError
 from sealtrain.recipe.backends import needs_group
 from sealtrain.runner.closing import Outcome, close_run
-from sealtrain.runner.egress import confined_to
 from sealtrain.runner.guestrun import GuestRun
-from sealtrain.runner.hush import hushed
 from sealtrain.runner.leasekeeper import Follower
 from sealtrain.runner.outsourcing import Outsourcing, addresses, expect_helpers
-from sealtrain.runner.seclusion import DRIVER, kernels, lock_down, telling
+from sealtrain.runner.seclusion import Room, enclosed, telling
 from sealtrain.runner.settings import RunSettings, load_run
 from sealtrain.runner.telling import told
 from sealtrain.runner.validating import validate_data
@@ -59,7 +56,8 @@ def start(
         progress: Show a bar on stderr.
         missed: Hears, until training begins, of each broker that did not help while others suffice.
         metrics_port: Loopback port of the page for Prometheus; none without.
-        alone: This process is for the run only: lock it down for good (``runner.lockdown``).
+        alone: This process is for the run only: it gives up for good what it gives up
+            (``runner.seclusion``).
         clock: Source of the time.
 
     Raises:
@@ -98,77 +96,45 @@ class _Work:
 
     def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
-        logs = run.recipe.release_policy.logs
-        accelerated = DRIVER.exists()
-        tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
-        writable = [run.settings.out, *([kernels()] if accelerated else [])]
-        urls = [*run.urls]
-        urls += [hook] if (hook := _webhook(run)) else []
-        urls += addresses(run.settings)
+        urls = [*run.urls, *_webhook(run), *addresses(run.settings)]
         with (
-            hushed(run.tally, for_good=alone) as terminal,
+            enclosed(run.tally, alone=alone) as room,
             _monitor(run, metrics_port) as monitor,
-            confined_to(
-                *urls,
-                unix=run.admitted.guest.sockets,
-                writable=writable,
-                compilers=accelerated,
-                noted=run.tally.note,
-            ),
+            room.closed(urls, [run.settings.out], run.admitted.guest.sockets),
         ):
-            run.quorum.told = telling(terminal)
+            run.quorum.told = telling(room.terminal)
             try:
                 return told(
-                    lambda: self._in_ranks(
-                        monitor,
-                        terminal,
-                        first=lambda: lock_down(writable, urls) if alone else None,
-                        others=lambda: self._secure_rank(alone),
-                    ),
-                    logs,
+                    lambda: self._in_ranks(monitor, room, urls),
+                    run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     script=self._script,
                 )
             except SealtrainError as error:
                 raise run.keeper.lapsed(error) from None
 
-    def _in_ranks(
-        self,
-        monitor: Monitor,
-        terminal: TextIO,
-        *,
-        first: Callable[[], None],
-        others: Callable[[], None],
-    ) -> Outcome:
+    def _in_ranks(self, monitor: Monitor, room: Room, urls: Sequence[str]) -> Outcome:
         """Train as rank 0 of as many as the recipe wants, each secured once it is connected."""
-        backend = self._run.recipe.backend
+        run, backend = self._run, self._run.recipe.backend
         with gathered(
             backend.ranks,
             group=needs_group(backend),
             prepare=lambda: connected(backend.name),
-            secure=others,
+            secure=lambda: self._secure_rank(room),
             work=self._rank,
         ) as ranks:
-            first()
-            checkpoint = self._run.newest_checkpoint() if self._resuming else None
-            with self._run.keeper:
-                return self._trained(checkpoint, monitor, terminal, ranks)
+            held = room.lock(urls, [run.settings.out])
+            monitor.watch()
+            checkpoint = run.newest_checkpoint() if self._resuming else None
+            run.closed(held)
+            with run.keeper:
+                return self._trained(checkpoint, monitor, room.terminal, ranks)
 
-    def _secure_rank(self, alone: bool) -> None:
+    def _secure_rank(self, room: Room) -> None:
         """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
-        accelerated = DRIVER.exists()
-        stores, writable = self._run.stores, [kernels()] if accelerated else []
-        self._rest_of_life.enter_context(
-            confined_to(
-                *stores,
-                unix=(),
-                writable=writable,
-                compilers=accelerated,
-                noted=self._run.tally.note,
-            )
-        )
-        if alone:
-            lock_down(writable, stores)
+        stores = self._run.stores
+        self._rest_of_life.enter_context(room.closed(stores, (), ()))
+        room.lock(stores, ())
 
     def _rank(self, checkpoint: CheckpointRef | None) -> None:
         """What another rank does: train, and keep nothing of it."""
@@ -221,9 +187,9 @@ class _Work:
         return close_run(run, trained)
 
 
-def _webhook(run: GuestRun) -> str | None:
+def _webhook(run: GuestRun) -> tuple[str, ...]:
     monitoring = run.recipe.monitoring
-    return None if monitoring is None else monitoring.webhook
+    return () if monitoring is None or monitoring.webhook is None else (monitoring.webhook,)
 
 
 def _monitor(run: GuestRun, port: int | None) -> Monitor:
@@ -238,4 +204,5 @@ def _monitor(run: GuestRun, port: int | None) -> Monitor:
         * run.recipe.backend.ranks,
         port=port,
         lease_left=run.lease.left,
+        noted=run.tally.note,
     )

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.training.alerts import Alerts, Fired, to_file, to_webhook
-from sealtrain.training.endpoint import Shown, served
+from sealtrain.training.endpoint import Page, Shown, page
 from sealtrain.training.gauges import SystemGauges
 
 __all__ = ["ALERTS_FILE", "Monitor"]
@@ -40,7 +40,9 @@ class Monitor:
         rows_per_step: int = 1,
         port: int | None = None,
         lease_left: Callable[[], float] | None = None,
+        noted: Callable[[str], None] = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
+        tick: float = _TICK_SECONDS,
     ) -> None:
         """Start nothing yet.
 
@@ -50,13 +52,17 @@ class Monitor:
             rows_per_step: Training records used by one optimizer step.
             port: Loopback port of the page for Prometheus, 0 for any free one; none without.
             lease_left: Seconds until the keys must not be used any longer.
+            noted: Told the name of what failed in watching, for counting.
             clock: Seconds, never going back.
+            tick: Seconds between two looks at the machine.
         """
         self._wanted = Monitoring() if monitoring is None else monitoring
         self._rows_per_step = rows_per_step
         self._port = port
         self._lease_left = lease_left
+        self._noted = noted
         self._clock = clock
+        self._tick = tick
         self._folder = folder
         self._stack = ExitStack()
         self._over = threading.Event()
@@ -65,22 +71,32 @@ class Monitor:
         self._gauges: SystemGauges | None = None
         self._reading = threading.Lock()
         self.shown = Shown()
-        self.alerts = Alerts(self._wanted.alerts, self._fired)
+        self.alerts = Alerts(self._wanted.alerts, self._fired, untold=lambda: noted("alert.untold"))
         self.bound_port: int | None = None
+        self._page: Page | None = None
 
     def __enter__(self) -> Self:
-        """Open the page and begin to watch."""
+        """Take the page's port. Nothing is served or watched before ``watch``."""
         if self._wanted.system_metrics or "memory-percent" in self.alerts.watched:
             self._gauges = SystemGauges()
         if self._port is not None:
-            self.bound_port = self._stack.enter_context(served(self.shown, self._port))()
+            self._page = self._stack.enter_context(page(self.shown, self._port))
+            self.bound_port = self._page.port
+        return self
+
+    def watch(self) -> None:
+        """Serve the page and begin to watch, in threads of their own.
+
+        Called once the process is locked down: threads are bound by what was so before them.
+        """
         self._last_step = self._clock()
+        if self._page is not None:
+            self._page.serve()
         if self._wanted.alerts or self._gauges is not None:
             watcher = threading.Thread(target=self._watch, name="monitor", daemon=True)
             watcher.start()
             self._stack.callback(watcher.join)
             self._stack.callback(self._over.set)
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Stop watching and close the page."""
@@ -137,11 +153,15 @@ class Monitor:
             return self._gauges.read()
 
     def _watch(self) -> None:
-        while not self._over.wait(_TICK_SECONDS):
-            self.look()
+        while not self._over.wait(self._tick):
+            try:
+                self.look()
+            except Exception:
+                # The machine may not tell something now. What is not watched now is next time.
+                self._noted("watch.failed")
 
     def _fired(self, fired: Fired) -> None:
-        self.shown.alerts[fired.alert] += 1
         webhook = self._wanted.webhook
         tell = to_file(self._folder / ALERTS_FILE) if webhook is None else to_webhook(webhook)
         tell(fired)
+        self.shown.alerts[fired.alert] += 1
