@@ -12,9 +12,9 @@ Steps in this order and no other:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.errors import SealtrainError
@@ -128,7 +128,7 @@ class _Work:
             checkpoint = run.newest_checkpoint() if self._resuming else None
             run.closed(held)
             with run.keeper:
-                return self._trained(checkpoint, monitor, room.terminal, ranks)
+                return self._trained(checkpoint, monitor, room, ranks)
 
     def _secure_rank(self, room: Room) -> None:
         """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
@@ -156,7 +156,7 @@ class _Work:
         )
 
     def _trained(
-        self, checkpoint: CheckpointRef | None, monitor: Monitor, terminal: TextIO, ranks: Ranks
+        self, checkpoint: CheckpointRef | None, monitor: Monitor, room: Room, ranks: Ranks
     ) -> Outcome:
         from sealtrain.training.run import train
 
@@ -166,7 +166,9 @@ class _Work:
         if self._script is not None:
             from sealtrain.runner.script import run_script
 
-            return run_script(run, self._script, checkpoint, monitor)
+            # Relative names that it writes to lie in memory, and end with the run.
+            with chdir(room.scratch.folder):
+                return run_script(run, self._script, checkpoint, monitor)
         with ranks.together(checkpoint), Outsourcing.of(run) as standins:
             trained = train(
                 run.recipe,
@@ -177,7 +179,7 @@ class _Work:
                 metrics=run.released_metrics,
                 on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
                 resume=checkpoint,
-                progress=terminal if self._progress else None,
+                progress=room.terminal if self._progress else None,
                 secret=run.secret,
                 monitor=monitor,
                 model=run.model,

@@ -212,5 +212,6 @@ def test_the_bar_shows_released_numbers_only(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
     with Monitor(port=0) as monitor:
+        monitor.watch()
         monitor.released(1, {"loss": None})
         assert math.isnan(scraped(monitor)["sealtrain_metric{loss}"])
