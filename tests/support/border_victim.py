@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sealtrain.runner.hush import Tally
-from sealtrain.runner.seclusion import enclosed
+from sealtrain.runner.seclusion import Ways, enclosed
 
 FOLDER = Path(sys.argv[1]).resolve()
 OUTSIDE = FOLDER.parent / "outside"
@@ -104,6 +104,26 @@ def connects_by_a_first_packet() -> dict[str, int]:
         "sendto": errno_of(sent),
         "connect": errno_of(lambda: LIBC.connect(caller, address, len(address))),
     }
+
+
+def reaches_other_services() -> dict[str, Any]:
+    """By native code, where Python's hook refuses all but the guest's socket and look-ups."""
+    said: dict[str, Any] = {}
+    for name in ("guest.sock", "other.sock"):
+        caller = LIBC.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0)
+        address = struct.pack("H", socket.AF_UNIX) + os.fsencode(FOLDER.parent / name) + b"\0"
+        said[name] = errno_of(
+            lambda caller=caller, address=address: LIBC.connect(caller, address, len(address))  # type: ignore[misc]
+        )
+    for name, port in (("name server", 53), ("anywhere", 9)):
+        caller = LIBC.socket(socket.AF_INET, socket.SOCK_DGRAM, 0)
+        address = struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, b"\x7f\0\0\1")
+        said[name] = errno_of(
+            lambda caller=caller, address=address: LIBC.sendto(caller, b"x", 1, 0, address, 16)  # type: ignore[misc]
+        )
+    if "names" in sys.argv:
+        said["looked up"] = bool(socket.getaddrinfo("localhost", 1))
+    return said
 
 
 def leaves_something_in_the_kernel() -> dict[str, int]:
@@ -328,15 +348,21 @@ def builds_hostile_code() -> dict[str, Any]:
         return {"found": json.loads(said.read_text())}
 
 
-def old_thread_executes() -> dict[str, Any]:
+def old_thread_acts() -> dict[str, Any]:
     """A thread that is older than the border."""
     GO.set()
     OLD.join()
-    return {"executed": ANSWERS[0]}
+    return dict(ANSWERS)
 
 
-GO, ANSWERS = threading.Event(), []
-OLD = threading.Thread(target=lambda: GO.wait(30) and ANSWERS.append(executes()), daemon=True)
+def waits_and_acts() -> None:
+    GO.wait(60)
+    ANSWERS["executed"] = executes()
+    ANSWERS["outside"] = errno_of(lambda: native(OUTSIDE / "made"))
+
+
+GO, ANSWERS = threading.Event(), dict[str, int]()
+OLD = threading.Thread(target=waits_and_acts, daemon=True)
 
 
 def main() -> None:
@@ -345,14 +371,16 @@ def main() -> None:
     (OUTSIDE / "kept").write_bytes(b"kept")
     if "unprivileged" in sys.argv:
         assert LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)) == 0
-    if job is old_thread_executes:
+    if job is old_thread_acts:
         OLD.start()
-    tally, urls = Tally(), ["http://127.0.0.1:1"]
+    tally = Tally()
+    host = "localhost" if "names" in sys.argv else "127.0.0.1"
+    ways = Ways(urls=[f"http://{host}:1"], folders=[FOLDER], sockets=[FOLDER.parent / "guest.sock"])
     with (
         enclosed(tally, alone=True, accelerated="compilers" in sys.argv) as room,
-        room.closed(urls, [FOLDER], ()),
+        room.closed(ways),
     ):
-        held = room.lock(urls, [FOLDER])
+        held = room.lock(ways)
         try:
             answer = job()
         except BaseException as error:

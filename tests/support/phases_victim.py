@@ -108,7 +108,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from sealtrain.recipe.schema import parse_recipe
     from sealtrain.recipe.yamltext import parse_yaml
     from sealtrain.runner.hush import Tally
-    from sealtrain.runner.seclusion import enclosed
+    from sealtrain.runner.seclusion import Ways, enclosed
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.run import train
 
@@ -137,7 +137,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     REACHED.clear()
     with (
         enclosed(tally, alone=False) as room,
-        room.closed(["http://127.0.0.1:1"], [out], ()),
+        room.closed(Ways(urls=["http://127.0.0.1:1"], folders=[out])),
     ):
         mark(f"begin-{name}")
         train(

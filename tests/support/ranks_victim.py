@@ -76,7 +76,7 @@ def main() -> None:
     from sealtrain.recipe.backends import needs_group
     from sealtrain.runner.hush import Tally
     from sealtrain.runner.leasekeeper import Follower
-    from sealtrain.runner.seclusion import enclosed
+    from sealtrain.runner.seclusion import Ways, enclosed
     from sealtrain.training.checkpoint import newest
     from sealtrain.training.machinery.chosen import connected
     from sealtrain.training.ranks import gathered
@@ -94,6 +94,7 @@ def main() -> None:
     history: list[Any] = []
     steps: list[int] = []
     tally = Tally()
+    ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     said: dict[str, Any] = {}
 
     class Lapses(StopsAfter):
@@ -115,11 +116,11 @@ def main() -> None:
 
     def secured() -> None:
         told.write(" ".join(listening()).encode())
-        room.lock([], [])
+        room.lock(Ways())
 
     with (
         enclosed(tally, alone=True) as room,
-        room.closed(["http://127.0.0.1:1"], [FOLDER], ()),
+        room.closed(ways),
         gathered(
             backend.ranks,
             group=needs_group(backend),
@@ -128,7 +129,7 @@ def main() -> None:
             work=other,
         ) as ranks,
     ):
-        said["landlock"] = room.lock(["http://127.0.0.1:1"], [FOLDER]).landlock
+        said["landlock"] = room.lock(ways).landlock
         said["listening"] = [*listening(), *told[:].rstrip(b"\0").decode().split()]
 
         def checkpointed(ref: Any) -> None:

@@ -23,7 +23,7 @@ from sealtrain.cli.output import report_bug
 from sealtrain.errors import RecordInvalid, SealtrainError
 from sealtrain.runner.hush import Tally
 from sealtrain.runner.lockdown import Held
-from sealtrain.runner.seclusion import enclosed
+from sealtrain.runner.seclusion import Ways, enclosed
 from sealtrain.runner.telling import told
 
 SECRET = sys.argv[4] if len(sys.argv) > 4 else ""
@@ -170,10 +170,10 @@ def main() -> int:
     global HELD
     job: Callable[[], Any] = globals()[sys.argv[2]]
     tally = Tally()
-    urls = ["http://127.0.0.1:1"]
+    ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     try:
-        with enclosed(tally, alone=True) as room, room.closed(urls, [FOLDER], ()):
-            HELD = room.lock(urls, [FOLDER])
+        with enclosed(tally, alone=True) as room, room.closed(ways):
+            HELD = room.lock(ways)
             answer = told(job, sys.argv[3], lambda: tally.counts)  # type: ignore[arg-type]
     except SealtrainError as error:
         print(json.dumps(error.to_dict()))

@@ -154,7 +154,8 @@ class LeadRun(AttestedGuest):
     def closed(self, held: Held) -> None:
         """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
         self._held = held
-        self.record(BORDER_CLOSED, held.to_dict())
+        if self.journal.log.entries:  # a lead that takes over has the log of the one before later
+            self.record(BORDER_CLOSED, held.to_dict())
 
     def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics for the manifest, as the release policy lets them out (``MetricGate``)."""
@@ -169,7 +170,7 @@ class LeadRun(AttestedGuest):
             digest: SHA-256 of the sealed state, hex.
         """
         self.record("run.resumed", self._recorder.resumed(counter, step, digest))
-        if self._held is not None:  # the log of the lead before does not have this process's
+        if self._held is not None:
             self.record(BORDER_CLOSED, self._held.to_dict())
 
     def joint_key(self, purpose: str, shares: Mapping[str, bytes]) -> DataKey:

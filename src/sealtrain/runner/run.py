@@ -11,7 +11,6 @@ Steps in this order and no other:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from sealtrain.runner.closing import Outcome, close_run
 from sealtrain.runner.guestrun import GuestRun
 from sealtrain.runner.leasekeeper import Follower
 from sealtrain.runner.outsourcing import Outsourcing, addresses, expect_helpers
-from sealtrain.runner.seclusion import Room, enclosed, telling
+from sealtrain.runner.seclusion import Room, Ways, enclosed, telling
 from sealtrain.runner.settings import RunSettings, load_run
 from sealtrain.runner.telling import told
 from sealtrain.runner.validating import validate_data
@@ -96,16 +95,20 @@ class _Work:
 
     def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
-        urls = [*run.urls, *_webhook(run), *addresses(run.settings)]
+        ways = Ways(
+            urls=[*run.urls, *_webhook(run), *addresses(run.settings)],
+            folders=[run.settings.out],
+            sockets=run.admitted.guest.sockets,
+        )
         with (
             enclosed(run.tally, alone=alone) as room,
             _monitor(run, metrics_port) as monitor,
-            room.closed(urls, [run.settings.out], run.admitted.guest.sockets),
+            room.closed(ways),
         ):
             run.quorum.told = telling(room.terminal)
             try:
                 return told(
-                    lambda: self._in_ranks(monitor, room, urls),
+                    lambda: self._in_ranks(monitor, room, ways),
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     script=self._script,
@@ -113,7 +116,7 @@ class _Work:
             except SealtrainError as error:
                 raise run.keeper.lapsed(error) from None
 
-    def _in_ranks(self, monitor: Monitor, room: Room, urls: Sequence[str]) -> Outcome:
+    def _in_ranks(self, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Train as rank 0 of as many as the recipe wants, each secured once it is connected."""
         run, backend = self._run, self._run.recipe.backend
         with gathered(
@@ -123,7 +126,7 @@ class _Work:
             secure=lambda: self._secure_rank(room),
             work=self._rank,
         ) as ranks:
-            held = room.lock(urls, [run.settings.out])
+            held = room.lock(ways)
             monitor.watch()
             checkpoint = run.newest_checkpoint() if self._resuming else None
             run.closed(held)
@@ -132,9 +135,9 @@ class _Work:
 
     def _secure_rank(self, room: Room) -> None:
         """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
-        stores = self._run.stores
-        self._rest_of_life.enter_context(room.closed(stores, (), ()))
-        room.lock(stores, ())
+        ways = Ways(urls=self._run.stores)
+        self._rest_of_life.enter_context(room.closed(ways))
+        room.lock(ways)
 
     def _rank(self, checkpoint: CheckpointRef | None) -> None:
         """What another rank does: train, and keep nothing of it."""
@@ -206,5 +209,4 @@ def _monitor(run: GuestRun, port: int | None) -> Monitor:
         * run.recipe.backend.ranks,
         port=port,
         lease_left=run.lease.left,
-        noted=run.tally.note,
     )

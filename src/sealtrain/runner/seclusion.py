@@ -7,12 +7,12 @@ accelerator's driver.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
@@ -31,13 +31,28 @@ if TYPE_CHECKING:
     from sealtrain.runner.guest import AttestedGuest
     from sealtrain.runner.hush import Tally
 
-__all__ = ["Room", "enclosed", "secluded", "telling"]
+__all__ = ["Room", "Ways", "enclosed", "secluded", "telling"]
 
 _DRIVER: Final = Path("/dev/nvidiactl")
 _CUDA: Final = "libcuda.so.1"
 _DRIVER_SECONDS: Final = 60
 
 Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What stays possible from inside.
+
+    Attributes:
+        urls: What may be reached; ``tcp://host:port`` for other parties.
+        folders: Folders to write in, beside the run's folder in memory.
+        sockets: Unix sockets that may be connected to.
+    """
+
+    urls: Sequence[str] = ()
+    folders: Sequence[Path] = ()
+    sockets: Sequence[Path] = ()
 
 
 class Room:
@@ -57,43 +72,34 @@ class Room:
         self._tally = tally
         self._alone = alone
 
-    def closed(
-        self, urls: Sequence[str], writable: Sequence[Path], unix: Sequence[Path]
-    ) -> contextlib.AbstractContextManager[object]:
-        """Confine this process as Python can: see ``runner.egress.confined_to``.
-
-        Args:
-            urls: What may be reached.
-            writable: Folders to write in, beside the run's folder in memory.
-            unix: Unix sockets that may be connected to.
-        """
+    def closed(self, ways: Ways) -> AbstractContextManager[object]:
+        """Confine this process to ``ways`` as Python can: see ``runner.egress.confined_to``."""
         return confined_to(
-            *urls,
-            unix=unix,
-            writable=[*writable, *self.scratch.writable],
+            *ways.urls,
+            unix=ways.sockets,
+            writable=[*ways.folders, *self.scratch.writable],
             programs=self._programs,
             noted=self._tally.note,
         )
 
-    def lock(self, urls: Sequence[str], writable: Sequence[Path]) -> Held:
+    def lock(self, ways: Ways) -> Held:
         """Have the kernel hold it for native code, too, for good, in a process of the run only.
 
         Threads begin afterwards, so that it binds them too.
-
-        Args:
-            urls: As for ``closed``.
-            writable: As for ``closed``.
         """
         landlock, seccomp = 0, False
         if self._alone:
             leave_no_memory()
-            places = [address_of(url) for url in urls]
+            places = [address_of(url) for url in ways.urls]
+            names = not all(is_number(host) for host, _port in places)
             landlock = restrict(
-                [*writable, *self.scratch.writable],
+                [*ways.folders, *self.scratch.writable],
                 connect=[port for _host, port in places],
+                sockets=ways.sockets,
+                names=names,
                 passing=self.scratch.folder,
             )
-            seccomp = refuse_calls(datagrams=not all(is_number(host) for host, _port in places))
+            seccomp = refuse_calls(datagrams=names)
         memory = "private" if self.scratch.private else "folder"
         return Held(landlock=landlock, seccomp=seccomp, memory=memory)
 
@@ -142,14 +148,14 @@ def secluded(
         SealtrainError: In place of whatever ``work`` raised: a typed event, as far as the recipe's
             release policy goes.
     """
-    folders = [guest.settings.out, *writable]
-    urls = [*guest.urls, *peers]
-    with (
-        enclosed(guest.tally, alone=alone) as room,
-        room.closed(urls, folders, [*guest.admitted.guest.sockets, *sockets]),
-    ):
+    ways = Ways(
+        urls=[*guest.urls, *peers],
+        folders=[guest.settings.out, *writable],
+        sockets=[*guest.admitted.guest.sockets, *sockets],
+    )
+    with enclosed(guest.tally, alone=alone) as room, room.closed(ways):
         guest.tell(telling(room.terminal))
-        guest.closed(room.lock(urls, folders))
+        guest.closed(room.lock(ways))
         return told(
             lambda: work(room.terminal),
             guest.recipe.release_policy.logs,

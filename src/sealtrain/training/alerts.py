@@ -26,28 +26,11 @@ class Fired:
 
 
 class Alerts:
-    """Each alert fires when its condition begins to hold, and again only after it ceased to.
+    """Each alert fires when its condition begins to hold, and again only after it ceased to."""
 
-    One that could not be told, as on a full disk, fires again when its condition is next looked at.
-    It never stops training.
-    """
-
-    def __init__(
-        self,
-        alerts: Sequence[Alert],
-        tell: Callable[[Fired], None],
-        untold: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Begin with no condition holding.
-
-        Args:
-            alerts: Conditions to look at.
-            tell: Given each alert that fires.
-            untold: Called when ``tell`` raised ``OSError``.
-        """
+    def __init__(self, alerts: Sequence[Alert], tell: Callable[[Fired], None]) -> None:
         self._alerts = tuple(alerts)
         self._tell = tell
-        self._untold = untold
         self._holding: set[Alert] = set()
         self._lock = threading.Lock()
         self._best = math.inf
@@ -88,14 +71,9 @@ class Alerts:
                     self._holding.discard(one)
                 elif one not in self._holding:
                     self._holding.add(one)
-                    fired.append(one)
+                    fired.append(Fired(one.when, step, one.threshold))
         for alert in fired:
-            try:
-                self._tell(Fired(alert.when, step, alert.threshold))
-            except OSError:
-                self._untold()
-                with self._lock:
-                    self._holding.discard(alert)
+            self._tell(alert)
 
 
 def to_file(path: Path) -> Callable[[Fired], None]:

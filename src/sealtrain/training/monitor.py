@@ -40,9 +40,7 @@ class Monitor:
         rows_per_step: int = 1,
         port: int | None = None,
         lease_left: Callable[[], float] | None = None,
-        noted: Callable[[str], None] = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
-        tick: float = _TICK_SECONDS,
     ) -> None:
         """Start nothing yet.
 
@@ -52,17 +50,13 @@ class Monitor:
             rows_per_step: Training records used by one optimizer step.
             port: Loopback port of the page for Prometheus, 0 for any free one; none without.
             lease_left: Seconds until the keys must not be used any longer.
-            noted: Told the name of what failed in watching, for counting.
             clock: Seconds, never going back.
-            tick: Seconds between two looks at the machine.
         """
         self._wanted = Monitoring() if monitoring is None else monitoring
         self._rows_per_step = rows_per_step
         self._port = port
         self._lease_left = lease_left
-        self._noted = noted
         self._clock = clock
-        self._tick = tick
         self._folder = folder
         self._stack = ExitStack()
         self._over = threading.Event()
@@ -71,7 +65,7 @@ class Monitor:
         self._gauges: SystemGauges | None = None
         self._reading = threading.Lock()
         self.shown = Shown()
-        self.alerts = Alerts(self._wanted.alerts, self._fired, untold=lambda: noted("alert.untold"))
+        self.alerts = Alerts(self._wanted.alerts, self._fired)
         self.bound_port: int | None = None
         self._page: Page | None = None
 
@@ -153,15 +147,11 @@ class Monitor:
             return self._gauges.read()
 
     def _watch(self) -> None:
-        while not self._over.wait(self._tick):
-            try:
-                self.look()
-            except Exception:
-                # The machine may not tell something now. What is not watched now is next time.
-                self._noted("watch.failed")
+        while not self._over.wait(_TICK_SECONDS):
+            self.look()
 
     def _fired(self, fired: Fired) -> None:
+        self.shown.alerts[fired.alert] += 1
         webhook = self._wanted.webhook
         tell = to_file(self._folder / ALERTS_FILE) if webhook is None else to_webhook(webhook)
         tell(fired)
-        self.shown.alerts[fired.alert] += 1

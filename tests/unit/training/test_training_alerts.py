@@ -114,40 +114,6 @@ def test_a_standstill_and_a_lease_are_seen_between_steps(tmp_path: Path) -> None
     assert monitor.shown.alerts == {"no-step": 1, "lease-seconds-left": 1}
 
 
-def test_an_alert_that_could_not_be_told_is_told_later(tmp_path: Path) -> None:
-    clock, noted = Clock(), list[str]()
-    wanted = Monitoring(alerts=(Alert(when="no-step", threshold=10.0),), alert_to="file")
-    folder = tmp_path / "not-there-yet"
-    monitor = Monitor(wanted, folder=folder, noted=noted.append, clock=clock)
-    clock.now = 11.0
-    monitor.look()
-    assert noted == ["alert.untold"]
-    assert monitor.shown.alerts == {}
-    folder.mkdir()
-    for _ in range(2):
-        monitor.look()
-    assert len((folder / ALERTS_FILE).read_text().splitlines()) == 1
-    assert monitor.shown.alerts == {"no-step": 1}
-
-
-def test_watching_goes_on_when_the_machine_does_not_answer_once(tmp_path: Path) -> None:
-    failures, noted, told = [OSError("disk"), ValueError("x")], list[str](), threading.Event()
-
-    def lease_left() -> float:
-        if failures:
-            raise failures.pop()
-        told.set()
-        return 0.0
-
-    wanted = Monitoring(alerts=(Alert(when="lease-seconds-left", threshold=1.0),), alert_to="file")
-    monitor = Monitor(wanted, folder=tmp_path, lease_left=lease_left, noted=noted.append, tick=0.01)
-    with monitor:
-        monitor.watch()
-        assert told.wait(20)
-    assert noted == ["watch.failed"] * 2
-    assert len((tmp_path / ALERTS_FILE).read_text().splitlines()) == 1
-
-
 def test_memory_in_use_is_measured_for_real() -> None:
     told: list[Fired] = []
     wanted = Monitoring(alerts=(Alert(when="memory-percent", threshold=1e-6),), alert_to="file")

@@ -89,6 +89,7 @@ class _Work:
         from sealtrain.collab.federated.learner import Learner
 
         run, terms = self._run, self._terms
+        self._carrier.serve()
         learner = Learner(run.recipe, run.settings.base, (), party="lead")
         self._merging = merging_of(run, terms, learner.form)
         federation = Federation(
