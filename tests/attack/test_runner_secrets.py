@@ -73,7 +73,7 @@ def victim(folder: Path, job: str, logs: str, **environment: str) -> Said:
         | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     return Said(done.returncode, done.stdout, done.stderr, folder)
 

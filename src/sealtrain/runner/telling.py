@@ -42,10 +42,7 @@ __all__ = ["Logs", "told"]
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
 _PAGE: Final = "docs/reference/errors.md says what it means; the release policy lets no more out"
-_WITHOUT_PROGRAM: Final = (
-    "have the recipe do without what starts it, or name the package that needs it in an issue: "
-    "what libraries ask programs for is answered before the run is closed"
-)
+_WITHOUT_PROGRAM: Final = "switch off what starts it: nothing inside a run starts a program"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
