@@ -70,17 +70,17 @@ INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 for module in $(cat /modules/order); do insmod /modules/$module.ko || echo "no $module"; done
-mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=512000,cache=loose host /root
-mount -t proc proc /root/proc
-mount -t sysfs sysfs /root/sys
-mount -t devtmpfs devtmpfs /root/dev
-mkdir -p /root/dev/shm /root/dev/pts
-mount -t tmpfs -o mode=1777 tmpfs /root/dev/shm
-mount -t tmpfs -o mode=755 tmpfs /root/run
-mkdir -p /root/run/home /root/run/tmp
+mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=512000,cache=loose host /host
+mount -t proc proc /host/proc
+mount -t sysfs sysfs /host/sys
+mount -t devtmpfs devtmpfs /host/dev
+mkdir -p /host/dev/shm /host/dev/pts
+mount -t tmpfs -o mode=1777 tmpfs /host/dev/shm
+mount -t tmpfs -o mode=755 tmpfs /host/run
+mkdir -p /host/run/home /host/run/tmp
 ifconfig lo 127.0.0.1 up
 echo 0 > /proc/sys/kernel/printk
-chroot /root /usr/bin/env -i {variables} /bin/sh -c 'cd {root} && {command}'
+chroot /host /usr/bin/env -i {variables} /bin/sh -c 'cd {root} && {command}'
 echo "VM-TEST-EXIT $?"
 sync
 poweroff -f
@@ -218,7 +218,7 @@ def initial_files(cache: Path, modules: Path, kernel: Kernel, tests: list[str]) 
         "modules/order": "\n".join(path.name.split(".")[0] for path in order).encode(),
         **{f"modules/{path.name.split('.')[0]}.ko": plain(path) for path in order},
     }
-    folders = ["bin", "dev", "modules", "proc", "root", "sys"]
+    folders = ["bin", "dev", "modules", "proc", "host", "sys"]
     entries = [entry(name, b"", 0o40755, number) for number, name in enumerate(folders, 1)]
     entries += [
         entry(name, data, 0o100755, number)
