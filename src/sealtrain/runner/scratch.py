@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sealtrain.errors import UsageError
+
 __all__ = ["SHARED_MEMORY", "Scratch", "scratch"]
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # folders of our own are made in it
@@ -68,12 +70,18 @@ def scratch(*, alone: bool) -> Iterator[Scratch]:
         alone: This process is for the run only, so that shared memory may be replaced for good.
 
     Raises:
-        OSError: There is no memory to write to.
+        UsageError: The machine has no shared memory that this process may write to.
     """
     private = alone and _replace_shared_memory()
-    memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    _remove_left_behind(memory)
-    folder, lock = _made(memory)
+    if not (os.access(SHARED_MEMORY, os.W_OK) and _is_memory(SHARED_MEMORY)):
+        raise UsageError(
+            "a run needs memory for its temporary files, which must not lie on a disk",
+            check="shared memory",
+            got=f"no {SHARED_MEMORY} that is memory and can be written",
+            hint=f"mount -t tmpfs tmpfs {SHARED_MEMORY}",
+        )
+    _remove_left_behind()
+    folder, lock = _made()
     owner = os.getpid()
     before = {name: os.environ.get(name) for name in _VARIABLES}
     directory = tempfile.tempdir
@@ -93,17 +101,24 @@ def scratch(*, alone: bool) -> Iterator[Scratch]:
         os.close(lock)
 
 
-def _made(memory: Path) -> tuple[Path, int]:
+def _is_memory(folder: Path) -> bool:
+    """Whether the file system that is mounted there, and not below it, keeps files in memory."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
+    kinds = [kind for _source, place, kind, *_ in mounts if place == str(folder)]
+    return bool(kinds) and kinds[-1] in ("tmpfs", "ramfs")
+
+
+def _made() -> tuple[Path, int]:
     """A folder that is locked before it has the name of one that could be left behind."""
-    folder = Path(tempfile.mkdtemp(prefix=".sealtrain-", dir=memory))
+    folder = Path(tempfile.mkdtemp(prefix=".sealtrain-", dir=SHARED_MEMORY))
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     (folder / "kernels").mkdir(mode=0o700)
-    return folder.rename(memory / f"{_PREFIX}{secrets.token_hex(8)}"), lock
+    return folder.rename(SHARED_MEMORY / f"{_PREFIX}{secrets.token_hex(8)}"), lock
 
 
-def _remove_left_behind(memory: Path) -> None:
-    for folder in memory.glob(f"{_PREFIX}*"):
+def _remove_left_behind() -> None:
+    for folder in SHARED_MEMORY.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, or another run removes it, too
             if folder.lstat().st_uid != os.geteuid():
                 continue
