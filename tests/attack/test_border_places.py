@@ -146,11 +146,10 @@ def test_no_way_leads_to_a_file_outside(way: str, ground: Ground) -> None:
     noted: list[str] = []
     with (
         confined_to(NOBODY, writable=[ground.inside], noted=noted.append),
-        pytest.raises(PlaceRefused) as refused,
+        pytest.raises(PlaceRefused),
     ):
         WAYS[way](ground)
     assert set(noted) == {"file.refused"}
-    assert refused.value.filename is None  # a name may be a record
     after = state(ground.outside)
     assert {path: held[1] for path, held in after.items()} == {
         path: held[1] for path, held in before.items()
