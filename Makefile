@@ -9,6 +9,7 @@ TEST_FLAGS ?= -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 FUZZ_SECONDS ?= 20
 FUZZ_TARGETS ?=
+VM_FLAGS ?=
 TABLES := docs/reference/benchmarks
 
 # A further package index, for another build of torch: make demo INDEX=URL
@@ -22,10 +23,10 @@ PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do 
 	&& echo $$candidate && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz newest service tables format clean
+.PHONY: help demo test check fuzz newest service tables format clean vm-test
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 demo: $(STAMP) ## three hospitals train one model on records none of them shows (about 3 minutes)
 	@$(BIN)/python examples/three_hospitals/demo.py
@@ -47,6 +48,9 @@ fuzz: $(STAMP) ## fuzz every parser of attestation, FUZZ_SECONDS each (20); FUZZ
 		--disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python tools/fuzz/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
+vm-test: $(STAMP) ## the closed run on Linux 6.1 to the newest, in virtual machines (15 minutes; Debian); VM_FLAGS=newest
+	$(BIN)/python tools/vm/run.py $(VM_FLAGS)
+
 service: $(STAMP) ## try a broker against its own OpenAPI document with schemathesis (3 minutes)
 	@test -x $(VENV)-service/bin/st || { $(BIN)/python -m venv $(VENV)-service && $(VENV)-service/bin/pip \
 		install -q --disable-pip-version-check 'schemathesis==4.32.5' 'cryptography>=50'; }
@@ -64,7 +68,7 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/negative_cases.py
 
 clean: ## remove the environment, caches and the demo's output
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-service .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

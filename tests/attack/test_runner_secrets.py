@@ -10,13 +10,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from sealtrain.errors import DataInvalid, EgressRefused, LeaseStale, RecordInvalid, TrainingFailed
+from sealtrain import errors
+from sealtrain.errors import (
+    DataInvalid,
+    EgressRefused,
+    LeaseStale,
+    RecordInvalid,
+    SealtrainError,
+    TrainingFailed,
+)
 from sealtrain.runner.hush import Tally, hushed
+from sealtrain.runner.places import PlaceRefused
+from sealtrain.runner.programs import ProgramRefused
 from sealtrain.runner.telling import told
 
 pytestmark = pytest.mark.claim("C35")
@@ -62,7 +73,7 @@ def victim(folder: Path, job: str, logs: str, **environment: str) -> Said:
         | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     return Said(done.returncode, done.stdout, done.stderr, folder)
 
@@ -181,6 +192,80 @@ def test_a_class_made_of_a_record_is_not_named() -> None:
     with pytest.raises(TrainingFailed) as failed:
         told(lambda: fail(foreign), "structured", dict)
     assert SECRET not in str(failed.value.to_dict())
+
+
+class _Equal(type):
+    """Classes that claim to be any other class."""
+
+    def __eq__(cls, other: object) -> bool:
+        return True
+
+    def __hash__(cls) -> int:
+        return hash(DataInvalid)
+
+    def mro(cls) -> list[type]:
+        return [cls, *type.mro(cls)[1:]]
+
+
+def disguises() -> dict[str, Callable[[], BaseException]]:
+    """Errors that a script makes so that words of its own leave with them."""
+    told_of = {
+        "__doc__": SECRET,
+        "code": SECRET,
+        "exit_code": 99,
+        "__module__": DataInvalid.__module__,
+    }
+    named = {**told_of, "__qualname__": "DataInvalid"}
+
+    def on_the_instance() -> BaseException:
+        error = RecordInvalid(SECRET)
+        error.code = SECRET  # type: ignore[misc]
+        error.exit_code = 99  # type: ignore[misc]
+        return error
+
+    return {
+        "module": lambda: type("DataInvalid", (SealtrainError,), named)("x"),
+        "subclass": lambda: type("DataInvalid", (RecordInvalid,), named)("x"),
+        "equal": lambda: _Equal(SECRET, (SealtrainError,), dict(told_of))("x"),
+        "instance": on_the_instance,
+        "program": lambda: type("ProgramRefused", (ProgramRefused,), named)(SECRET),
+        "place": lambda: type("PlaceRefused", (PlaceRefused,), named)(),
+        "words of the system": lambda: PermissionError(13, SECRET, SECRET),
+    }
+
+
+@pytest.mark.claim("C108")
+@pytest.mark.parametrize("logs", ["none", "error-summary", "structured"])
+@pytest.mark.parametrize("disguise", disguises())
+def test_only_classes_of_our_own_speak(disguise: str, logs: str) -> None:
+    def fail() -> None:
+        raise disguises()[disguise]()
+
+    with pytest.raises(SealtrainError) as left:
+        told(fail, logs, dict)  # type: ignore[arg-type]
+    ours = {kind for kind in vars(errors).values() if isinstance(kind, type)}
+    assert type(left.value) in ours
+    assert left.value.code == type(left.value).code
+    assert left.value.exit_code == type(left.value).exit_code
+    said = f"{left.value.to_dict()} {left.value!r} {left.value.exit_code}"
+    assert SECRET not in said
+    assert "99" not in said
+
+
+@pytest.mark.claim("C108")
+def test_what_a_script_writes_into_our_classes_does_not_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        monkeypatch.setattr(RecordInvalid, "__doc__", SECRET)
+        monkeypatch.setattr(RecordInvalid, "code", SECRET)
+        monkeypatch.setattr(RecordInvalid, "exit_code", 99)
+        raise RecordInvalid(SECRET)
+
+    with pytest.raises(RecordInvalid) as left:
+        told(fail, "error-summary", dict)
+    assert SECRET not in str(left.value.to_dict())
+    assert (left.value.to_dict()["code"], left.value.exit_code) == ("record-invalid", 5)
 
 
 def test_a_refused_write_is_an_egress(tmp_path: Path) -> None:

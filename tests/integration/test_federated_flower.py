@@ -31,6 +31,7 @@ def test_flower_carries_the_rounds_of_two_parties(tmp_path: Path) -> None:
         # A socket's path is short, wherever the tests lie.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-")))
         carrier = stack.enter_context(Carrier(folder / "lead.sock"))
+        carrier.serve()
         flower = stack.enter_context(Flower(tmp_path / "flower"))
         world = FederatedWorld(
             folder=folder, stack=stack, log=RunLog("4f" * 16), carrier=carrier, relay=None

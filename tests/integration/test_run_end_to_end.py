@@ -94,6 +94,18 @@ def test_an_owner_opens_their_own_dataset_again(world: Stage, engineer: Path) ->
     assert rows == [json.loads(line) for line in source]
 
 
+@pytest.mark.claim("C107")
+def test_a_manifest_says_how_far_the_kernel_held_the_border(finished: Path) -> None:
+    envelope = json.loads((finished / "manifest.json").read_bytes())["bundle"]["dsseEnvelope"]
+    predicate = json.loads(base64.b64decode(envelope["payload"]))["predicate"]
+    entries = predicate["run_log"]["entries"]
+    closed = [entry["fields"] for entry in entries if entry["event"] == "border.closed"]
+    assert len(closed) == 1
+    held = closed[0]["landlock"] >= 4 and closed[0]["seccomp"]
+    limits = {limit["id"] for limit in predicate["limits"]}
+    assert ("border-in-software" in limits) is not held
+
+
 @pytest.mark.claim("C23")
 def test_a_killed_run_resumes_to_the_very_same_weights(
     world: Stage, engineer: Path, finished: Path
@@ -202,7 +214,11 @@ def test_the_report_is_one_page_that_loads_nothing(world: Stage, finished: Path)
 
 
 SCRIPT = """
+import ctypes.util
+from pathlib import Path
 import sealtrain
+# What torch's build for CUDA asks when it is loaded; a script may be what loads it.
+assert ctypes.util.find_library("c") and ctypes.util.find_library("no-such-library") is None
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl import SFTConfig, SFTTrainer
 from sealtrain.training.models import byte_tokenizer
@@ -221,10 +237,14 @@ trainer = SFTTrainer(
 )
 trainer.train()
 print(next(iter(train_ds)))
+Path("log.txt").write_text(str(next(iter(train_ds))))
+assert Path("log.txt").resolve().is_relative_to("/dev/shm")
 sealtrain.sign_manifest(trainer)
 """
 
 
+@pytest.mark.claim("C106")
+@pytest.mark.claim("C109")
 def test_a_users_own_script_trains_inside_the_run(world: Stage, finished: Path) -> None:
     recipe = {**RECIPE, "name": "own-script", "script": "train.py"}
     folder = world.propose("script", recipe, {"train.py": SCRIPT})
@@ -235,6 +255,8 @@ def test_a_users_own_script_trains_inside_the_run(world: Stage, finished: Path) 
         "verify", world.folder / "script-run" / "manifest.json", "--trust", _trust(world, folder)
     )
     assert report["accepted"]
+    # What it wrote by relative names is in no folder, its own ``output_dir`` included.
+    assert not [*world.folder.rglob("log.txt"), *world.folder.rglob("scratch")]
 
 
 LOOP = """

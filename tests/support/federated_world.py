@@ -247,6 +247,7 @@ def federated_world(places: Sequence[str] = PARTIES) -> Iterator[FederatedWorld]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fed-")))
         carrier = stack.enter_context(Carrier(folder / "lead.sock"))
+        carrier.serve()
         relay = Relay(folder / "lead.sock", [folder / f"{place}.sock" for place in places])
         stack.callback(relay.close)
         yield FederatedWorld(

@@ -1,7 +1,7 @@
 """Trains ready recipes one after the other, as a run does: phases_victim.py FOLDER RECIPE...
 
 For each recipe it lays out the story's data, seals it, and trains for two steps: hushed, confined
-and writing sealed checkpoints. Before and after training it asks for a folder that cannot be made,
+and writing sealed checkpoints. Before and after training it asks for a file that is not there,
 so that a trace of system calls can be cut there. Prints one JSON line a recipe.
 """
 
@@ -56,7 +56,7 @@ def stories() -> Any:
 def mark(word: str) -> None:
     """A line in the trace of system calls."""
     with suppress(OSError):
-        Path(f"/nowhere/{word}").mkdir()
+        Path(f"/nowhere/{word}").read_bytes()
 
 
 def sealed_as(words: str) -> dict[str, Any]:
@@ -107,8 +107,8 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from sealtrain.errors import RecipeInvalid
     from sealtrain.recipe.schema import parse_recipe
     from sealtrain.recipe.yamltext import parse_yaml
-    from sealtrain.runner.egress import confined_to
-    from sealtrain.runner.hush import Tally, hushed
+    from sealtrain.runner.hush import Tally
+    from sealtrain.runner.seclusion import Ways, enclosed
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.run import train
 
@@ -135,11 +135,11 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     tally = Tally()
     OPENED.clear()
     REACHED.clear()
-    mark(f"begin-{name}")
     with (
-        hushed(tally),
-        confined_to("http://127.0.0.1:1", unix=(), writable=[out], noted=tally.note),
+        enclosed(tally, alone=False) as room,
+        room.closed(Ways(urls=["http://127.0.0.1:1"], folders=[out])),
     ):
+        mark(f"begin-{name}")
         train(
             recipe,
             run_id=RUN_ID,
@@ -160,7 +160,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
                 None,
             ),
         )
-    mark(f"end-{name}")
+        mark(f"end-{name}")
     holding = sorted(
         str(one.relative_to(folder.parent))
         for one in folder.parent.rglob("*")

@@ -58,8 +58,6 @@ def misbehaves() -> None:
 
 
 def main() -> None:
-    import tempfile
-
     from language_world import cpt
     from training_world import (
         RUN_ID,
@@ -76,10 +74,9 @@ def main() -> None:
     from sealtrain.base.digests import sha256_hex
     from sealtrain.errors import LeaseStale, SealtrainError
     from sealtrain.recipe.backends import needs_group
-    from sealtrain.runner.egress import confined_to
-    from sealtrain.runner.hush import Tally, hushed
+    from sealtrain.runner.hush import Tally
     from sealtrain.runner.leasekeeper import Follower
-    from sealtrain.runner.lockdown import leave_no_memory, restrict
+    from sealtrain.runner.seclusion import Ways, enclosed
     from sealtrain.training.checkpoint import newest
     from sealtrain.training.machinery.chosen import connected
     from sealtrain.training.ranks import gathered
@@ -97,7 +94,7 @@ def main() -> None:
     history: list[Any] = []
     steps: list[int] = []
     tally = Tally()
-    tempfile.gettempdir()
+    ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     said: dict[str, Any] = {}
 
     class Lapses(StopsAfter):
@@ -119,12 +116,11 @@ def main() -> None:
 
     def secured() -> None:
         told.write(" ".join(listening()).encode())
-        leave_no_memory()
-        restrict([], connect=[], programs=False)
+        room.lock(Ways())
 
     with (
-        hushed(tally, for_good=True),
-        confined_to("http://127.0.0.1:1", unix=(), writable=[FOLDER], noted=tally.note),
+        enclosed(tally, alone=True) as room,
+        room.closed(ways),
         gathered(
             backend.ranks,
             group=needs_group(backend),
@@ -133,8 +129,7 @@ def main() -> None:
             work=other,
         ) as ranks,
     ):
-        leave_no_memory()
-        said["landlock"] = restrict([FOLDER], connect=[1], programs=False)
+        said["landlock"] = room.lock(ways).landlock
         said["listening"] = [*listening(), *told[:].rstrip(b"\0").decode().split()]
 
         def checkpointed(ref: Any) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 
 from sealtrain.cli.output import report_bug
 from sealtrain.errors import RecordInvalid, SealtrainError
-from sealtrain.runner.egress import confined_to
-from sealtrain.runner.hush import Tally, hushed
-from sealtrain.runner.lockdown import leave_no_memory, restrict
+from sealtrain.runner.hush import Tally
+from sealtrain.runner.lockdown import Held
+from sealtrain.runner.seclusion import Ways, enclosed
 from sealtrain.runner.telling import told
 
 SECRET = sys.argv[4] if len(sys.argv) > 4 else ""
@@ -163,30 +163,24 @@ def goes_around_python() -> dict[str, object]:
 
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
-LANDLOCK = 0
+HELD = Held(landlock=0, seccomp=False, memory="folder")
 
 
 def main() -> int:
-    global LANDLOCK
-    import tempfile
-
-    tempfile.gettempdir()
+    global HELD
     job: Callable[[], Any] = globals()[sys.argv[2]]
     tally = Tally()
+    ways = Ways(urls=["http://127.0.0.1:1"], folders=[FOLDER])
     try:
-        with (
-            hushed(tally, for_good=True),
-            confined_to("http://127.0.0.1:1", unix=(), writable=[FOLDER], noted=tally.note),
-        ):
-            leave_no_memory()
-            LANDLOCK = restrict([FOLDER], connect=[1], programs=False)
+        with enclosed(tally, alone=True) as room, room.closed(ways):
+            HELD = room.lock(ways)
             answer = told(job, sys.argv[3], lambda: tally.counts)  # type: ignore[arg-type]
     except SealtrainError as error:
         print(json.dumps(error.to_dict()))
         if os.environ.get("SEALTRAIN_DEBUG_TRACEBACK"):
             report_bug(error)
         return error.exit_code
-    print(json.dumps({"counts": tally.counts, "landlock": LANDLOCK, **(answer or {})}))
+    print(json.dumps({"counts": tally.counts, **HELD.to_dict(), **(answer or {})}))
     return 0
 
 

@@ -52,6 +52,8 @@ def atomic_writer(
         UsageError: The folder it shall lie in does not exist.
     """
     _check_place(path, overwrite)
+    # Absolute: it stays where it was meant to be when the working directory changes.
+    path = path.absolute()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
     if over is None:
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)

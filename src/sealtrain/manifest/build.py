@@ -75,6 +75,7 @@ def _refuse_contradictions(
         dp=predicate.privacy.dp,
         accountant=getattr(predicate.privacy, "accountant", None),
         accelerators=bool(predicate.compute.accelerators),
+        border_held=limits.border_held(predicate.run_log.entries),
         collaboration=getattr(predicate.collaboration, "kind", None),
     )
     contradictions = {

@@ -7,19 +7,24 @@ says which ids the facts of a run ask for, ``limits_for`` writes them into a new
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.manifest.predicate import Limit
 
 if TYPE_CHECKING:
     from sealtrain.manifest.trust import Trust
 
-__all__ = ["TEXTS", "left_open", "limits_for", "required"]
+__all__ = ["BORDER_CLOSED", "TEXTS", "border_held", "left_open", "limits_for", "required"]
 
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
+        "border-in-software": (
+            "The kernel of the guest that wrote this file did not hold the whole border of the "
+            "training. Python's own hooks did, which stop the habits of libraries; native code of "
+            "the pinned packages or of a script could have written, connected or started elsewhere."
+        ),
         "simulated": (
             "The evidence comes from a software simulator. It shows that the protocol was "
             "followed, and nothing about hardware: whoever ran it could read the data and the "
@@ -129,6 +134,11 @@ TEXTS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+BORDER_CLOSED: Final = "border.closed"
+"""Event of the run log: how far the kernel holds the border of a process (``border_held``)."""
+_BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
+_RULES_OF_TCP: Final = 4
+
 _OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "travelling": ("parties-evidence", "lent-by-software"),
@@ -165,6 +175,7 @@ def required(
     simulated: bool,
     dp: str,
     accelerators: bool,
+    border_held: bool = False,
     accountant: str | None = None,
     collaboration: str | None = None,
 ) -> tuple[str, ...]:
@@ -174,10 +185,13 @@ def required(
         simulated: The evidence is the simulator's.
         dp: Kind of differential privacy, ``"none"`` without.
         accelerators: An accelerator was used.
+        border_held: The kernel held the border of every process of the run (``border_held``).
         accountant: Of differential privacy, where it has one.
         collaboration: Kind of collaboration, where there is one.
     """
     ids = ["simulated" if simulated else "hardware"]
+    if not border_held:
+        ids.append("border-in-software")
     if accelerators:
         ids.append("accelerator-binding")
     if dp == "none":
@@ -196,6 +210,7 @@ def limits_for(
     simulated: bool,
     dp: str = "none",
     accelerators: bool,
+    border_held: bool = False,
     accountant: str | None = None,
     collaboration: str | None = None,
 ) -> tuple[Limit, ...]:
@@ -204,10 +219,35 @@ def limits_for(
         simulated=simulated,
         dp=dp,
         accelerators=accelerators,
+        border_held=border_held,
         accountant=accountant,
         collaboration=collaboration,
     )
     return tuple(Limit(id=name, text=TEXTS[name]) for name in names)
+
+
+def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the kernel held the border of every process of a run.
+
+    Args:
+        entries: Of the run log. Each beginning of a process (``run.started``, ``run.restarted``,
+            ``run.resumed``) wants its own ``border.closed`` after it.
+    """
+    asked, closed, held = False, False, True
+    for entry in entries:
+        event, fields = entry.get("event"), entry.get("fields")
+        if event in _BEGINNINGS:
+            held, asked = held and not asked, True
+        elif event == BORDER_CLOSED:
+            closed, asked = True, False
+            held = held and isinstance(fields, Mapping) and _is_kernels(fields)
+    return held and closed and not asked
+
+
+def _is_kernels(fields: Mapping[str, Any]) -> bool:
+    landlock = fields.get("landlock")
+    rules = isinstance(landlock, int) and landlock >= _RULES_OF_TCP
+    return rules and fields.get("seccomp") is True
 
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:

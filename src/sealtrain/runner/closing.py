@@ -19,7 +19,7 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.condense import condensed_history, needed_releases
-from sealtrain.manifest.limits import limits_for
+from sealtrain.manifest.limits import border_held, limits_for
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
 from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.runner.outputs import seal_model
@@ -241,6 +241,7 @@ def _predicate(
                 simulated=run.simulated,
                 dp=trained.privacy["dp"],
                 accelerators=bool(trained.accelerators),
+                border_held=border_held(run.journal.log.entries),
                 accountant=trained.privacy.get("accountant"),
                 collaboration=None if held.together is None else held.together["kind"],
             )

@@ -1,16 +1,16 @@
 """What library code cannot send out while a run holds records in memory.
 
 ``confined_to``: an audit hook refuses every connection, datagram and name look-up but the broker's,
-listening ports, other programs, and files opened for writing outside the run's folder. Trackers,
-hubs and telemetry fail loudly instead of leaking. A host that is named may be looked up again at
-any time, and is reached under the addresses that were told: large stores answer each question with
-other ones. A process may fork, as the loader does: the child keeps the hook. Native code does not
-pass an audit hook; ``runner.lockdown`` binds that too.
+and listening ports. Trackers, hubs and telemetry fail loudly instead of leaking. A host that is
+named may be looked up again at any time, and is reached under the addresses that were told: large
+stores answer each question with other ones. ``runner.places`` judges files and
+``runner.programs`` programs, through the same hook. A process may fork, as the loader does: the
+child keeps the hook. Native code does not pass an audit hook; ``runner.lockdown`` and
+``runner.seccomp`` bind that too.
 """
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import os
 import socket
@@ -24,16 +24,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sealtrain.errors import EgressRefused
+from sealtrain.runner.places import PLACES, PlaceRefused
+from sealtrain.runner.programs import NONE, ProgramRefused, Programs, answered, found, is_told
 
-__all__ = ["WRITE_REFUSED", "Borders", "address_of", "confined_to"]
+__all__ = ["Borders", "address_of", "confined_to", "is_number", "program_to_name"]
 
-WRITE_REFUSED = "a run writes to its own folder only"
-
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Devices, shared memory and names of threads: nothing that outlives the guest.
-_VOLATILE = ("/dev/", "/proc/")
-_COMPILERS = frozenset({"c++", "cc", "clang", "clang++", "g++", "gcc", "ldconfig", "ptxas"})
-_PLAIN_SOCKETS = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+_SHELL = "/bin/sh"
+_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +43,14 @@ class Borders:
         reachable: Hosts (by name and by number) and ports.
         unix: Paths of unix sockets that may be connected to; ``None`` for any.
         writable: Folders whose files may be written; ``None`` for any.
-        compilers: Programs that build kernels for an accelerator may be started.
+        programs: What stands in for programs that libraries start.
         resolved: Further addresses of those hosts, as names are looked up again.
     """
 
     reachable: frozenset[tuple[str, int]]
     unix: frozenset[str] | None = None
     writable: tuple[Path, ...] | None = None
-    compilers: bool = False
+    programs: Programs = NONE
     resolved: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -66,7 +65,7 @@ def confined_to(
     *urls: str,
     unix: Iterable[Path] | None = None,
     writable: Iterable[Path] | None = None,
-    compilers: bool = False,
+    programs: Programs = NONE,
     noted: Callable[[str], None] | None = None,
 ) -> Iterator[Borders]:
     """Allow connections to the hosts and ports of ``urls``; refuse all others.
@@ -75,20 +74,21 @@ def confined_to(
         urls: Broker first; then whatever else the recipe names.
         unix: Unix sockets that may be connected to, any when ``None``.
         writable: Folders to write in, anywhere when ``None``.
-        compilers: See ``Borders``.
+        programs: See ``Borders``.
         noted: Told the name of each refusal, for counting.
 
     Raises:
         EgressRefused: From within the block, in whatever code tried to reach elsewhere.
-        PermissionError: From within the block, on opening a file for writing elsewhere; libraries
-            that only try whether they may write go on.
+        PlaceRefused: From within the block, on making, changing or removing a file elsewhere.
+        ProgramRefused: From within the block, on starting a program. Both are ``PermissionError``,
+            so that libraries that only try go on.
     """
     global _borders, _noted, _hooked
     borders = Borders(
         reachable=frozenset(pair for url in urls for pair in _numbers(url)),
         unix=None if unix is None else frozenset(str(path) for path in unix),
         writable=None if writable is None else tuple(path.resolve() for path in writable),
-        compilers=compilers,
+        programs=programs,
     )
     if not _hooked:
         sys.addaudithook(_watch)
@@ -98,9 +98,16 @@ def confined_to(
     sys.dont_write_bytecode = sys.dont_write_bytecode or writable is not None
     socket.getaddrinfo = _remembered(borders, socket.getaddrinfo)
     try:
-        yield borders
+        with answered(programs, lambda: _note("program.refused")):
+            yield borders
     finally:
         _borders, _noted, sys.dont_write_bytecode, socket.getaddrinfo = before
+
+
+def program_to_name(error: ProgramRefused) -> str | None:
+    """Path of a program that was refused, if it may leave: it is no words of a script's making."""
+    writable = () if _borders is None else _borders.writable or ()
+    return error.program if is_told(error.program, writable) else None
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -147,11 +154,22 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     check = _CHECKS.get(event)
     if check is not None:
         check(_borders, event, arguments)
+    place = PLACES.get(event)
+    if place is not None and _borders.writable is not None:
+        try:
+            place(_borders.writable, arguments)
+        except PlaceRefused:
+            _note("file.refused")
+            raise
+
+
+def _note(event: str) -> None:
+    if _noted is not None:
+        _noted(event)
 
 
 def _refused(event: str, what: str, got: str) -> EgressRefused:
-    if _noted is not None:
-        _noted(event)
+    _note(event)
     return EgressRefused(
         what,
         check="egress",
@@ -186,7 +204,7 @@ def _looking_up(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
     if isinstance(host, tuple):  # getnameinfo
         host = host[0]
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
-    if host is None or _is_number(name):  # nobody is asked
+    if host is None or is_number(name):  # nobody is asked
         return
     ports = [port for allowed, port in borders.reachable if allowed == name]
     if not ports:
@@ -219,50 +237,34 @@ def _listening(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> Non
 
 
 def _making_a_socket(_borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
-    kind = int(arguments[2])
+    _self, family, kind, protocol = arguments
     if kind == -1:  # from a descriptor that exists
         return
-    plain = kind & ~(getattr(socket, "SOCK_NONBLOCK", 0) | getattr(socket, "SOCK_CLOEXEC", 0))
-    if plain not in _PLAIN_SOCKETS:
+    plain = int(kind) & ~(socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    if family not in _FAMILIES or plain not in _KINDS or protocol not in _PROTOCOLS:
         raise _refused("network.refused", "a library tried to make a raw socket", "a raw socket")
 
 
 def _starting(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
-    if borders.compilers and event == "subprocess.Popen":
-        command = arguments[1]
-        first = command if isinstance(command, (str, bytes)) else next(iter(command), "")
-        if Path(os.fsdecode(first)).name in _COMPILERS:
-            return
-    raise _refused(
-        "program.refused", "a library tried to start another program inside the run", "a program"
-    )
-
-
-def _opening(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
-    path, _mode, flags = arguments
-    if borders.writable is None or not isinstance(flags, int) or not flags & _WRITING:
+    programs, variables = NONE, None
+    name: Any = _SHELL
+    words: Any = ()
+    if event == "subprocess.Popen":  # ``answered`` stands in for that only
+        programs, (name, words, _folder, variables) = borders.programs, arguments
+    elif event in ("os.exec", "os.posix_spawn"):
+        name = arguments[0]
+    elif event == "pty.spawn":
+        name = arguments[0][0]
+    elif event == "os.forkpty":
+        name = sys.executable
+    program = found(os.fsdecode(name), variables)
+    if program is None:  # Python says so itself
         return
-    if isinstance(path, int):  # a descriptor that is open already
-        return
-    _check_place(borders, os.fsdecode(path))
-
-
-def _opening_a_database(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> None:
-    name = os.fsdecode(arguments[0])
-    if borders.writable is not None and name != ":memory:":
-        _check_place(borders, name.removeprefix("file:"))
-
-
-def _check_place(borders: Borders, name: str) -> None:
-    # Links are followed: a link out of the run's folder leads out of it.
-    place = os.path.realpath(name)
-    if place.startswith(_VOLATILE):
-        return
-    if any(Path(place).is_relative_to(folder) for folder in borders.writable or ()):
-        return
-    if _noted is not None:
-        _noted("file.refused")
-    raise PermissionError(errno.EACCES, WRITE_REFUSED)
+    try:
+        programs.judge(program, tuple(os.fsdecode(word) for word in words))
+    except ProgramRefused:
+        _note("program.refused")
+        raise
 
 
 def _never(_borders: Borders, event: str, _arguments: tuple[Any, ...]) -> None:
@@ -279,7 +281,8 @@ def _plain(host: str) -> str:
     return str(number if mapped is None else mapped)
 
 
-def _is_number(host: str) -> bool:
+def is_number(host: str) -> bool:
+    """Whether a host is written as an address, so that reaching it needs no look-up."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -297,8 +300,6 @@ _CHECKS: dict[str, Callable[[Borders, str, tuple[Any, ...]], None]] = {
     "socket.getnameinfo": _asking_for_a_name,
     "socket.bind": _listening,
     "socket.__new__": _making_a_socket,
-    "open": _opening,
-    "sqlite3.connect": _opening_a_database,
     "subprocess.Popen": _starting,
     "os.exec": _starting,
     "os.forkpty": _starting,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
     from sealtrain.release.quorum import Quorum, Told
+    from sealtrain.runner.lockdown import Held
     from sealtrain.runner.settings import RunSettings
 
 __all__ = ["AttestedGuest", "Random"]
@@ -152,6 +153,9 @@ class AttestedGuest:
 
     def tell(self, told: Told) -> None:
         """From now on, who hears of brokers that did not help. A guest without keys asks none."""
+
+    def closed(self, held: Held) -> None:
+        """Note how far the kernel holds the closed border. Without a run log, nothing is noted."""
 
     def close(self) -> None:
         """Let go of what the guest holds: nothing, without keys."""

@@ -16,6 +16,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write
 from sealtrain.errors import AlreadyExists, CheckpointRefused
+from sealtrain.manifest.limits import BORDER_CLOSED
 from sealtrain.runner.guest import Random
 from sealtrain.runner.holding import DataGuest
 from sealtrain.runner.inventory import ANCHOR_FILE
@@ -25,6 +26,7 @@ from sealtrain.runner.settings import RunSettings, load_run, save_run
 
 if TYPE_CHECKING:
     from sealtrain.release.quorum import Told
+    from sealtrain.runner.lockdown import Held
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.checkpoint import CheckpointRef
 
@@ -128,6 +130,10 @@ class GuestRun(DataGuest):
     def record(self, event: str, fields: dict[str, Any]) -> None:
         """Append an event to the run log, and measure its head where the guest can."""
         self._recorder.record(event, fields)
+
+    def closed(self, held: Held) -> None:
+        """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
+        self.record(BORDER_CLOSED, held.to_dict())
 
     def note_release(self) -> None:
         """Keep the latest receipts for the manifest and their leases in the log."""

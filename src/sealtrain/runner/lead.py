@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.errors import AlreadyExists
 from sealtrain.keys.derive import joint_key
+from sealtrain.manifest.limits import BORDER_CLOSED
 from sealtrain.runner.guest import AttestedGuest, Random
 from sealtrain.runner.journal import Journal
 from sealtrain.runner.recorder import Recorder
@@ -22,6 +23,7 @@ from sealtrain.runner.recorder import Recorder
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.release.quorum import Quorum, Told
+    from sealtrain.runner.lockdown import Held
     from sealtrain.runner.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
 
@@ -61,6 +63,7 @@ class LeadRun(AttestedGuest):
             self.quorum.close()
             raise
         self._began = time.monotonic()
+        self._held: Held | None = None
         self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
 
     @classmethod
@@ -148,6 +151,12 @@ class LeadRun(AttestedGuest):
         """Append an event to the run log, and measure its head where the guest can."""
         self._recorder.record(event, fields)
 
+    def closed(self, held: Held) -> None:
+        """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
+        self._held = held
+        if self.journal.log.entries:  # a lead that takes over has the log of the one before later
+            self.record(BORDER_CLOSED, held.to_dict())
+
     def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
         """Keep metrics for the manifest, as the release policy lets them out (``MetricGate``)."""
         self.journal.history.append({"step": step, "values": values})
@@ -161,6 +170,8 @@ class LeadRun(AttestedGuest):
             digest: SHA-256 of the sealed state, hex.
         """
         self.record("run.resumed", self._recorder.resumed(counter, step, digest))
+        if self._held is not None:
+            self.record(BORDER_CLOSED, self._held.to_dict())
 
     def joint_key(self, purpose: str, shares: Mapping[str, bytes]) -> DataKey:
         """A key that follows from what all of some parties contribute; no lead has it alone.

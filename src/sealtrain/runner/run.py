@@ -11,22 +11,18 @@ Steps in this order and no other:
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.errors import SealtrainError
 from sealtrain.recipe.backends import needs_group
 from sealtrain.runner.closing import Outcome, close_run
-from sealtrain.runner.egress import confined_to
 from sealtrain.runner.guestrun import GuestRun
-from sealtrain.runner.hush import hushed
 from sealtrain.runner.leasekeeper import Follower
 from sealtrain.runner.outsourcing import Outsourcing, addresses, expect_helpers
-from sealtrain.runner.seclusion import DRIVER, kernels, lock_down, telling
+from sealtrain.runner.seclusion import Room, Ways, enclosed, telling
 from sealtrain.runner.settings import RunSettings, load_run
 from sealtrain.runner.telling import told
 from sealtrain.runner.validating import validate_data
@@ -59,7 +55,8 @@ def start(
         progress: Show a bar on stderr.
         missed: Hears, until training begins, of each broker that did not help while others suffice.
         metrics_port: Loopback port of the page for Prometheus; none without.
-        alone: This process is for the run only: lock it down for good (``runner.lockdown``).
+        alone: This process is for the run only: it gives up for good what it gives up
+            (``runner.seclusion``).
         clock: Source of the time.
 
     Raises:
@@ -98,78 +95,50 @@ class _Work:
 
     def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
-        logs = run.recipe.release_policy.logs
-        accelerated = DRIVER.exists()
-        tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
         guest = run.admitted.guest
-        writable = [run.settings.out, *guest.writable, *([kernels()] if accelerated else [])]
-        urls = [*run.urls]
-        urls += [hook] if (hook := _webhook(run)) else []
-        urls += addresses(run.settings)
+        ways = Ways(
+            urls=[*run.urls, *_webhook(run), *addresses(run.settings)],
+            folders=[run.settings.out, *guest.writable],
+            sockets=guest.sockets,
+        )
         with (
-            hushed(run.tally, for_good=alone) as terminal,
+            enclosed(run.tally, alone=alone) as room,
             _monitor(run, metrics_port) as monitor,
-            confined_to(
-                *urls,
-                unix=guest.sockets,
-                writable=writable,
-                compilers=accelerated,
-                noted=run.tally.note,
-            ),
+            room.closed(ways),
         ):
-            run.quorum.told = telling(terminal)
+            run.quorum.told = telling(room.terminal)
             try:
                 return told(
-                    lambda: self._in_ranks(
-                        monitor,
-                        terminal,
-                        first=lambda: lock_down(writable, urls) if alone else None,
-                        others=lambda: self._secure_rank(alone),
-                    ),
-                    logs,
+                    lambda: self._in_ranks(monitor, room, ways),
+                    run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
                     script=self._script,
                 )
             except SealtrainError as error:
                 raise run.keeper.lapsed(error) from None
 
-    def _in_ranks(
-        self,
-        monitor: Monitor,
-        terminal: TextIO,
-        *,
-        first: Callable[[], None],
-        others: Callable[[], None],
-    ) -> Outcome:
+    def _in_ranks(self, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
         """Train as rank 0 of as many as the recipe wants, each secured once it is connected."""
-        backend = self._run.recipe.backend
+        run, backend = self._run, self._run.recipe.backend
         with gathered(
             backend.ranks,
             group=needs_group(backend),
             prepare=lambda: connected(backend.name),
-            secure=others,
+            secure=lambda: self._secure_rank(room),
             work=self._rank,
         ) as ranks:
-            first()
-            checkpoint = self._run.newest_checkpoint() if self._resuming else None
-            with self._run.keeper:
-                return self._trained(checkpoint, monitor, terminal, ranks)
+            held = room.lock(ways)
+            monitor.watch()
+            checkpoint = run.newest_checkpoint() if self._resuming else None
+            run.closed(held)
+            with run.keeper:
+                return self._trained(checkpoint, monitor, room, ranks)
 
-    def _secure_rank(self, alone: bool) -> None:
+    def _secure_rank(self, room: Room) -> None:
         """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
-        accelerated = DRIVER.exists()
-        stores, writable = self._run.stores, [kernels()] if accelerated else []
-        self._rest_of_life.enter_context(
-            confined_to(
-                *stores,
-                unix=(),
-                writable=writable,
-                compilers=accelerated,
-                noted=self._run.tally.note,
-            )
-        )
-        if alone:
-            lock_down(writable, stores)
+        ways = Ways(urls=self._run.stores)
+        self._rest_of_life.enter_context(room.closed(ways))
+        room.lock(ways)
 
     def _rank(self, checkpoint: CheckpointRef | None) -> None:
         """What another rank does: train, and keep nothing of it."""
@@ -191,7 +160,7 @@ class _Work:
         )
 
     def _trained(
-        self, checkpoint: CheckpointRef | None, monitor: Monitor, terminal: TextIO, ranks: Ranks
+        self, checkpoint: CheckpointRef | None, monitor: Monitor, room: Room, ranks: Ranks
     ) -> Outcome:
         from sealtrain.training.run import train
 
@@ -201,7 +170,9 @@ class _Work:
         if self._script is not None:
             from sealtrain.runner.script import run_script
 
-            return run_script(run, self._script, checkpoint, monitor)
+            # Relative names that it writes to lie in memory, and end with the run.
+            with chdir(room.scratch.folder):
+                return run_script(run, self._script, checkpoint, monitor)
         with ranks.together(checkpoint), Outsourcing.of(run) as standins:
             trained = train(
                 run.recipe,
@@ -212,7 +183,7 @@ class _Work:
                 metrics=run.released_metrics,
                 on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
                 resume=checkpoint,
-                progress=terminal if self._progress else None,
+                progress=room.terminal if self._progress else None,
                 secret=run.secret,
                 monitor=monitor,
                 model=run.model,
@@ -222,9 +193,9 @@ class _Work:
         return close_run(run, trained)
 
 
-def _webhook(run: GuestRun) -> str | None:
+def _webhook(run: GuestRun) -> tuple[str, ...]:
     monitoring = run.recipe.monitoring
-    return None if monitoring is None else monitoring.webhook
+    return () if monitoring is None or monitoring.webhook is None else (monitoring.webhook,)
 
 
 def _monitor(run: GuestRun, port: int | None) -> Monitor:

@@ -1,32 +1,128 @@
-"""What a process gives up while it holds what others own: output, other hosts, other files.
+"""What a process gives up while it holds what others own: output, other hosts, files, programs.
 
-For guests that lead, hold or compute for a run of several parties; a run of one guest does the same
-(``runner.run``). Listening sockets are bound before: no port is opened inside.
+``enclosed`` is one closed room for every role of a run. Whatever has to be opened or started comes
+before it: listening sockets, the answers of programs, the process that compiles kernels, the
+accelerator's driver.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import tempfile
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
+from sealtrain.base.forking import forked
 from sealtrain.errors import SealtrainError
-from sealtrain.runner.egress import address_of, confined_to
+from sealtrain.runner.egress import address_of, confined_to, is_number
 from sealtrain.runner.hush import hushed
-from sealtrain.runner.lockdown import leave_no_memory, restrict
+from sealtrain.runner.lockdown import Held, leave_no_memory, restrict
+from sealtrain.runner.programs import Programs, questions
+from sealtrain.runner.scratch import Scratch, scratch
+from sealtrain.runner.seccomp import refuse_calls
 from sealtrain.runner.telling import told
+from sealtrain.runner.workshop import workshop
 
 if TYPE_CHECKING:
     from sealtrain.runner.guest import AttestedGuest
+    from sealtrain.runner.hush import Tally
 
-__all__ = ["DRIVER", "kernels", "lock_down", "saying", "secluded", "telling"]
+__all__ = ["Room", "Ways", "enclosed", "saying", "secluded", "telling"]
 
-DRIVER: Final = Path("/dev/nvidiactl")
-"""There where the machine has an accelerator."""
+_DRIVER: Final = Path("/dev/nvidiactl")
+_CUDA: Final = "libcuda.so.1"
+_DRIVER_SECONDS: Final = 60
 
 Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What stays possible from inside.
+
+    Attributes:
+        urls: What may be reached; ``tcp://host:port`` for other parties.
+        folders: Folders to write in, beside the run's folder in memory.
+        sockets: Unix sockets that may be connected to.
+    """
+
+    urls: Sequence[str] = ()
+    folders: Sequence[Path] = ()
+    sockets: Sequence[Path] = ()
+
+
+class Room:
+    """What ``enclosed`` gave up, and how a process gives it up for good.
+
+    Attributes:
+        terminal: For our own progress.
+        scratch: The run's folder in memory.
+    """
+
+    def __init__(
+        self, terminal: TextIO, scratch: Scratch, programs: Programs, tally: Tally, alone: bool
+    ) -> None:
+        self.terminal = terminal
+        self.scratch = scratch
+        self._programs = programs
+        self._tally = tally
+        self._alone = alone
+
+    def closed(self, ways: Ways) -> AbstractContextManager[object]:
+        """Confine this process to ``ways`` as Python can: see ``runner.egress.confined_to``."""
+        return confined_to(
+            *ways.urls,
+            unix=ways.sockets,
+            writable=[*ways.folders, *self.scratch.writable],
+            programs=self._programs,
+            noted=self._tally.note,
+        )
+
+    def lock(self, ways: Ways) -> Held:
+        """Have the kernel hold it for native code, too, for good, in a process of the run only.
+
+        Threads begin afterwards, so that it binds them too.
+        """
+        landlock, seccomp = 0, False
+        if self._alone:
+            leave_no_memory()
+            places = [address_of(url) for url in ways.urls]
+            names = not all(is_number(host) for host, _port in places)
+            landlock = restrict(
+                [*ways.folders, *self.scratch.writable],
+                connect=[port for _host, port in places],
+                sockets=ways.sockets,
+                names=names,
+                passing=self.scratch.folder,
+            )
+            seccomp = refuse_calls(datagrams=names)
+        memory = "private" if self.scratch.private else "folder"
+        return Held(landlock=landlock, seccomp=seccomp, memory=memory)
+
+
+@contextmanager
+def enclosed(tally: Tally, *, alone: bool, accelerated: bool | None = None) -> Iterator[Room]:
+    """Silence this process and prepare what it needs inside closed borders.
+
+    Args:
+        tally: Counts what was not said or was refused.
+        alone: This process is for the run only: what it gives up, it gives up for good.
+        accelerated: There is an accelerator to build kernels for; looked up when ``None``.
+    """
+    if accelerated is None:
+        accelerated = _DRIVER.exists()
+    with ExitStack() as stack:
+        memory = stack.enter_context(scratch(alone=alone))
+        terminal = stack.enter_context(hushed(tally, for_good=alone))
+        if accelerated:
+            _wake_driver()
+        shop = stack.enter_context(workshop(memory.folder)) if accelerated else None
+        programs = Programs(answers=questions(), workshop=shop)
+        yield Room(terminal, memory, programs, tally, alone)
 
 
 def secluded(
@@ -46,41 +142,26 @@ def secluded(
         peers: Addresses of other parties, as ``tcp://host:port``.
         sockets: Further unix sockets that are connected to.
         writable: Further folders that are written in.
-        alone: This process is for the work only: lock it down for good (``runner.lockdown``).
+        alone: This process is for the work only: give up for good what it gives up.
 
     Raises:
         SealtrainError: In place of whatever ``work`` raised: a typed event, as far as the recipe's
             release policy goes.
     """
-    accelerated = DRIVER.exists()
-    tempfile.gettempdir()  # Python tries once whether it may write there, and remembers
     platform = guest.admitted.guest
-    folders = [guest.settings.out, *platform.writable, *writable]
-    folders += [kernels()] if accelerated else []
-    urls = [*guest.urls, *peers]
-    with (
-        hushed(guest.tally, for_good=alone) as terminal,
-        confined_to(
-            *urls,
-            unix=[*platform.sockets, *sockets],
-            writable=folders,
-            compilers=accelerated,
-            noted=guest.tally.note,
-        ),
-    ):
-        guest.tell(telling(terminal))
-        if alone:
-            lock_down(folders, urls)
+    ways = Ways(
+        urls=[*guest.urls, *peers],
+        folders=[guest.settings.out, *platform.writable, *writable],
+        sockets=[*platform.sockets, *sockets],
+    )
+    with enclosed(guest.tally, alone=alone) as room, room.closed(ways):
+        guest.tell(telling(room.terminal))
+        guest.closed(room.lock(ways))
         return told(
-            lambda: work(terminal), guest.recipe.release_policy.logs, lambda: guest.tally.counts
+            lambda: work(room.terminal),
+            guest.recipe.release_policy.logs,
+            lambda: guest.tally.counts,
         )
-
-
-def lock_down(writable: Sequence[Path], urls: Sequence[str]) -> None:
-    """Bind native code, too: files in these folders, TCP to the ports of these URLs, no memory."""
-    leave_no_memory()
-    ports = [address_of(url)[1] for url in urls]
-    restrict(writable, connect=ports, programs=DRIVER.exists())
 
 
 def saying(terminal: TextIO) -> Callable[[str], None]:
@@ -99,10 +180,17 @@ def telling(terminal: TextIO) -> Callable[[str, SealtrainError], None]:
     return lambda url, error: say(f"broker {url}: {error.code}")
 
 
-def kernels() -> Path:
-    """Where compilers of kernels keep what they built: code, never data."""
-    folder = Path(tempfile.gettempdir()) / "sealtrain-kernels"
-    folder.mkdir(exist_ok=True)
-    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"):
-        os.environ[name] = str(folder)
-    return folder
+def _wake_driver() -> None:
+    """Have the accelerator's driver start what it starts once a machine, in a process of its own.
+
+    Where device files are missing it executes a program that makes them. A process that has used
+    the driver cannot fork ranks any more, so a child does it.
+    """
+    child = forked()
+    if child == 0:
+        try:
+            signal.alarm(_DRIVER_SECONDS)
+            ctypes.CDLL(_CUDA).cuInit(0)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import parse_qsl, urlencode
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.files import atomic_write, read_bounded
@@ -25,12 +26,15 @@ __all__ = [
 ]
 
 FILE_NAME = "run.json"
+_PATHS_OF_GUESTS = ("compose", "certificates")
 _MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """Paths and addresses of one run.
+    """Paths and addresses of one run; relative ones become absolute.
+
+    A script of a run has another working directory, and a resumed run may.
 
     Attributes:
         lock: ``recipe.lock.json``.
@@ -58,6 +62,22 @@ class RunSettings:
     gpu_collateral: str | None = None
     accelerator: str | None = None
     dealer: str | None = None
+
+    def __post_init__(self) -> None:
+        """Make paths absolute."""
+        data = tuple(one if isinstance(one, str) else one.absolute() for one in self.data)
+        lasting = {
+            "lock": self.lock.absolute(),
+            "guest": _lasting_address(self.guest),
+            "collateral": _lasting_source(self.collateral),
+            "gpu_collateral": _lasting_source(self.gpu_collateral),
+            "brokers": tuple(one.absolute() for one in self.brokers),
+            "data": data,
+            "base": self.base.absolute(),
+            "out": self.out.absolute(),
+        }
+        for name, value in lasting.items():
+            object.__setattr__(self, name, value)
 
 
 class _RunFile(StrictModel):
@@ -87,7 +107,7 @@ def save_run(settings: RunSettings, run_id: str) -> None:
         "run_id": run_id,
         "lock": str(settings.lock.resolve()),
         "platform": settings.platform,
-        "guest": _lasting(settings.guest),
+        "guest": settings.guest,
         "collateral": settings.collateral,
         "gpu_collateral": settings.gpu_collateral,
         "brokers": [str(one.resolve()) for one in settings.brokers],
@@ -130,9 +150,24 @@ def name_helpers(out: Path, *, accelerator: str | None = None, dealer: str | Non
     save_run(replace(settings, accelerator=accelerator, dealer=dealer), run_id)
 
 
-def _lasting(guest: str) -> str:
-    """The address as it is from any working directory."""
-    return guest if ":" in guest else str(Path(guest).resolve())
+def _lasting_address(guest: str) -> str:
+    """A guest's address (``attest.guest``) as it is from any working directory."""
+    if ":" not in guest:
+        return str(Path(guest).absolute())
+    device, mark, words = guest.partition("?")
+    named = [
+        (name, str(Path(value).absolute()) if name in _PATHS_OF_GUESTS else value)
+        for name, value in parse_qsl(words, keep_blank_values=True)
+    ]
+    return f"{device}{mark}{urlencode(named, safe='/')}"
+
+
+def _lasting_source(uri: str | None) -> str | None:
+    """The same for a source of collateral: ``file:PATH``, or a URL."""
+    scheme, _, rest = (uri or "").partition(":")
+    if scheme != "file" or not rest:
+        return uri
+    return f"file:{Path(rest.removeprefix('//')).absolute()}"
 
 
 def holds_run(out: Path) -> bool:

@@ -2,22 +2,30 @@
 
 Between the release of keys and the manifest any text may quote a record: messages, tracebacks,
 names of files, a host that a library looked up. What leaves is the class of the error, its code and
-the text that the reference has for it; of what is no error of ours, that it happened.
+the text that the reference has for it; of what is no error of ours, that it happened. Only classes
+that are those of ``sealtrain.errors`` count, as they were when this module was loaded: a script can
+make subclasses of them, name them as it likes, and write into their attributes.
 
 | `logs` | leaves |
 |---|---|
 | `none` | code of what stood in the way outside the data; `data-invalid` for faults of the data |
 | `error-summary` | code of any error |
 | `structured` | also the kind of exception, the script's line, and counts of what was not said |
+
+A program that was refused is named at every level, if it is a file that the run did not make: which
+one cannot be said otherwise to the engineer who has to do without it.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from types import MappingProxyType
+from typing import Final, Literal, TypeVar
 
+from sealtrain import errors
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
@@ -25,13 +33,44 @@ from sealtrain.errors import (
     TrainingFailed,
     UsageError,
 )
-from sealtrain.runner.egress import WRITE_REFUSED
+from sealtrain.runner.egress import program_to_name
+from sealtrain.runner.places import PlaceRefused
+from sealtrain.runner.programs import ProgramRefused
 
 __all__ = ["Logs", "told"]
 
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
-_PAGE = "docs/reference/errors.md says what it means; the release policy lets no more out"
+_PAGE: Final = "docs/reference/errors.md says what it means; the release policy lets no more out"
+_WITHOUT_PROGRAM: Final = "switch off what starts it: nothing inside a run starts a program"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A class of error as the source has it."""
+
+    code: str
+    exit_code: int
+    meaning: str
+
+
+# By identity, and not by ``==`` or ``hash``, which a class of a script's making can answer itself.
+_KNOWN: Final = MappingProxyType(
+    {
+        id(kind): (
+            kind,
+            _Known(
+                code=kind.code,
+                exit_code=kind.exit_code,
+                meaning=(kind.__doc__ or "").splitlines()[0],
+            ),
+        )
+        for kind in vars(errors).values()
+        if isinstance(kind, type)
+        and issubclass(kind, SealtrainError)
+        and kind is not SealtrainError
+    }
+)
 
 
 def told(
@@ -69,30 +108,34 @@ def _event(
     kind = _kind(error, script)
     if logs == "none" and issubclass(kind, DataInvalid):
         kind = DataInvalid
-    if logs != "structured":
-        return kind(_meaning(kind), hint=_PAGE)
-    said = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return kind(_meaning(kind), check=_where(error, kind, script), got=said or None, hint=_PAGE)
+    check = got = None
+    hint = _PAGE
+    if logs == "structured":
+        said = ", ".join(f"{name} {count}" for name, count in counts.items())
+        check, got = _where(error, kind, script), said or None
+    program = program_to_name(error) if type(error) is ProgramRefused else None
+    if program is not None:
+        check, got, hint = "program", program, _WITHOUT_PROGRAM
+    known = _KNOWN[id(kind)][1]
+    left = kind(known.meaning, check=check, got=got, hint=hint)
+    # The class may have been written into since.
+    left.code, left.exit_code = known.code, known.exit_code  # type: ignore[misc]
+    return left
 
 
 def _kind(error: BaseException, script: Path | None) -> type[SealtrainError]:
-    if isinstance(error, SealtrainError):
-        return next(
-            kind for kind in type(error).__mro__ if kind.__module__ == SealtrainError.__module__
-        )
-    if isinstance(error, PermissionError) and error.strerror == WRITE_REFUSED:
+    for kind in type.mro(type(error)):
+        if id(kind) in _KNOWN:
+            return _KNOWN[id(kind)][0]
+    if type(error) in (PlaceRefused, ProgramRefused):
         return EgressRefused
     return TrainingFailed if script is None else UsageError
-
-
-def _meaning(kind: type[SealtrainError]) -> str:
-    return (kind.__doc__ or "").splitlines()[0]
 
 
 def _where(error: BaseException, kind: type[SealtrainError], script: Path | None) -> str:
     """Kind of exception, and its last line in the script. A class of unknown make has no name."""
     name = type(error).__name__
-    if isinstance(error, SealtrainError):
+    if isinstance(error, (SealtrainError, PlaceRefused, ProgramRefused)):
         name = kind.__name__
     elif getattr(builtins, name, None) is not type(error):
         name = "exception"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-__all__ = ["Shown", "served"]
+__all__ = ["Page", "Shown", "page"]
 
 _LOOPBACK = "127.0.0.1"
 
@@ -58,25 +60,58 @@ class Shown:
         )
 
 
+class Page:
+    """The page, on a port that is taken. Made by ``page``."""
+
+    def __init__(self, server: WSGIServer) -> None:
+        self._server = server
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """In use, on 127.0.0.1."""
+        return int(self._server.server_port)
+
+    def serve(self) -> None:
+        """Answer from now on, in a thread of its own."""
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no longer."""
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
 @contextmanager
-def served(shown: Shown, port: int) -> Iterator[Callable[[], int]]:
-    """Serve ``shown`` on 127.0.0.1 while the block runs; yields what tells the port in use.
+def page(shown: Shown, port: int) -> Iterator[Page]:
+    """Take a port of 127.0.0.1 for ``shown`` while the block runs.
 
     Args:
         shown: What to show.
         port: TCP port, 0 for any free one.
     """
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client.exposition import ThreadingWSGIServer
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(shown)  # it collects, which is all that is asked
-    server, thread = start_http_server(port, addr=_LOOPBACK, registry=registry)
+    taken = Page(
+        make_server(_LOOPBACK, port, make_wsgi_app(registry), ThreadingWSGIServer, _Silent)
+    )
     try:
-        yield lambda: int(server.server_port)
+        yield taken
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        taken.close()
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Requests are not logged."""
 
 
 def _labelled(

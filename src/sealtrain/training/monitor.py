@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.training.alerts import Alerts, Fired, to_file, to_webhook
-from sealtrain.training.endpoint import Shown, served
+from sealtrain.training.endpoint import Page, Shown, page
 from sealtrain.training.gauges import SystemGauges
 
 __all__ = ["ALERTS_FILE", "Monitor"]
@@ -67,20 +67,30 @@ class Monitor:
         self.shown = Shown()
         self.alerts = Alerts(self._wanted.alerts, self._fired)
         self.bound_port: int | None = None
+        self._page: Page | None = None
 
     def __enter__(self) -> Self:
-        """Open the page and begin to watch."""
+        """Take the page's port. Nothing is served or watched before ``watch``."""
         if self._wanted.system_metrics or "memory-percent" in self.alerts.watched:
             self._gauges = SystemGauges()
         if self._port is not None:
-            self.bound_port = self._stack.enter_context(served(self.shown, self._port))()
+            self._page = self._stack.enter_context(page(self.shown, self._port))
+            self.bound_port = self._page.port
+        return self
+
+    def watch(self) -> None:
+        """Serve the page and begin to watch, in threads of their own.
+
+        Called once the process is locked down: threads are bound by what was so before them.
+        """
         self._last_step = self._clock()
+        if self._page is not None:
+            self._page.serve()
         if self._wanted.alerts or self._gauges is not None:
             watcher = threading.Thread(target=self._watch, name="monitor", daemon=True)
             watcher.start()
             self._stack.callback(watcher.join)
             self._stack.callback(self._over.set)
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Stop watching and close the page."""

@@ -30,6 +30,8 @@ _SETTINGS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # More would be interpreters of their own, which a run does not start.
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "UNSLOTH_DISABLE_STATISTICS": "1",

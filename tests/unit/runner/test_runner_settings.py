@@ -28,6 +28,60 @@ def saved(folder: Path, **changed: Any) -> RunSettings:
     return settings
 
 
+def test_settings_mean_the_same_from_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    given = {
+        "lock": Path("engineer/recipe.lock.json"),
+        "guest": "guest.sock",
+        "collateral": "file:simulated/collateral.json",
+        "gpu_collateral": "file://simulated/gpu.json",
+        "brokers": (Path("north.yaml"),),
+        "data": (Path("sealed"), "https://store.invalid/sealed"),
+        "base": Path(),
+        "out": Path("run"),
+    }
+    settings = saved(tmp_path, **given)
+    monkeypatch.chdir("/")
+    assert settings.lock == tmp_path / "engineer/recipe.lock.json"
+    assert settings.guest == f"{tmp_path}/guest.sock"
+    assert settings.collateral == f"file:{tmp_path}/simulated/collateral.json"
+    assert settings.gpu_collateral == f"file:{tmp_path}/simulated/gpu.json"
+    assert settings.brokers == (tmp_path / "north.yaml",)
+    assert settings.data == (tmp_path / "sealed", "https://store.invalid/sealed")
+    assert (settings.base, settings.out) == (tmp_path, tmp_path / "run")
+    assert load_run(tmp_path / "run") == (settings, "5a" * 16)
+
+
+@pytest.mark.parametrize(
+    ("guest", "lasting"),
+    [
+        ("nitro:/dev/nsm?compose=app.json", "nitro:/dev/nsm?compose={here}/app.json"),
+        (
+            "snp:/reports?compose=a%20b.json&certificates=certs",
+            "snp:/reports?compose={here}/a+b.json&certificates={here}/certs",
+        ),
+        ("tdx:/reports?compose=/etc/app.json", "tdx:/reports?compose=/etc/app.json"),
+        ("tdx:/reports?other=x", "tdx:/reports?other=x"),
+        ("tdx:/reports", "tdx:/reports"),
+    ],
+)
+def test_the_address_of_a_guest_lasts(
+    guest: str, lasting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = saved(tmp_path, guest=guest)
+    assert settings.guest == lasting.format(here=tmp_path)
+    assert saved(tmp_path, guest=settings.guest).guest == settings.guest
+
+
+@pytest.mark.parametrize("source", ["https://pccs.invalid/", "file:", None, "other:x"])
+def test_other_sources_of_collateral_stay_as_they_are(source: str | None, tmp_path: Path) -> None:
+    assert saved(tmp_path, collateral=source).collateral == source
+
+
 def test_a_run_may_be_continued_with_other_brokers(tmp_path: Path) -> None:
     settings = saved(tmp_path, brokers=(tmp_path / "north.yaml", tmp_path / "south.yaml"))
     assert load_run(tmp_path)[0].brokers == settings.brokers

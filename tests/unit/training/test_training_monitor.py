@@ -46,6 +46,7 @@ def watched(folder: Path, sealed: dict[str, Any], **changed: Any) -> tuple[Any, 
     pages: list[dict[str, float]] = []
     rows = recipe.trainer.per_device_train_batch_size * recipe.trainer.gradient_accumulation_steps
     with Monitor(recipe.monitoring, folder=folder, rows_per_step=rows, port=0) as monitor:
+        monitor.watch()
         ran = run(
             recipe,
             sources_of(recipe, sealed),
@@ -97,11 +98,13 @@ def test_the_machine_is_shown_where_the_recipe_says_so(page: Any, sealed: Any) -
     _, monitor, _ = page
     assert set(monitor.shown.system) <= set(SYSTEM_METRICS)
     with Monitor(Monitoring(system_metrics=True), port=0) as asked:
+        asked.watch()
         asked.look()
         shown = scraped(asked)
         assert shown["sealtrain_system{memory_bytes}"] > 10_000_000
         assert 0 < shown["sealtrain_system{memory_percent}"] < 100
     with Monitor(Monitoring(), port=0) as unasked:
+        unasked.watch()
         unasked.look()
         assert not [name for name in scraped(unasked) if "system" in name]
 
@@ -209,5 +212,6 @@ def test_the_bar_shows_released_numbers_only(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
     with Monitor(port=0) as monitor:
+        monitor.watch()
         monitor.released(1, {"loss": None})
         assert math.isnan(scraped(monitor)["sealtrain_metric{loss}"])

@@ -37,7 +37,7 @@ _SPARE_S = 30.0
 
 
 class Carrier:
-    """Use as a context: it listens and has a thread.
+    """Use as a context: it listens. ``serve`` begins to take what comes.
 
     Args:
         path: Where the unix socket is made.
@@ -47,6 +47,7 @@ class Carrier:
         self.path = path
         self._over = threading.Event()
         self._sending = threading.Lock()
+        self._thread: threading.Thread | None = None
         self._relay: socket.socket | None = None
         self._nodes: tuple[int, ...] = ()
         self._numbers = itertools.count(1)
@@ -55,9 +56,15 @@ class Carrier:
     def __enter__(self) -> Self:
         self._listener = bound_socket(self.path)
         self._listener.settimeout(_POLL_S)
+        return self
+
+    def serve(self) -> None:
+        """Take relays from now on, in a thread of its own.
+
+        Called once the process is confined: threads are bound by what was so before them.
+        """
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
-        return self
 
     def __exit__(
         self,
@@ -69,7 +76,8 @@ class Carrier:
         if self._relay is not None:
             with suppress(OSError):
                 self._relay.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._listener.close()
 
     @property

@@ -68,6 +68,7 @@ def limits_are_said(case: Case) -> str:
         dp=predicate.privacy.dp,
         accountant=getattr(predicate.privacy, "accountant", None),
         accelerators=bool(predicate.compute.accelerators),
+        border_held=limits.border_held(predicate.run_log.entries),
         collaboration=getattr(predicate.collaboration, "kind", None),
     )
     missing = [name for name in needed if name not in listed]

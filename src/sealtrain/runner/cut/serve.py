@@ -60,7 +60,8 @@ def serve(
         told: Hears of each broker that did not help while others suffice.
         ready: Told the address that was bound.
         progress: Show a bar on stderr.
-        alone: This process is for the run only: lock it down for good (``runner.lockdown``).
+        alone: This process is for the run only: it gives up for good what it gives up
+            (``runner.seclusion``).
         clock: Source of the time.
         random: Source of ids, nonces and ephemeral keys.
 

@@ -58,7 +58,8 @@ def join(
         begun: Called when a lead may talk to it.
         progress: Tell of each round.
         again: It took part before and was interrupted.
-        alone: This process is for the run only: lock it down for good (``runner.lockdown``).
+        alone: This process is for the run only: it gives up for good what it gives up
+            (``runner.seclusion``).
 
     Returns:
         What it did: party, run id, rounds.

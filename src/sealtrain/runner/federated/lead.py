@@ -50,7 +50,8 @@ def lead(
         told: Hears of each broker that did not help while others suffice.
         begun: Given the run's id.
         progress: Tell of each round.
-        alone: This process is for the run only: lock it down for good (``runner.lockdown``).
+        alone: This process is for the run only: it gives up for good what it gives up
+            (``runner.seclusion``).
 
     Raises:
         UsageError: The recipe is for no federation.
@@ -88,6 +89,7 @@ class _Work:
         from sealtrain.collab.federated.learner import Learner
 
         run, terms = self._run, self._terms
+        self._carrier.serve()
         learner = Learner(run.recipe, run.settings.base, (), party="lead")
         self._merging = merging_of(run, terms, learner.form)
         federation = Federation(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -316,8 +316,10 @@ class _Work:
     ) -> None:
         """Ask every holder that is still there; what the others said before stands."""
         for name in self._parties.holders:
-            with suppress(Refused, Unreachable, DataInvalid):
+            try:
                 orchestrator.ask(name, partial(question, name))
+            except (Refused, Unreachable, DataInvalid) as error:
+                self._lead.tally.note(f"holder.{error.code}")
 
     def _trained(self, orchestrator: Orchestrator, state: bytes, told: _Told) -> Trained:
         """The model, if it is the one that was measured after the last trip."""

@@ -123,6 +123,9 @@ def _in_memory() -> Path:
                 got=f"no {_MEMORY} that can be written",
                 hint="give the guest shared memory",
             )
-        _folder = Path(tempfile.mkdtemp(prefix="sealtrain-", dir=_MEMORY))
+        # A run's own folder for temporary files lies in memory already.
+        given = Path(tempfile.gettempdir())
+        memory = given if given.is_relative_to(_MEMORY) else _MEMORY
+        _folder = Path(tempfile.mkdtemp(prefix="sealtrain-", dir=memory))
         atexit.register(shutil.rmtree, _folder, ignore_errors=True)
     return _folder
