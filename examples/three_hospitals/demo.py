@@ -129,7 +129,7 @@ def _story(demo: Stage) -> None:
     demo.title("A hospital opens the model that was sealed to it")
     demo.run(
         "open", out / "run" / "model", "--identity", _identity(out, "hospital-a"),
-        "--out", out / "hospital-a" / "model",
+        "--trust", trust, "--out", out / "hospital-a" / "model",
     )  # fmt: skip
 
     demo.title("The same training on plaintext, for comparison")

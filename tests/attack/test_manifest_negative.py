@@ -107,7 +107,7 @@ def test_the_honest_statement_signed_and_quoted_again_is_accepted(
 def test_each_byte_of_a_small_output_counts(world: World, honest: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(world.artefacts, folder)
-    path = folder / "model/index.sealed"
+    path = folder / "model/config.json.sealed"
     original = path.read_bytes()
     for at in range(0, len(original), 61):
         changed = bytearray(original)
@@ -117,14 +117,14 @@ def test_each_byte_of_a_small_output_counts(world: World, honest: bytes, tmp_pat
 
 
 @pytest.mark.negative(64)
-def test_a_link_out_of_the_folder_is_judged_by_what_it_leads_to(
+def test_a_link_out_of_the_folder_is_refused_whatever_it_leads_to(
     world: World, honest: bytes, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
     shutil.copytree(world.artefacts, folder)
-    (tmp_path / "elsewhere").write_bytes(b"another model")
-    (folder / "model/weights.sealed").unlink()
-    (folder / "model/weights.sealed").symlink_to(tmp_path / "elsewhere")
+    output = folder / "model/model.safetensors.sealed"
+    output.rename(tmp_path / "elsewhere")
+    output.symlink_to(tmp_path / "elsewhere")
     refusal(world, honest, SubjectMismatch, artefacts=folder)
 
 
@@ -374,7 +374,8 @@ def test_a_manifest_verifies_years_later_at_its_own_time_only(world: World, hone
     "value",
     [
         "https://in-toto.io/Statement/v0.1",
-        "https://sealtrain.dev/attestations/run-manifest/v2",
+        "https://sealtrain.dev/attestations/run-manifest/v1",
+        "https://sealtrain.dev/attestations/run-manifest/v3",
         "https://slsa.dev/provenance/v1",
         "",
         None,
@@ -436,7 +437,8 @@ def test_a_payload_of_many_subjects_or_great_depth_is_refused_in_time(
     def many(document: dict[str, Any]) -> None:
         digest = hashlib.sha256(b"").hexdigest()
         document["subject"] = [
-            {"name": f"file-{number}", "digest": {"sha256": digest}} for number in range(5_000)
+            {"name": f"model/file-{number:04}.sealed", "digest": {"sha256": digest}}
+            for number in range(5_000)
         ]
 
     def deep(document: dict[str, Any]) -> None:

@@ -1,95 +1,305 @@
-"""A model that training sealed to its recipients, opened in memory to be sealed for a recipe.
+"""What a run leaves, sealed to its recipients: which files it has, and opening them.
 
-Each file lies under its own header (``runner.outputs``). A recipient opens all of them with one
-stanza; whoever stores them could exchange a file for one of another run, so:
+Format: spec/sealed-file.md §9. Every file lies under its own header and names in its core the run,
+the consortium, itself, its position and how many there are. Anyone with a recipient's public key
+can make such files, and each recipient can make them under the run's own key, so which ones the run
+made is said by its manifest alone (``TrainedModel``):
 
-1. every file is of kind ``model``, of one and the same run, and holds the name it lies under;
-2. each opens under the key of the first, which only that run's files do.
-
-That none was left out or replaced by another of its run is said by the run's manifest.
+1. ``named_model`` opens exactly the files of a ``TrainedModel``, each under its core and root;
+2. ``unnamed_model`` has no manifest. It opens a folder that holds exactly the files of one run,
+   under their own names and one key. Whose files they are remains open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from os import stat_result
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from os import scandir, stat_result
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from sealtrain.base.filenames import clash, portable_name
+from sealtrain.base.printable import printable
 from sealtrain.errors import LimitExceeded, NotSealed, WrongContext
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import open_file, read_header
-from sealtrain.sealing.header import FileContext
+from sealtrain.sealing.header import FileContext, Header
 from sealtrain.sealing.stanza import Stanza
 
-__all__ = ["TrainedFile", "is_trained_model", "trained_model"]
+__all__ = [
+    "MAX_FILES",
+    "MODEL_FOLDER",
+    "SUFFIX",
+    "TrainedFile",
+    "TrainedModel",
+    "TrainedOutput",
+    "holds_sealed_files",
+    "model_context",
+    "model_name",
+    "named_model",
+    "sealed_names",
+    "strange_entry",
+    "unnamed_model",
+]
 
-SUFFIX = ".sealed"
-MAX_FILES = 4096
+MODEL_FOLDER: Final = "model"
+"""Folder of the sealed files in a run's folder."""
+SUFFIX: Final = ".sealed"
+MAX_FILES: Final = 4096
+Unwrap = Callable[[str, Sequence[Stanza]], DataKey]
+"""Opens a run's data key, given the run's id and the stanzas of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedOutput:
+    """One sealed file of a model.
+
+    Attributes:
+        name: As it was in training (``1_Pooling/config.json``).
+        size: Bytes of the sealed file.
+        sha256: Of the sealed file, 64 hex digits.
+        root: File root of the sealed file, 64 hex digits.
+    """
+
+    name: str
+    size: int
+    sha256: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """Every file that a run made, in the byte order of their names.
+
+    Attributes:
+        run_id: 32 hex digits.
+        owner_id: The consortium's id, 64 hex digits: all its owners own the model.
+        files: At least one.
+    """
+
+    run_id: str
+    owner_id: str
+    files: tuple[TrainedOutput, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the files, in order."""
+        return tuple(file.name for file in self.files)
+
+    def context(self, position: int) -> FileContext:
+        """What the file at a position of ``files`` must be."""
+        return model_context(
+            self.files[position].name, position, len(self.files), self.run_id, self.owner_id
+        )
 
 
 class TrainedFile:
     """One file of the model; opening it decrypts in memory."""
 
-    def __init__(self, path: Path, key: DataKey, context: FileContext) -> None:
+    def __init__(self, path: Path, key: DataKey, context: FileContext, root: str | None) -> None:
         """Name it.
 
         Args:
             path: The sealed file.
             key: Of the run.
             context: What it must be.
+            root: File root it must have, 64 hex digits; ``None`` where no manifest names it.
         """
-        self._path, self._key, self._context = path, key, context
+        self._path, self._key, self._context, self._root = path, key, context, root
 
     def open(self, _mode: str = "rb", /) -> Any:
         """Its content, as a binary file."""
-        return open_file(self._path, self._key, context=self._context)
+        return open_file(self._path, self._key, context=self._context, root=self._root)
 
     def stat(self) -> stat_result:
         """Of the sealed file."""
         return self._path.stat()
 
 
-def is_trained_model(source: Path) -> bool:
-    """Whether a folder looks like what a run leaves as its model; nothing is verified."""
-    if not source.is_dir():
-        return False
-    files = [path for path in source.rglob("*") if not path.is_dir()]
-    return bool(files) and all(path.suffix == SUFFIX and path.is_file() for path in files)
+def model_context(name: str, position: int, count: int, run_id: str, owner_id: str) -> FileContext:
+    """Core of a file of a model.
+
+    Args:
+        name: As it was in training.
+        position: Among the files in the byte order of their names, from 0.
+        count: How many files there are.
+        run_id: 32 hex digits.
+        owner_id: The consortium's id, 64 hex digits.
+    """
+    return FileContext(
+        dataset_id=run_id,
+        owner_id=owner_id,
+        name=name,
+        shard=position,
+        kind="model",
+        binding={"files": count},
+    )
 
 
-def trained_model(
-    folder: Path, unwrap: Callable[[str, Sequence[Stanza]], DataKey]
-) -> dict[str, TrainedFile]:
-    """The files of a model by the names they had in training.
+def sealed_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names under which files of a model lie in its folder, if one folder can hold them.
+
+    Args:
+        names: Of the files as they were in training, in byte order.
+
+    Raises:
+        ValueError: One is not portable, two clash, they are not in order, or there are none or
+            more than 4096.
+    """
+    if not 0 < len(names) <= MAX_FILES:
+        raise ValueError(f"are not 1 to {MAX_FILES} files")
+    if list(names) != sorted({portable_name(name) for name in names}):
+        raise ValueError("are not in order, or one is named twice")
+    sealed = tuple(f"{name}{SUFFIX}" for name in names)
+    if clash(names) is not None or clash(sealed) is not None:
+        raise ValueError("have names that one folder cannot hold")
+    return sealed
+
+
+def model_name(sealed: str) -> str:
+    """Name in training of the file that lies at ``sealed`` in the model's folder.
+
+    Raises:
+        ValueError: No file of a model lies there.
+    """
+    if not sealed.endswith(SUFFIX):
+        raise ValueError(f"does not end in {SUFFIX}")
+    return portable_name(sealed.removesuffix(SUFFIX))
+
+
+def holds_sealed_files(source: Path) -> bool:
+    """Whether a folder holds files that seem sealed: none that an owner's data would have."""
+    return source.is_dir() and next(source.rglob(f"*{SUFFIX}"), None) is not None
+
+
+def strange_entry(folder: Path, named: Sequence[str]) -> str | None:
+    """What lies in a model's folder besides regular files of the given names and their folders.
+
+    Args:
+        folder: The model's folder; what it holds may be anybody's. No entry is opened, and the
+            first strange one ends the search.
+        named: Relative paths that may be there.
+
+    Returns:
+        Relative path of an entry, printable; ``None`` when there is none.
+    """
+    files = set(named)
+    folders = {parent.as_posix() for name in named for parent in Path(name).parents}
+    for inside in sorted(folders):
+        place = folder / inside
+        if place.is_symlink() or not place.is_dir():
+            continue  # a file that is named below it is found missing
+        with scandir(place) as entries:
+            for entry in entries:
+                path = entry.name if inside == "." else f"{inside}/{entry.name}"
+                regular = path in files and entry.is_file(follow_symlinks=False)
+                if not regular and not (path in folders and entry.is_dir(follow_symlinks=False)):
+                    return printable(path, 200)
+    return None
+
+
+def named_model(folder: Path, model: TrainedModel, unwrap: Unwrap) -> dict[str, TrainedFile]:
+    """The files that a manifest names, by the names they had in training.
+
+    Nothing else in the folder is looked at. Each file is checked against its root as it is read.
 
     Args:
         folder: ``model`` in a run's folder.
-        unwrap: Opens the run's data key, given its id and the stanzas of a file.
+        model: What the manifest names.
+        unwrap: Opens the run's data key.
+
+    Raises:
+        WrongContext: The first file is of another run, consortium or name.
+        NoStanza, WrongKey: It was not sealed to this recipient.
+        NotSealed, DataInvalid: The first file is none, or is missing.
+    """
+    paths = [folder / name for name in sealed_names(model.names)]
+    first = read_header(paths[0])
+    model.context(0).require(first.context)
+    key = unwrap(model.run_id, first.stanzas)
+    return {
+        file.name: TrainedFile(paths[place], key, model.context(place), file.root)
+        for place, file in enumerate(model.files)
+    }
+
+
+def unnamed_model(folder: Path, unwrap: Unwrap) -> dict[str, TrainedFile]:
+    """The files of a model without a manifest, by the names they had in training.
+
+    Args:
+        folder: ``model`` in a run's folder.
+        unwrap: Opens the run's data key.
 
     Raises:
         NotSealed: There is nothing, or something that is no model.
-        WrongContext: Files of two runs, or one under another name.
+        WrongContext: Files of two runs, one under another name, one too few or too many.
         NoStanza, WrongKey: It was not sealed to this recipient.
     """
-    paths = sorted(folder.rglob(f"*{SUFFIX}"))
-    if not paths:
-        raise NotSealed(f"nothing sealed at {folder}", hint="name the model folder of a run")
-    if len(paths) > MAX_FILES:
-        raise LimitExceeded("too many sealed files in one folder", expected=MAX_FILES)
-    first = read_header(paths[0])
-    key = unwrap(first.dataset_id, first.stanzas)
-    files = {}
-    for path in paths:
-        name = path.relative_to(folder).as_posix().removesuffix(SUFFIX)
-        context = read_header(path).context
-        if (context.kind, context.dataset_id, context.name) != ("model", first.dataset_id, name):
+    found = _sealed_in(folder)
+    headers: dict[str, Header] = {name: read_header(path) for name, path in found.items()}
+    first = next(iter(headers.values()))
+    for place, (name, header) in enumerate(headers.items()):
+        of_run = first.context.dataset_id, first.context.owner_id
+        expected = model_context(name, place, len(headers), *of_run)
+        if header.context != expected:
             raise WrongContext(
                 f"{name} is not the file of this model that its name says",
                 check="file context",
-                got=f"{context.kind} {context.name} of {context.dataset_id}",
-                expected=f"model {name} of {first.dataset_id}",
-                hint="verify the run's manifest with its outputs, then fetch the folder again",
+                got=_shown(header.context),
+                expected=_shown(expected),
+                hint="open it with the manifest of its run",
             )
-        files[name] = TrainedFile(path, key, context)
-    return files
+    key = unwrap(first.dataset_id, first.stanzas)
+    return {
+        name: TrainedFile(found[name], key, header.context, None)
+        for name, header in headers.items()
+    }
+
+
+def _sealed_in(folder: Path) -> dict[str, Path]:
+    """Name in training and path of every entry of a model's folder, at any depth, in order."""
+    if folder.is_symlink() or not folder.is_dir():
+        raise NotSealed(f"no model folder at {folder}", hint="name the model folder of a run")
+    found: dict[str, Path] = {}
+    shown = ""
+    try:
+        for entry in _entries(folder):
+            shown = entry.relative_to(folder).as_posix()
+            found[model_name(shown)] = _regular(entry)
+        sealed_names(sorted(found))
+    except ValueError as error:
+        raise NotSealed(
+            f"this is no model that a run left: {printable(shown, 200)} {error}",
+            hint="open it with the manifest of its run",
+        ) from error
+    return {name: found[name] for name in sorted(found)}
+
+
+def _regular(path: Path) -> Path:
+    if path.is_symlink() or not path.is_file():
+        raise ValueError("is no regular file")
+    return path
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Everything below a folder that is no folder itself, up to twice as much as a model has."""
+    waiting = [folder]
+    for _ in range(2 * MAX_FILES):
+        if not waiting:
+            return
+        with scandir(waiting.pop()) as entries:
+            for entry in islice(entries, 2 * MAX_FILES):
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                else:
+                    yield Path(entry.path)
+    raise LimitExceeded("too many folders in one model", expected=MAX_FILES)
+
+
+def _shown(context: FileContext) -> str:
+    of = context.binding.get("files", "?")
+    return (
+        f"{context.kind} {printable(context.name, 200)} "
+        f"({context.shard} of {of}) of {printable(context.dataset_id, 32)}"
+    )

@@ -64,7 +64,7 @@ def test_a_predicate_that_contradicts_itself_is_not_signed(
 
 def test_subjects_are_the_files_that_the_predicate_lists(world: World) -> None:
     with pytest.raises(ClaimContradicted):
-        world.manifest(subjects=[Subject(name="other", sha256="00" * 32)])
+        world.manifest(subjects=[Subject(name="model/other.sealed", sha256="00" * 32)])
 
 
 def test_evidence_that_cannot_be_verified_offline_is_refused(world: World) -> None:

@@ -61,6 +61,7 @@ class Case:
     now: int
     evidence: Evidence | None = None
     verified: Verified | None = None
+    bound: bool = False
     verdict: Verdict | None = None
     lock: Lock | None = None
     datasets: tuple[DatasetManifest, ...] | None = None
@@ -80,6 +81,10 @@ class Case:
     def need_verified(self) -> Verified:
         """The verified quote."""
         return _established(self.verified, "quote")
+
+    def need_binding(self) -> None:
+        """The quote names this statement."""
+        _established(self.bound or None, "binding")
 
     def need_lock(self) -> Lock:
         """The lock that hashes to the manifest's recipe hash."""
