@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sealtrain.consortium.datasets import sign_dataset
+from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import DatasetDescription, SealedDataset, seal_dataset
 from sealtrain.sealing.file import FileContext, SealedFile, open_file, seal_file
@@ -119,6 +123,12 @@ def sealed_folder(
     }
     description = seal_dataset(source, out, **(settings | options))
     return SealedFolder(out, keys[0], description)
+
+
+def signed(description: DatasetDescription) -> bytes:
+    """``dataset.json`` as an owner signs it: give it to ``sealed_folder`` as ``sign``."""
+    owner = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    return sign_dataset(description, owner, sealed_at="2026-01-02T03:04:05Z").to_bytes()
 
 
 def all_rows(dataset: SealedDataset) -> list[dict[str, Any]]:
