@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, NOW, World, make_world, signer, simulated_pki
+from manifest_world import FINISHED, NOW, OWNERS, RECIPE, World, make_world, signer, simulated_pki
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
@@ -25,6 +25,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import (
+    ClaimContradicted,
     CollateralExpired,
     LimitExceeded,
     ManifestMalformed,
@@ -36,7 +37,7 @@ from sealtrain.errors import (
     SubjectMismatch,
 )
 from sealtrain.manifest import form
-from sealtrain.manifest.verify import verify_manifest
+from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.records import dsse, statement
 from sealtrain.records.runlog import RunLog
 
@@ -450,3 +451,52 @@ def test_a_payload_of_many_subjects_or_great_depth_is_refused_in_time(
     for change in (many, deep):
         refusal(world, requoted(world, honest, change), ManifestMalformed)
     assert time.monotonic() - began < 20
+
+
+# --- What a reader must be told of -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def careless(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A consortium that lets data be used unasked, and a script of the engineer's."""
+    folder = tmp_path_factory.mktemp("careless")
+    (folder / "train.py").write_text("import sealtrain\n")
+    recipe = {**RECIPE, "script": "train.py"}
+    made = make_world(folder, recipe, rules={"own_data_consent": False})
+    made.releases = made.record(made.receipt(approved_by=OWNERS[:2]))
+    made.facts |= {
+        "releases": made.releases,
+        "approvals": [made.approvals[name].to_dict() for name in OWNERS[:2]],
+    }
+    return made
+
+
+@pytest.mark.claim("C113")
+@pytest.mark.claim("C114")
+@pytest.mark.parametrize("limit", ["owners-not-asked", "own-script"])
+def test_a_genuine_guest_cannot_conceal_whom_it_did_not_ask_or_what_trained(
+    careless: World, limit: str
+) -> None:
+    def conceal(document: dict[str, Any]) -> None:
+        listed = document["predicate"]["limits"]
+        document["predicate"]["limits"] = [one for one in listed if one["id"] != limit]
+
+    data = requoted(careless, careless.manifest(), conceal)
+    refusal(careless, data, ClaimContradicted)
+    # Who reads it all the same is told.
+    report = examine(data, careless.trust(), artefacts=None, now=NOW)
+    assert f"Data of {OWNERS[2]} was used without approval." in " ".join(report.limits)
+    assert report.to_dict()["scripts"].keys() == {"train.py"}
+
+
+@pytest.mark.claim("C113")
+def test_a_genuine_guest_cannot_claim_that_owners_were_asked(careless: World) -> None:
+    def claim(document: dict[str, Any]) -> None:
+        document["predicate"]["consortium"]["own_data_consent"] = True
+
+    report = examine(
+        requoted(careless, careless.manifest(), claim), careless.trust(), artefacts=None, now=NOW
+    )
+    failed = {check.name for check in report.checks if check.outcome == "failed"}
+    assert {"recipe", "trust"} <= failed
+    assert not report.accepted

@@ -260,7 +260,7 @@ class World:
                 )
                 for key, pin in self.pins.items()
             ),
-            "approved_by": ("hospital-a", "hospital-b"),
+            "approved_by": OWNERS,
             "evidence_digest": digest("evidence"),
             "transcript_digest": digest("transcript"),
             "verdict": {"label": "SIMULATED — NOT ATTESTED", "claims": []},
@@ -316,7 +316,7 @@ def make_world(
     consortium = Consortium.found(
         name="breast-cancer",
         owners=[identity(name).public for name in OWNERS],
-        **{"approve": 2, "own_data_consent": False, **(rules or {})},
+        **{"approve": 2, **(rules or {})},
     )
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
@@ -355,7 +355,7 @@ def make_world(
             dataset_id=digest(f"dataset {one.owner} {one.name}", 16),
             root=digest(f"root {one.owner} {one.name}"),
         )
-    for owner in ("hospital-a", "hospital-b"):
+    for owner in OWNERS:
         world.approvals[owner] = world.approval(owner)
     world.releases = world.record(world.receipt())
     world.facts = facts_of(world)
@@ -392,7 +392,7 @@ def sealed_outputs(
 def facts_of(world: World, run_id: str = RUN_ID) -> dict[str, Any]:
     """The honest predicate of a world as JSON."""
     loss = [(step, round(4.2 * 0.985**step + 0.21, 4)) for step in range(0, 301, 10)]
-    return {
+    facts: dict[str, Any] = {
         "version": 2,
         "simulated": True,
         "marker": "SIMULATED — NOT ATTESTED",
@@ -435,8 +435,15 @@ def facts_of(world: World, run_id: str = RUN_ID) -> dict[str, Any]:
             "peak_memory_bytes": 1_200_000_000,
         },
         "privacy": {"dp": "none"},
-        "limits": [one.to_dict() for one in limits_for(simulated=True, accelerators=False)],
+        "limits": [],
     }
+    return facts | {"limits": limits_of(facts)}
+
+
+def limits_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The limits that a manifest with these facts must state."""
+    predicate = Predicate.model_validate_json(_json({**facts, "limits": []}))
+    return [one.to_dict() for one in limits_for(predicate)]
 
 
 def _json(document: Mapping[str, Any]) -> str:

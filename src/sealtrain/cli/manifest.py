@@ -54,6 +54,7 @@ def verify(
     for check in found.checks:
         lines.append(f"{marks[check.outcome]} {check.title}: {check.detail}")
     lines.append("")
+    lines.extend(f"script: {name} {digest}" for name, digest in _scripts(found).items())
     lines.extend(f"limit: {limit}" for limit in found.limits)
     if found.simulated:
         lines.append("SIMULATED — NOT ATTESTED")
@@ -62,6 +63,11 @@ def verify(
     if found.refusal is not None:
         raise found.refusal
     emit(as_json, found.to_dict(), [*lines, "verified"])
+
+
+def _scripts(found: Report) -> dict[str, str]:
+    lock = found.facts.lock
+    return {} if lock is None else lock.script_digests
 
 
 def report(

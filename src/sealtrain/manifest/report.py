@@ -109,6 +109,7 @@ def _verdict(report: Report) -> Html:
     passed = sum(check.outcome == "passed" for check in report.checks)
     if report.refusal is None:
         undone = len(report.checks) - passed
+        unasked = ", ".join(report.facts.unasked or ())
         return tag(
             "section",
             tag("p", "✓ Verified", class_="word"),
@@ -117,6 +118,7 @@ def _verdict(report: Report) -> Html:
                 f"{passed} of {len(report.checks)} checks passed against your trust file"
                 + (f"; {undone} left undone as you asked." if undone else "."),
             ),
+            tag("p", f"Data of {unasked} was used without approval.") if unasked else None,
             class_="verdict accepted",
         )
     error = report.refusal

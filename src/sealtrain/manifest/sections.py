@@ -132,8 +132,9 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
         stop += ", and each whose data is read alone,"
     lead = f"{thresholds.approve} of {len(consortium.owners)} owners must approve; {stop} "
     lead += "can stop it."
+    rule = tag("p", _own_data(consortium.own_data_consent, facts.unasked))
     if facts.decisions is None:
-        return tag("section", heading, tag("p", lead), _missing())
+        return tag("section", heading, tag("p", lead), rule, _missing())
     counted = set() if facts.tally is None else set(facts.tally.approved_by)
     rows: list[tuple[str, ...]] = []
     for owner in consortium.owners:
@@ -146,7 +147,19 @@ def approvals(predicate: Predicate, facts: Facts) -> Html:
         lead += f"{facts.tally.threshold} were needed for {', '.join(facts.tally.demanded_by)}; "
         lead += f"{stop} could have stopped it."
     columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")
-    return tag("section", heading, tag("p", lead), table(columns, rows, numbers=(4,)))
+    return tag("section", heading, tag("p", lead), rule, table(columns, rows, numbers=(4,)))
+
+
+def _own_data(consent: bool, unasked: tuple[str, ...] | None) -> Part:
+    if consent:
+        return "Data is used only while its owner approves."
+    rule = "The consortium lets data be used without its owner's approval. "
+    if unasked is None:
+        return rule + "Whose data was used so is not established."
+    if not unasked:
+        return rule + "Every owner whose data was used had approved."
+    used = f"Data of {', '.join(unasked)} was used without approval."
+    return join((rule, tag("strong", used)))
 
 
 def datasets(facts: Facts) -> Html:
@@ -155,9 +168,11 @@ def datasets(facts: Facts) -> Html:
     if facts.datasets is None or facts.lock is None:
         return tag("section", heading, _missing())
     roles = {(one.owner, one.name): one.role for one in facts.lock.recipe.datasets}
+    unasked = facts.unasked
     rows = [
         (
             one.owner,
+            "not established" if unasked is None else "no" if one.owner in unasked else "yes",
             one.name,
             roles.get((one.owner, one.name), ""),
             "withheld" if one.records is None else f"{one.records:,}",
@@ -167,8 +182,17 @@ def datasets(facts: Facts) -> Html:
         )
         for one in facts.datasets
     ]
-    columns = ("Owner", "Dataset", "Role", "Records", "Tokens", "Sealed", "Root of the ciphertext")
-    return tag("section", heading, table(columns, rows, numbers=(3, 4)))
+    columns = (
+        "Owner",
+        "Approved",
+        "Dataset",
+        "Role",
+        "Records",
+        "Tokens",
+        "Sealed",
+        "Root of the ciphertext",
+    )
+    return tag("section", heading, table(columns, rows, numbers=(4, 5)))
 
 
 def what_ran(predicate: Predicate, facts: Facts) -> Html:
@@ -184,6 +208,10 @@ def what_ran(predicate: Predicate, facts: Facts) -> Html:
     parts: list[Part] = [tag("h2", "What ran")]
     if lock is not None:
         pairs += [
+            *(
+                ("Script that trained", join((name, " ", tag("code", digest))))
+                for name, digest in lock.script_digests.items()
+            ),
             ("sealtrain", join((lock.code.sealtrain, " ", tag("code", lock.code.sha256)))),
             ("Base model", _pin(lock.model)),
             ("Tokenizer", _pin(lock.tokenizer)),
@@ -332,7 +360,14 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
 def _settings(lock: Lock) -> Html:
     settings = lock.recipe.trainer.model_dump(mode="json")
     rows = [(tag("code", name), str(value)) for name, value in sorted(settings.items())]
-    return tag("details", tag("summary", "Trainer settings"), table(("Setting", "Value"), rows))
+    scripted = bool(lock.script_digests)
+    note = "Of the recipe. The script that trained need not have used them." if scripted else None
+    return tag(
+        "details",
+        tag("summary", "Trainer settings of the recipe" if scripted else "Trainer settings"),
+        tag("p", note) if note else None,
+        table(("Setting", "Value"), rows),
+    )
 
 
 def _packages(lock: Lock) -> Html:

@@ -151,7 +151,8 @@ def written(
     run.record("outputs.sealed", {one.name: one.sha256 for one in subjects})
     signer = Ed25519Signer(Ed25519PrivateKey.generate())
     document = _predicate(run, trained, model, signer, held())
-    predicate = load_model(Predicate, document, ClaimContradicted, "run manifest")
+    facts = load_model(Predicate, document, ClaimContradicted, "run manifest")
+    predicate = facts.model_copy(update={"limits": limits_for(facts)})
     manifest = build_manifest(
         subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
     )
@@ -189,7 +190,7 @@ def _predicate(
     signer: Ed25519Signer,
     held: Held,
 ) -> dict[str, Any]:
-    """The predicate as JSON; ``manifest.predicate`` validates it."""
+    """The predicate as JSON but for its limits; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock
     together = {} if held.together is None else {"collaboration": held.together}
     return together | {
@@ -235,16 +236,7 @@ def _predicate(
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
         "privacy": trained.privacy,
-        "limits": [
-            one.to_dict()
-            for one in limits_for(
-                simulated=run.simulated,
-                dp=trained.privacy["dp"],
-                accelerators=bool(trained.accelerators),
-                accountant=trained.privacy.get("accountant"),
-                collaboration=None if held.together is None else held.together["kind"],
-            )
-        ],
+        "limits": [],
     }
 
 

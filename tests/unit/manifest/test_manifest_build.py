@@ -14,7 +14,13 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.errors import ClaimContradicted, SealtrainError
 from sealtrain.manifest.limits import TEXTS, limits_for, required
-from sealtrain.manifest.predicate import SIMULATED_MARKER
+from sealtrain.manifest.predicate import (
+    SIMULATED_MARKER,
+    Collaboration,
+    PatientTraining,
+    Predicate,
+    PrivateTraining,
+)
 from sealtrain.records.statement import Subject
 
 pytestmark = pytest.mark.claim("C27")
@@ -94,21 +100,35 @@ def test_a_metric_that_is_not_finite_is_null_and_never_nan(world: World) -> None
         world.manifest(leaked)
 
 
-def test_every_required_limit_has_a_text_and_every_text_is_required_once() -> None:
-    hardware = required(simulated=False, dp="none", accelerators=True)
-    simulated = required(simulated=True, dp="none", accelerators=False)
-    private = required(simulated=True, dp="sgd", accelerators=False, accountant="gdp")
-    patients = required(simulated=True, dp="patients", accelerators=False, accountant="prv")
+def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: World) -> None:
+    honest = Predicate.model_validate_json(json.dumps(world.predicate()))
+
+    def needed(**changed: Any) -> set[str]:
+        return set(required(honest.model_copy(update=changed)))
+
+    sgd = PrivateTraining.model_construct(dp="sgd", accountant="gdp")
+    patients = needed(privacy=PatientTraining.model_construct(dp="patients", accountant="prv"))
     assert "privacy-scope" not in patients
-    kinds = ("travelling", "federated", "pads", "cut")
+    assert "memorisation" not in patients | needed(privacy=sgd)
+    asking = honest.consortium.model_copy(update={"own_data_consent": True})
+    ignoring = honest.consortium.model_copy(update={"own_data_consent": False})
+    assert "owners-not-asked" not in needed(consortium=asking)
     together = {
         name
-        for kind in kinds
-        for name in required(simulated=True, dp="none", accelerators=False, collaboration=kind)
+        for kind in ("travelling", "federated", "pads", "cut")
+        for name in needed(collaboration=Collaboration(kind=kind, parties=()))
     }
-    assert {*hardware, *simulated, *private, *patients} | together == set(TEXTS)
-    assert "memorisation" not in required(simulated=False, dp="dp-sgd", accelerators=False)
-    for limit in limits_for(simulated=True, accelerators=True):
+    lock = honest.recipe.lock | {"scripts": {"train.py": "11" * 32}}
+    found = (
+        needed()
+        | needed(simulated=False)
+        | needed(compute=honest.compute.model_copy(update={"accelerators": ("H200",)}))
+        | needed(privacy=sgd)
+        | needed(consortium=ignoring)
+        | needed(recipe=honest.recipe.model_copy(update={"lock": lock}))
+    )
+    assert found | patients | together == set(TEXTS)
+    for limit in limits_for(honest):
         assert limit.text.endswith(".")
 
 

@@ -240,10 +240,10 @@ LIES: dict[str, tuple[str, type[Refused], Change]] = {
         Refused,
         _releases({"lease": _lease(RELEASED)}),
     ),
-    "a receipt that counts an owner who did not approve": (
+    "an owner of the data who did not approve": (
         "approvals",
-        ClaimContradicted,
-        _releases({"approved_by": OWNERS}),
+        ApprovalsMissing,
+        _set("approvals", to=lambda w: [w.approvals[name].to_dict() for name in OWNERS[:2]]),
     ),
     "a receipt of a hardware guest": (
         "simulation",

@@ -51,8 +51,9 @@ class Counted:
 class Case:
     """Inputs of a verification and what is known so far.
 
-    ``evidence`` to ``tally`` are ``None`` until their check passed; read them through the methods,
-    which raise ``NotEstablished``.
+    ``evidence`` to ``unasked`` are ``None`` until their check passed; read them through the
+    methods, which raise ``NotEstablished``. ``unasked`` are the owners whose data the run had while
+    they did not approve, as a consortium may allow.
     """
 
     manifest: Manifest
@@ -68,6 +69,7 @@ class Case:
     decisions: tuple[SignedDecision, ...] | None = None
     counted: tuple[Counted, ...] | None = None
     tally: Tally | None = None
+    unasked: tuple[str, ...] | None = None
 
     @property
     def predicate(self) -> Predicate:

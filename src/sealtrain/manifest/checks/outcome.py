@@ -62,14 +62,7 @@ def limits_are_said(case: Case) -> str:
     listed = [one.id for one in predicate.limits]
     if len(set(listed)) != len(listed):
         raise ClaimContradicted("the manifest lists a limit twice", check="limits")
-    needed = limits.required(
-        simulated=predicate.simulated,
-        dp=predicate.privacy.dp,
-        accountant=getattr(predicate.privacy, "accountant", None),
-        accelerators=bool(predicate.compute.accelerators),
-        collaboration=getattr(predicate.collaboration, "kind", None),
-    )
-    missing = [name for name in needed if name not in listed]
+    missing = [name for name in limits.required(predicate) if name not in listed]
     if missing:
         raise ClaimContradicted(
             "the manifest conceals a limit of what it proves",
