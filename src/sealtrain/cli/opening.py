@@ -12,7 +12,7 @@ from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.trainedmodel import TrainedFile
+    from sealtrain.sealing.openedmodel import TrainedFile
 
 __all__ = ["ModelManifest", "ModelTrust", "NoManifest", "model_source", "register"]
 

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import open_regular
 from sealtrain.errors import DataInvalid, NoStanza, SealRefused, SubjectMismatch
 from sealtrain.manifest.predicate import Predicate, output_name
 from sealtrain.records.identity import PublicIdentity
 from sealtrain.records.statement import Subject
-from sealtrain.sealing.file import read_header, root_of
+from sealtrain.sealing.header import read_header_from
+from sealtrain.sealing.trailer import read_trailer
 from sealtrain.sealing.trainedmodel import (
     MODEL_FOLDER,
     TrainedModel,
@@ -166,16 +168,14 @@ def _refuse_other_file(file: BinaryIO, shown: str, model: TrainedModel, position
             expected=signed.sha256,
             hint="the file was changed after the manifest was signed",
         )
-    model.context(position).require(read_header(file).context)
-    root = root_of(file)
-    if root != signed.root:
-        raise SubjectMismatch(
-            f"the output file {shown} has another root",
-            check="artefacts",
-            got=root,
-            expected=signed.root,
-            hint="the manifest contradicts itself: do not open this model",
-        )
+
+    def read_at(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        return file.read(length)
+
+    header, _ = read_header_from(read_at)
+    model.context(position).require(header.context)
+    read_trailer(read_at, signed.size, header, keys=None, root=from_hex(signed.root, length=32))
 
 
 def _sha256(file: BinaryIO, size: int) -> str:

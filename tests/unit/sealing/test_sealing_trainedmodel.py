@@ -11,14 +11,13 @@ from sealtrain.errors import NotSealed, SealRefused, WrongContext
 from sealtrain.runner.outputs import seal_model
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import read_header
+from sealtrain.sealing.openedmodel import named_model, unnamed_model
 from sealtrain.sealing.trainedmodel import (
     TrainedModel,
     holds_sealed_files,
     model_name,
-    named_model,
     sealed_names,
     strange_entry,
-    unnamed_model,
 )
 
 KEY = bytes(range(32))
