@@ -30,14 +30,22 @@ from typer.testing import CliRunner, Result
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
+from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.errors import SealtrainError, SubjectMismatch
 from sealtrain.manifest import form
 from sealtrain.manifest.opening import named_outputs, write_opened
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.records import dsse, statement
 from sealtrain.runner.outputs import seal_model
+from sealtrain.sealing.dataset import seal_dataset
 from sealtrain.sealing.file import read_header, seal_file
-from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import (
+    RecipeBinding,
+    find_stanza,
+    unwrap_for_owner,
+    wrap_for_owner,
+)
 
 A, B, C = OWNERS
 CODE = ["modeling_x.py", "pytorch_model.bin", "chat_template.jinja", "x.pkl", "x.so", "README.py"]
@@ -314,6 +322,56 @@ def test_a_manifest_that_is_no_file_is_refused_without_waiting(world: World, run
     told = CliRunner().invoke(app, words).exception
     assert isinstance(told, SealtrainError)
     assert told.code == "data-invalid"
+
+
+def own_dataset(folder: Path) -> Path:
+    """Records of a recipient, sealed by itself; the operator has the sealed files."""
+    me = identity(A)
+    source = folder / "records.jsonl"
+    source.write_text('{"text": "a record"}\n')
+    seal_dataset(
+        source,
+        folder / "records.sealed",
+        name="records",
+        owner_id=me.public.owner_id,
+        owner_name=A,
+        binding=RecipeBinding("a1" * 20, "b1" * 32, me.public.owner_id),
+        stanzas=lambda key, dataset_id: (
+            wrap_for_owner(
+                key,
+                dataset_id=dataset_id,
+                owner_id=me.public.owner_id,
+                public=HpkePublicKey(me.public.sealing_bytes),
+            ),
+        ),
+        sign=lambda one: sign_dataset(one, me.signer, sealed_at="2026-01-02T03:04:05Z").to_bytes(),
+    )
+    return folder / "records.sealed"
+
+
+@pytest.mark.claim("C111")
+@pytest.mark.parametrize("beside", [True, False], ids=["beside the files", "in their place"])
+def test_an_owners_own_records_are_not_opened_as_a_model(
+    run: Path, tmp_path: Path, beside: bool
+) -> None:
+    """The operator lays them where the model was: who takes them for one gives them away."""
+    if not beside:
+        shutil.rmtree(run / "model")
+    shutil.copytree(own_dataset(tmp_path), run / "model", dirs_exist_ok=True)
+    for words in ((), ("--trust", str(run / "trust.json")), ("--no-manifest",)):
+        assert not_opened(run, *words).exit_code in (3, 5)
+
+
+@pytest.mark.claim("C111")
+def test_with_a_trust_file_a_dataset_is_no_model(run: Path, tmp_path: Path) -> None:
+    dataset = own_dataset(tmp_path)
+    words = ["open", str(dataset), "--identity", str(run / f"{A}.identity.json")]
+    out = ["--out", str(tmp_path / "opened"), "--json"]
+    refused = CliRunner().invoke(app, [*words, *out, "--trust", str(run / "trust.json")])
+    assert isinstance(refused.exception, SealtrainError)
+    assert not (tmp_path / "opened").exists()
+    done = CliRunner().invoke(app, [*words, *out])
+    assert json.loads(done.stdout)["dataset"] == "records"
 
 
 # --- Who may open, and what a recipient learns of whose files they are ------------------------

@@ -119,7 +119,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def open_regular(path: Path) -> int:
-    """Descriptor of a file that somebody else may have put there, open for reading.
+    """Descriptor of a file that may come from elsewhere, open for reading.
 
     A pipe is refused without waiting for it.
 

@@ -110,7 +110,7 @@ def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) ->
 
 
 def manifest_bytes(path: Path) -> bytes:
-    """A manifest file, which somebody else may have put there."""
+    """A manifest file, which may be anything else."""
     from sealtrain.base.files import read_regular
 
     return read_regular(path, _MAX_MANIFEST)

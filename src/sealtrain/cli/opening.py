@@ -36,8 +36,8 @@ _UNVERIFIED = (
     "manifest; --trust verifies it"
 )
 _UNNAMED = (
-    "no manifest: whoever knows a recipient's public key can have made these files, and nothing "
-    "says that they are of one training, the last one, or of any"
+    "no manifest: anyone can seal files to a recipient's public key; nothing says which training "
+    "made these, if one did"
 )
 
 
@@ -74,9 +74,14 @@ def open_sealed(
     from sealtrain.keys.identity import Identity
 
     me = Identity.load(identity)
-    if (sealed / "dataset.json").exists():
-        _open_dataset(sealed, me, out, to)
-        emit(as_json, {"out": str(out), "files": [out.name]}, [f"opened   {out}", out.name])
+    model = no_manifest or manifest is not None or trust is not None or _is_run(sealed)
+    if not model and (sealed / "dataset.json").exists():
+        name = _open_dataset(sealed, me, out, to)
+        emit(
+            as_json,
+            {"out": str(out), "files": [out.name], "dataset": name},
+            [f"opened   {out}", f"dataset  {name}, your own", out.name],
+        )
         return
     from sealtrain.manifest.opening import write_opened
 
@@ -99,7 +104,7 @@ class _Outputs:
         run_id: As the manifest says; ``None`` without one.
         finished_at: The same.
         checks: How many checks of the manifest passed; ``None`` where it was not verified.
-        simulated: The manifest says, or its evidence shows, that the run was simulated.
+        simulated: The manifest says that the run was.
     """
 
     files: dict[str, TrainedFile]
@@ -202,7 +207,7 @@ def _outputs_at(
         raise UsageError(
             f"there is no manifest at {path}",
             check="--manifest",
-            hint="name it with --manifest; --no-manifest opens files that nobody vouches for",
+            hint="name it with --manifest; --no-manifest opens the files without it",
         )
     data, checks = manifest_bytes(path), None
     if trust is not None:
@@ -228,10 +233,25 @@ def _verified(data: bytes, trust: Path, run_folder: Path) -> int:
     return len(verified.checks)
 
 
-def _open_dataset(sealed: Path, me: Identity, out: Path, to: str) -> None:
+def _is_run(sealed: Path) -> bool:
+    """Whether a folder is a run's, or its model: what lies there is never opened as a dataset.
+
+    The operator has the sealed records of every owner. Laid where a model was, they would come out
+    in the clear, and be given away as one.
+    """
+    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+
+    name = sealed.absolute().name
+    return name == MODEL_FOLDER or any(
+        (sealed / inside).exists() for inside in (MODEL_FOLDER, "manifest.json")
+    )
+
+
+def _open_dataset(sealed: Path, me: Identity, out: Path, to: str) -> str:
     from sealtrain.cli.connection import own_key
     from sealtrain.consortium.datasets import load_dataset_manifest
     from sealtrain.sealing.dataset import export
 
     manifest = load_dataset_manifest(sealed, me.public)
     export(sealed, out, key=own_key(sealed, me), root=manifest.root, to=to)
+    return manifest.name

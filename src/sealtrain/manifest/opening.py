@@ -63,7 +63,7 @@ def named_outputs(
 
     Raises:
         ManifestMalformed, SignatureInvalid: Check 1.
-        NoStanza: Check 2, or the files are sealed to somebody else.
+        NoStanza: Check 2, or the files are sealed to another owner.
         SubjectMismatch: Check 3.
         WrongContext, WrongKey: Check 4, for the first file.
     """
@@ -76,7 +76,7 @@ def named_outputs(
 
 
 def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
-    """The files of a folder without a manifest: of one run, made by nobody knows whom.
+    """The files of a folder without a manifest: of one run, and that run may be an invention.
 
     Args:
         folder: ``model`` in the run's folder.
@@ -84,7 +84,7 @@ def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
 
     Raises:
         NotSealed, WrongContext: The folder is not one run's, whole and under its own names.
-        NoStanza, WrongKey: The files are sealed to somebody else.
+        NoStanza, WrongKey: The files are sealed to another owner.
     """
     return unnamed_model(folder, _unwrapping(me))
 

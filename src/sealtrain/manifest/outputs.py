@@ -1,6 +1,6 @@
 """The output files that a manifest names, and whether a folder holds them and nothing else.
 
-What lies in the folder may be anybody's. Links, pipes and files of another size are refused before
+The folder may hold anything. Links, pipes and files of another size are refused before
 a byte of them is read; hash, header and trailer are then read from one open file.
 """
 
@@ -96,7 +96,7 @@ def require_named_entries(model: TrainedModel, folder: Path) -> None:
         folder: ``model`` in the run's folder.
 
     Raises:
-        SubjectMismatch: A file is missing, is no regular one, or nobody named it.
+        SubjectMismatch: A file is missing, is no regular one, or is not named.
     """
     sealed = sealed_names(model.names)
     if folder.is_symlink() or not folder.is_dir():
@@ -108,7 +108,7 @@ def require_named_entries(model: TrainedModel, folder: Path) -> None:
             check="artefacts",
             got=f"{MODEL_FOLDER}/{strange}",
             expected=f"the {len(sealed)} files that the manifest names",
-            hint="nobody signed it: remove it, or fetch the outputs again",
+            hint="no guest signed it: remove it, or fetch the outputs again",
         )
     for name, file in zip(sealed, model.files, strict=True):
         _refuse_other_size(folder / name, f"{MODEL_FOLDER}/{name}", file.size)

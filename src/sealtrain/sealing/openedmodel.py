@@ -1,4 +1,4 @@
-"""Opening a trained model, whose files may have been made by anybody (spec/sealed-file.md §9).
+"""Opening a trained model, whose files may come from anywhere (spec/sealed-file.md §9).
 
 Anyone with a recipient's public key can make such files, and each recipient can make them under the
 run's own key, so which ones the run made is said by its manifest alone (``TrainedModel``):

@@ -138,8 +138,8 @@ def strange_entry(folder: Path, named: Sequence[str]) -> str | None:
     """What lies in a model's folder besides regular files of the given names and their folders.
 
     Args:
-        folder: The model's folder; what it holds may be anybody's. No entry is opened, and the
-            first strange one ends the search.
+        folder: The model's folder, which may hold anything. No entry is opened, and the first
+            strange one ends the search.
         named: Relative paths that may be there.
 
     Returns:

@@ -123,8 +123,8 @@ def _moments(case: Case) -> list[_Moment]:
     """One for each receipt, in order of time; the start of a run that released no key.
 
     In such a run clients keep their data, and check 18 asks for each owner's own consent to it. An
-    owner's data counts from the receipt that released it. What none of these receipts released
-    other brokers did, nobody here knows when: it counts from the start.
+    owner's data counts from the receipt that released it. Data that none of these receipts released
+    came from other brokers, at times that are unknown here: it counts from the start.
     """
     receipts = case.need_receipts()
     if not keys_were_released(case.predicate):
