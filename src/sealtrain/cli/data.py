@@ -13,8 +13,6 @@ from sealtrain.cli.opening import ModelManifest, ModelTrust, NoManifest, model_s
 from sealtrain.cli.output import Json, emit, progress_bytes, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.stanza import Stanza
 
@@ -95,12 +93,7 @@ def seal(
     from sealtrain.release.wrapping import check_brokers, wrap_for_brokers
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
     from sealtrain.sealing.hpke import HpkePublicKey
-    from sealtrain.sealing.stanza import (
-        RecipeBinding,
-        find_stanza,
-        unwrap_for_owner,
-        wrap_for_owner,
-    )
+    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner
     from sealtrain.sealing.tabular.tokens import TokenShards
 
     owner = Identity.load(identity)
@@ -134,12 +127,6 @@ def seal(
             ),
         )
 
-    def unwrap(dataset_id: str, found: Sequence[Stanza]) -> DataKey:
-        mine = find_stanza(found, kind="owner", recipient=me.owner_id)
-        return unwrap_for_owner(
-            mine, dataset_id=dataset_id, owner_id=me.owner_id, private=owner.sealing
-        )
-
     def sign(description: DatasetDescription) -> bytes:
         envelope = sign_dataset(
             description,
@@ -159,7 +146,7 @@ def seal(
             binding=binding,
             stanzas=stanzas,
             sign=sign,
-            unwrap=unwrap,
+            unwrap=owner.unwrap,
             layout=layout,
             form=form,
             token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),

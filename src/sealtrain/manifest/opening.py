@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,12 +28,10 @@ from sealtrain.manifest.outputs import model_of, require_named_entries, require_
 from sealtrain.recipe.modelspec import refuse_foreign_code
 from sealtrain.records import dsse, statement
 from sealtrain.sealing.openedmodel import TrainedFile, named_model, unnamed_model
-from sealtrain.sealing.stanza import Stanza, find_stanza, unwrap_for_owner
 from sealtrain.sealing.trainedmodel import TrainedModel
 
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.datakey import DataKey
 
 __all__ = [
     "named_outputs",
@@ -72,7 +70,7 @@ def named_outputs(
     require_recipient(read.predicate, me.public)
     model = model_of(read.predicate, read.subjects)
     require_named_entries(model, folder)
-    return read, named_model(folder, model, _unwrapping(me))
+    return read, named_model(folder, model, me.unwrap)
 
 
 def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
@@ -86,7 +84,7 @@ def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
         NotSealed, WrongContext: The folder is not one run's, whole and under its own names.
         NoStanza, WrongKey: The files are sealed to another owner.
     """
-    return unnamed_model(folder, _unwrapping(me))
+    return unnamed_model(folder, me.unwrap)
 
 
 def refuse_code(files: Mapping[str, TrainedFile]) -> None:
@@ -155,23 +153,13 @@ def opened_digests(folder: Path, model: TrainedModel, me: Identity) -> dict[str,
         SealRefused: A file does not open.
     """
     digests = {}
-    for name, file in named_model(folder, model, _unwrapping(me)).items():
+    for name, file in named_model(folder, model, me.unwrap).items():
         seen = hashlib.sha256()
         with file.open() as content:
             while piece := content.read(_PIECE):
                 seen.update(piece)
         digests[name] = seen.hexdigest()
     return digests
-
-
-def _unwrapping(me: Identity) -> Callable[[str, Sequence[Stanza]], DataKey]:
-    def unwrap(run_id: str, stanzas: Sequence[Stanza]) -> DataKey:
-        mine = find_stanza(stanzas, kind="owner", recipient=me.public.owner_id)
-        return unwrap_for_owner(
-            mine, dataset_id=run_id, owner_id=me.public.owner_id, private=me.sealing
-        )
-
-    return unwrap
 
 
 def _refuse_foreign_code(name: str, file: TrainedFile) -> None:
