@@ -75,7 +75,7 @@ def _row(parameter: Parameter) -> str:
         notes.append("required")
     elif not getattr(parameter, "is_flag", False) and (default := _default(parameter)):
         notes.append(f"[`{default}`]")
-    elif parameter.secondary_opts:
+    elif parameter.secondary_opts and parameter.default is not None:
         notes.append(
             f"[`{parameter.opts[0] if parameter.default else parameter.secondary_opts[0]}`]"
         )

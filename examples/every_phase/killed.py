@@ -62,7 +62,8 @@ class Killed(Rehearsal):
     def same(self, done: Mapping[str, Any], recipient: str) -> bool:
         """Whether both runs came to the same model and metrics."""
         opened = self.out / recipient / "whole"
-        words = ("--identity", self._identity(recipient), "--out", opened)
+        trust = self.out / "trust.yaml"
+        words = ("--identity", self._identity(recipient), "--trust", trust, "--out", opened)
         self._run("open", self.out / "whole" / "model", *words)
         metrics = (done["trained"]["metrics"], done["whole"]["metrics"])
         return metrics[0] == metrics[1] and files(Path(done["model"])) == files(opened)

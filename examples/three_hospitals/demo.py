@@ -40,14 +40,17 @@ def _story(demo: Stage) -> None:
     for name, count in counts.items():
         print(f"  {name}: {count} patients")
 
-    demo.title("Each makes an identity; together they found a consortium: 2 of 3 must approve")
+    demo.title(
+        "Each makes an identity; together they found a consortium: 2 of 3 must approve, and every "
+        "hospital whose records are read"
+    )
     for hospital in HOSPITALS:
         demo.run("keygen", hospital, "--out", out / hospital)
     owners = [("--owner", out / name / f"{name}.public.json") for name in HOSPITALS]
     consortium = out / "consortium.json"
     demo.run(
         "consortium", "create", "three-hospitals", *(word for pair in owners for word in pair),
-        "--approve", "2", "--no-own-data-consent", "--out", consortium,
+        "--approve", "2", "--out", consortium,
     )  # fmt: skip
 
     demo.title("The engineer locks the recipe; its deployment document fixes every byte")
@@ -101,8 +104,9 @@ def _story(demo: Stage) -> None:
             "--out", sealed / f"{owner}.{source.stem}.sealed",
         )  # fmt: skip
 
-    demo.title("One approval is not enough")
-    _approve(demo, "hospital-a", deployment, broker)
+    demo.title("Two approve; the recipe reads records of the third, which did not: refused")
+    for hospital in HOSPITALS[:2]:
+        _approve(demo, hospital, deployment, broker)
     train = [
         "train", lock_folder / "recipe.lock.json", "--platform", "simulator",
         "--guest", guest_socket, "--collateral", collateral, "--broker", broker, "--data", sealed,
@@ -110,8 +114,8 @@ def _story(demo: Stage) -> None:
     refused = demo.run(*train, "--out", out / "too-early", expect=3)["error"]
     print(f"  refused [{refused['code']}]: {refused['message']}")
 
-    demo.title("The second hospital approves; the guest proves itself, gets the keys and trains")
-    _approve(demo, "hospital-b", deployment, broker)
+    demo.title("The third hospital approves; the guest proves itself, gets the keys and trains")
+    _approve(demo, HOSPITALS[2], deployment, broker)
     trained = demo.run(*train, "--out", out / "run")
 
     demo.title("The auditor verifies the manifest offline")
@@ -129,7 +133,7 @@ def _story(demo: Stage) -> None:
     demo.title("A hospital opens the model that was sealed to it")
     demo.run(
         "open", out / "run" / "model", "--identity", _identity(out, "hospital-a"),
-        "--out", out / "hospital-a" / "model",
+        "--trust", trust, "--out", out / "hospital-a" / "model",
     )  # fmt: skip
 
     demo.title("The same training on plaintext, for comparison")

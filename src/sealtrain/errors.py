@@ -856,7 +856,7 @@ class ManifestMalformed(ManifestRefused):
 
 
 class SubjectMismatch(ManifestRefused):
-    """An artefact differs from the digest in the manifest, or is absent."""
+    """An artefact is not what the manifest names: altered, absent, or not named at all."""
 
     code = "subject-mismatch"
 

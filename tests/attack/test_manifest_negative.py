@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, NOW, World, make_world, signer, simulated_pki
+from manifest_world import FINISHED, NOW, OWNERS, RECIPE, World, make_world, signer, simulated_pki
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
@@ -25,6 +25,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import (
+    ClaimContradicted,
     CollateralExpired,
     LimitExceeded,
     ManifestMalformed,
@@ -36,7 +37,7 @@ from sealtrain.errors import (
     SubjectMismatch,
 )
 from sealtrain.manifest import form
-from sealtrain.manifest.verify import verify_manifest
+from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.records import dsse, statement
 from sealtrain.records.runlog import RunLog
 
@@ -107,7 +108,7 @@ def test_the_honest_statement_signed_and_quoted_again_is_accepted(
 def test_each_byte_of_a_small_output_counts(world: World, honest: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(world.artefacts, folder)
-    path = folder / "model/index.sealed"
+    path = folder / "model/config.json.sealed"
     original = path.read_bytes()
     for at in range(0, len(original), 61):
         changed = bytearray(original)
@@ -117,14 +118,14 @@ def test_each_byte_of_a_small_output_counts(world: World, honest: bytes, tmp_pat
 
 
 @pytest.mark.negative(64)
-def test_a_link_out_of_the_folder_is_judged_by_what_it_leads_to(
+def test_a_link_out_of_the_folder_is_refused_whatever_it_leads_to(
     world: World, honest: bytes, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
     shutil.copytree(world.artefacts, folder)
-    (tmp_path / "elsewhere").write_bytes(b"another model")
-    (folder / "model/weights.sealed").unlink()
-    (folder / "model/weights.sealed").symlink_to(tmp_path / "elsewhere")
+    output = folder / "model/model.safetensors.sealed"
+    output.rename(tmp_path / "elsewhere")
+    output.symlink_to(tmp_path / "elsewhere")
     refusal(world, honest, SubjectMismatch, artefacts=folder)
 
 
@@ -374,7 +375,8 @@ def test_a_manifest_verifies_years_later_at_its_own_time_only(world: World, hone
     "value",
     [
         "https://in-toto.io/Statement/v0.1",
-        "https://sealtrain.dev/attestations/run-manifest/v2",
+        "https://sealtrain.dev/attestations/run-manifest/v1",
+        "https://sealtrain.dev/attestations/run-manifest/v3",
         "https://slsa.dev/provenance/v1",
         "",
         None,
@@ -436,7 +438,8 @@ def test_a_payload_of_many_subjects_or_great_depth_is_refused_in_time(
     def many(document: dict[str, Any]) -> None:
         digest = hashlib.sha256(b"").hexdigest()
         document["subject"] = [
-            {"name": f"file-{number}", "digest": {"sha256": digest}} for number in range(5_000)
+            {"name": f"model/file-{number:04}.sealed", "digest": {"sha256": digest}}
+            for number in range(5_000)
         ]
 
     def deep(document: dict[str, Any]) -> None:
@@ -448,3 +451,52 @@ def test_a_payload_of_many_subjects_or_great_depth_is_refused_in_time(
     for change in (many, deep):
         refusal(world, requoted(world, honest, change), ManifestMalformed)
     assert time.monotonic() - began < 20
+
+
+# --- What a reader must be told of -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def careless(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A consortium that lets data be used unasked, and a script of the engineer's."""
+    folder = tmp_path_factory.mktemp("careless")
+    (folder / "train.py").write_text("import sealtrain\n")
+    recipe = {**RECIPE, "script": "train.py"}
+    made = make_world(folder, recipe, rules={"own_data_consent": False})
+    made.releases = made.record(made.receipt(approved_by=OWNERS[:2]))
+    made.facts |= {
+        "releases": made.releases,
+        "approvals": [made.approvals[name].to_dict() for name in OWNERS[:2]],
+    }
+    return made
+
+
+@pytest.mark.claim("C113")
+@pytest.mark.claim("C114")
+@pytest.mark.parametrize("limit", ["owners-not-asked", "own-script"])
+def test_a_genuine_guest_cannot_conceal_whom_it_did_not_ask_or_what_trained(
+    careless: World, limit: str
+) -> None:
+    def conceal(document: dict[str, Any]) -> None:
+        listed = document["predicate"]["limits"]
+        document["predicate"]["limits"] = [one for one in listed if one["id"] != limit]
+
+    data = requoted(careless, careless.manifest(), conceal)
+    refusal(careless, data, ClaimContradicted)
+    # Who reads it all the same is told.
+    report = examine(data, careless.trust(), artefacts=None, now=NOW)
+    assert f"Data of {OWNERS[2]} was used without approval." in " ".join(report.limits)
+    assert report.to_dict()["scripts"].keys() == {"train.py"}
+
+
+@pytest.mark.claim("C113")
+def test_a_genuine_guest_cannot_claim_that_owners_were_asked(careless: World) -> None:
+    def claim(document: dict[str, Any]) -> None:
+        document["predicate"]["consortium"]["own_data_consent"] = True
+
+    report = examine(
+        requoted(careless, careless.manifest(), claim), careless.trust(), artefacts=None, now=NOW
+    )
+    failed = {check.name for check in report.checks if check.outcome == "failed"}
+    assert {"recipe", "trust"} <= failed
+    assert not report.accepted

@@ -288,7 +288,7 @@ def _flip(path: Path) -> None:
 
 
 def _swap(path: Path) -> None:
-    other = path.with_name("index.sealed")
+    other = path.with_name("config.json.sealed")
     first, second = path.read_bytes(), other.read_bytes()
     path.write_bytes(second)
     other.write_bytes(first)
@@ -314,7 +314,7 @@ def test_no_output_file_can_be_changed(
 ) -> None:
     folder = tmp_path / "out"
     shutil.copytree(world.artefacts, folder)
-    change(folder / "model/weights.sealed")
+    change(folder / "model/model.safetensors.sealed")
     with pytest.raises(Refused) as caught:
         verify_manifest(honest, world.trust(), artefacts=folder, now=NOW)
     assert caught.value.code == "subject-mismatch"

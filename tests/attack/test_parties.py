@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import FINISHED, NOW, OWNERS, RELEASED, RUN_ID, World, digest
+from manifest_world import FINISHED, NOW, OWNERS, RELEASED, RUN_ID, World, digest, limits_of
 from parties_world import make_joint, party, party_receipt, with_receipts
 
 from sealtrain.base.clock import to_rfc3339
@@ -24,7 +24,6 @@ from sealtrain.errors import (
 )
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.checks.collaboration import RULES
-from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import VerifiedManifest, examine, verify_manifest
 from sealtrain.records.parties import party_run_id
@@ -200,10 +199,7 @@ def test_a_guest_of_another_deployment_cannot_lead(world: World, tmp_path: Path)
 def test_the_kind_is_the_recipes(world: World) -> None:
     def other(facts: dict[str, Any]) -> None:
         facts["collaboration"]["kind"] = "cut"
-        facts["limits"] = [
-            one.to_dict()
-            for one in limits_for(simulated=True, accelerators=False, collaboration="cut")
-        ]
+        facts["limits"] = limits_of(facts)
 
     def none(facts: dict[str, Any]) -> None:
         del facts["collaboration"]
@@ -219,10 +215,7 @@ def test_a_run_without_parties_claims_none(tmp_path: Path) -> None:
 
     def joined(facts: dict[str, Any]) -> None:
         facts["collaboration"] = {"kind": "federated", "parties": [party(A)]}
-        facts["limits"] = [
-            one.to_dict()
-            for one in limits_for(simulated=True, accelerators=False, collaboration="federated")
-        ]
+        facts["limits"] = limits_of(facts)
 
     assert refused(alone, joined, ClaimContradicted).check == "parties"
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from otp_world import accelerating, recording
-from stage import CANARY, RECIPE, Stage, stage
+from stage import CANARY, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port
 from sealtrain.collab.otp.field import HALF, PRIME
@@ -49,8 +49,7 @@ def engineer(world: Stage) -> Path:
     folder = world.propose(
         "engineer", RECIPE | {"collaboration": PADS, "peft": lora, "trainer": trainer}
     )
-    for owner in ("clinic-a", "clinic-b"):
-        world.approve(folder, owner)
+    world.approve(folder, *OWNERS)
     return folder
 
 

@@ -23,7 +23,9 @@ def test_three_hospitals_train_and_plaintext_gives_the_same_losses(tmp_path: Pat
         timeout=280,
     )
     assert done.returncode == 0, done.stderr
-    assert "refused [approvals-missing]" in done.stdout
+    refused = re.search(r"refused \[approvals-missing\]: (.*)", done.stdout)
+    assert refused
+    assert re.findall(r"hospital-[abc]", refused[1]) == ["hospital-c"]
     assert re.search(r"all [1-9]\d+ logged losses are equal", done.stdout)
     assert "SIMULATED — NOT ATTESTED" in done.stdout
     assert {path.name for path in (out / "run").iterdir()} >= {"manifest.json", "model"}

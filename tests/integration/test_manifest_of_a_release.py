@@ -33,7 +33,7 @@ def written_down(released: ReleaseWorld, grants: list[Grant], folder: Path) -> W
         },
         releases=[one.to_dict() for grant in grants for one in grant.receipts],
         artefacts=folder,
-        subjects=sealed_outputs(folder),
+        model=sealed_outputs(folder, released.consortium.consortium_id),
     )
     world.facts = facts_of(world)
     return world

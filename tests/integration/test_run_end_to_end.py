@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stage import CANARY, DEADLINE_SECONDS, MACHINE, RECIPE, Stage, stage, wait_for
+from stage import CANARY, DEADLINE_SECONDS, MACHINE, OWNERS, RECIPE, Stage, stage, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -30,13 +30,13 @@ def engineer(world: Stage) -> Path:
 
 @pytest.fixture(scope="module")
 def refused_early(world: Stage, engineer: Path) -> Any:
-    world.approve(engineer, "clinic-a")
+    world.approve(engineer, "clinic-a", "clinic-b")
     return world.try_run(*world.train_words(engineer, "early"))
 
 
 @pytest.fixture(scope="module")
 def finished(world: Stage, engineer: Path, refused_early: Any) -> Path:
-    world.approve(engineer, "clinic-b")
+    world.approve(engineer, "clinic-c")
     world.run(*world.train_words(engineer, "run"))
     world.run(
         "trust", "new", "--consortium", "consortium.json", "--deployment", world.deployment,
@@ -58,7 +58,10 @@ def opened_model(world: Stage, run: Path, name: str, owner: str = "clinic-a") ->
 
 
 @pytest.mark.claim("C10")
-def test_one_approval_short_is_refused_and_leaves_no_run(world: Stage, refused_early: Any) -> None:
+@pytest.mark.claim("C45")
+def test_without_the_approval_of_one_whose_data_is_read_no_run_begins(
+    world: Stage, refused_early: Any
+) -> None:
     assert (refused_early.code, refused_early.error) == (3, "approvals-missing")
     assert not (world.folder / "early").exists()
 
@@ -248,7 +251,7 @@ sealtrain.sign_manifest(trainer)
 def test_a_users_own_script_trains_inside_the_run(world: Stage, finished: Path) -> None:
     recipe = {**RECIPE, "name": "own-script", "script": "train.py"}
     folder = world.propose("script", recipe, {"train.py": SCRIPT})
-    world.approve(folder, "clinic-b", "clinic-c")
+    world.approve(folder, *OWNERS)
     outcome = world.run(*world.train_words(folder, "script-run"))
     assert outcome["steps"] == 6
     report = world.run(
@@ -293,7 +296,7 @@ def test_a_loop_pauses_where_approvals_end_and_goes_on_when_they_are_back(
     trainer = RECIPE["trainer"] | {"max_steps": 30, "save_steps": 3}
     recipe = {**RECIPE, "name": "own-loop", "script": "loop.py", "trainer": trainer}
     folder = world.propose("loop", recipe, {"loop.py": LOOP})
-    world.approve(folder, "clinic-b", "clinic-c")
+    world.approve(folder, *OWNERS)
     out = world.folder / "loop-run"
     words = [*world.train_words(folder, "loop-run"), "--wait-for-lease", "120"]
     with world.started(*words) as (process, said):
@@ -352,7 +355,7 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
             "--deployment", changed / "app-compose.json", "--broker", world.broker,
         )  # fmt: skip
         assert {path.name: path.read_bytes() for path in folder.glob("shard-*")} == before
-    world.approve(changed, "clinic-a", "clinic-b")
+    world.approve(changed, *OWNERS)
     assert world.run(*world.train_words(changed, "rewrapped"))["steps"] == 40
 
 

@@ -124,17 +124,21 @@ def test_another_sealing_of_the_model_gets_no_key(
     assert not (world.folder / "swapped").exists()
 
 
-def test_a_file_of_another_run_is_not_sealed_with_it(
+@pytest.mark.claim("C111")
+def test_a_file_of_another_place_is_not_sealed_with_it(
     world: Stage, trained: Path, room: Path, tmp_path: Path
 ) -> None:
-    mixed = tmp_path / "model"
-    shutil.copytree(trained, mixed)
+    mixed = tmp_path / "run" / "model"
+    shutil.copytree(trained.parent, mixed.parent)
     (mixed / "config.json.sealed").write_bytes((mixed / "tokenizer.json.sealed").read_bytes())
-    answer = world.try_run(
+    words = (
         "seal", mixed, "--name", "risk", "--identity", world.identity("clinic-a"),
         "--deployment", room / "app-compose.json", "--broker", world.broker,
         "--out", tmp_path / "risk.sealed",
     )  # fmt: skip
+    answer = world.try_run(*words)
+    assert (answer.code, answer.error) == (3, "subject-mismatch")
+    answer = world.try_run(*words, "--no-manifest")
     assert (answer.code, answer.error) == (3, "wrong-context")
     assert not (tmp_path / "risk.sealed").exists()
 

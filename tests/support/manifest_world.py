@@ -24,7 +24,6 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
@@ -41,6 +40,7 @@ from sealtrain.consortium.receipts import (
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.limits import limits_for
+from sealtrain.manifest.outputs import files_of, subjects_of
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
@@ -50,8 +50,10 @@ from sealtrain.recipe.privacy import spendings
 from sealtrain.records.dsse import Ed25519Signer, Envelope
 from sealtrain.records.runlog import RunLog
 from sealtrain.records.statement import Subject
+from sealtrain.runner.outputs import seal_model
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
+from sealtrain.sealing.trainedmodel import TrainedModel
 
 START = 1_790_000_000
 RELEASED = START + 20
@@ -60,6 +62,12 @@ NOW = START + 3600
 LEASE_S = 3600
 RUN_ID = "5a" * 16
 OWNERS = ("hospital-a", "hospital-b", "hospital-c")
+FILES: dict[str, bytes] = {
+    "config.json": b'{"model_type": "llama"}',
+    "model.safetensors": bytes(20_000),
+    "pooling/config.json": b"{}",
+}
+"""The model that the run leaves, by name."""
 
 RECIPE: dict[str, Any] = {
     "version": 1,
@@ -134,8 +142,12 @@ class World:
     approvals: dict[str, Envelope]
     releases: list[dict[str, Any]]
     artefacts: Path
-    subjects: tuple[Subject, ...]
+    model: TrainedModel
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        return subjects_of(self.model)
 
     @property
     def target(self) -> Target:
@@ -248,7 +260,7 @@ class World:
                 )
                 for key, pin in self.pins.items()
             ),
-            "approved_by": ("hospital-a", "hospital-b"),
+            "approved_by": OWNERS,
             "evidence_digest": digest("evidence"),
             "transcript_digest": digest("transcript"),
             "verdict": {"label": "SIMULATED — NOT ATTESTED", "claims": []},
@@ -290,16 +302,21 @@ class World:
 
 
 def make_world(
-    folder: Path, recipe: Mapping[str, Any] = RECIPE, rules: Mapping[str, Any] | None = None
+    folder: Path,
+    recipe: Mapping[str, Any] = RECIPE,
+    rules: Mapping[str, Any] | None = None,
+    *,
+    sealed_to: Iterable[str] = OWNERS,
 ) -> World:
     """Build a world whose output files lie in ``folder / "out"``.
 
-    ``rules`` are thresholds of the consortium, and whether it asks for consent on own data.
+    ``rules`` are thresholds of the consortium, and whether it asks for consent on own data;
+    ``sealed_to`` names the owners who can open the outputs.
     """
     consortium = Consortium.found(
         name="breast-cancer",
         owners=[identity(name).public for name in OWNERS],
-        **{"approve": 2, "own_data_consent": False, **(rules or {})},
+        **{"approve": 2, **(rules or {})},
     )
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
@@ -312,7 +329,7 @@ def make_world(
     )
     locked = lock_recipe(path, consortium_id=consortium.consortium_id, installation=installation)
     artefacts = folder / "out"
-    subjects = sealed_outputs(artefacts)
+    model = sealed_outputs(artefacts, consortium.consortium_id, recipients=sealed_to)
     world = World(
         consortium=consortium,
         locked=locked,
@@ -329,7 +346,7 @@ def make_world(
         approvals={},
         releases=[],
         artefacts=artefacts,
-        subjects=subjects,
+        model=model,
     )
     for one in locked.lock.recipe.datasets:
         key = f"{one.owner}/{one.name}"
@@ -338,7 +355,7 @@ def make_world(
             dataset_id=digest(f"dataset {one.owner} {one.name}", 16),
             root=digest(f"root {one.owner} {one.name}"),
         )
-    for owner in ("hospital-a", "hospital-b"):
+    for owner in OWNERS:
         world.approvals[owner] = world.approval(owner)
     world.releases = world.record(world.receipt())
     world.facts = facts_of(world)
@@ -353,22 +370,30 @@ def run_log(run_id: str = RUN_ID) -> dict[str, Any]:
     return {"head": log.head, "entries": log.entries}
 
 
-def sealed_outputs(folder: Path) -> tuple[Subject, ...]:
-    """Two files that stand for a sealed model."""
-    (folder / "model").mkdir(parents=True)
-    subjects = []
-    for name, size in (("model/index.sealed", 700), ("model/weights.sealed", 9000)):
-        data = hashlib.shake_256(name.encode()).digest(size)
-        (folder / name).write_bytes(data)
-        subjects.append(Subject(name=name, sha256=sha256_hex(data)))
-    return tuple(subjects)
+def sealed_outputs(
+    folder: Path,
+    consortium_id: str,
+    *,
+    run_id: str = RUN_ID,
+    files: Mapping[str, bytes] = FILES,
+    recipients: Iterable[str] = OWNERS,
+) -> TrainedModel:
+    """A small model, sealed as a run leaves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return seal_model(
+        files,
+        folder,
+        run_id=run_id,
+        owner_id=consortium_id,
+        recipients=[identity(name).public for name in recipients],
+    )
 
 
-def facts_of(world: World) -> dict[str, Any]:
+def facts_of(world: World, run_id: str = RUN_ID) -> dict[str, Any]:
     """The honest predicate of a world as JSON."""
     loss = [(step, round(4.2 * 0.985**step + 0.21, 4)) for step in range(0, 301, 10)]
-    return {
-        "version": 1,
+    facts: dict[str, Any] = {
+        "version": 2,
         "simulated": True,
         "marker": "SIMULATED — NOT ATTESTED",
         "signer": {"public_key": to_base64(world.guest_key.public)},
@@ -386,7 +411,7 @@ def facts_of(world: World) -> dict[str, Any]:
         "approvals": [envelope.to_dict() for envelope in world.approvals.values()],
         "releases": world.releases,
         "run": {
-            "run_id": RUN_ID,
+            "run_id": run_id,
             "started_at": to_rfc3339(START),
             "finished_at": to_rfc3339(FINISHED),
             "steps": 300,
@@ -397,13 +422,10 @@ def facts_of(world: World) -> dict[str, Any]:
             "metrics": {"loss": loss[-1][1], "accuracy": 0.9204},
             "environment": {"python": "3.11.9", "torch": "2.9.0"},
         },
-        "run_log": run_log(),
+        "run_log": run_log(run_id),
         "outputs": {
             "recipients": list(OWNERS),
-            "files": [
-                {"name": one.name, "size": (world.artefacts / one.name).stat().st_size}
-                for one in world.subjects
-            ],
+            "files": files_of(world.model),
         },
         "compute": {
             "wall_s": 580.25,
@@ -413,8 +435,15 @@ def facts_of(world: World) -> dict[str, Any]:
             "peak_memory_bytes": 1_200_000_000,
         },
         "privacy": {"dp": "none"},
-        "limits": [one.to_dict() for one in limits_for(simulated=True, accelerators=False)],
+        "limits": [],
     }
+    return facts | {"limits": limits_of(facts)}
+
+
+def limits_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The limits that a manifest with these facts must state."""
+    predicate = Predicate.model_validate_json(_json({**facts, "limits": []}))
+    return [one.to_dict() for one in limits_for(predicate)]
 
 
 def _json(document: Mapping[str, Any]) -> str:

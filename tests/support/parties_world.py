@@ -17,6 +17,7 @@ from manifest_world import (
     World,
     digest,
     identity,
+    limits_of,
     make_world,
     simulated_pki,
 )
@@ -24,7 +25,6 @@ from manifest_world import (
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease, ReleasedDataset, ReleaseReceipt
-from sealtrain.manifest.limits import limits_for
 from sealtrain.records.parties import party_run_id
 
 FEDERATED: dict[str, Any] = {
@@ -46,13 +46,8 @@ def make_joint(folder: Path, together: dict[str, Any] = FEDERATED, **recipe: Any
     world.facts |= {
         "releases": world.releases,
         "collaboration": {"kind": together["kind"], "parties": [party(name) for name in OWNERS]},
-        "limits": [
-            one.to_dict()
-            for one in limits_for(
-                simulated=True, accelerators=False, collaboration=together["kind"]
-            )
-        ],
     }
+    world.facts["limits"] = limits_of(world.facts)
     return world
 
 

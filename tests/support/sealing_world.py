@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sealtrain.consortium.datasets import sign_dataset
+from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, ChunkCipher
 from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
@@ -173,6 +177,12 @@ def with_index(made: SealedFolder, change: Callable[[Index], Index]) -> SealedFo
     shards = [shard.info for shard in index.shards]
     root = dataset_root(index.dataset_id, writer.finish().root, shards)
     return replace(made, description=replace(made.description, root=root))
+
+
+def signed(description: DatasetDescription) -> bytes:
+    """``dataset.json`` as an owner signs it: give it to ``sealed_folder`` as ``sign``."""
+    owner = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    return sign_dataset(description, owner, sealed_at="2026-01-02T03:04:05Z").to_bytes()
 
 
 def all_rows(dataset: SealedDataset) -> list[dict[str, Any]]:

@@ -206,7 +206,7 @@ class Stage:
         self.run(
             "consortium", "create", "stage",
             *(word for path in publics for word in ("--owner", path)),
-            "--approve", "2", "--no-own-data-consent", "--out", self.folder / "consortium.json",
+            "--approve", "2", "--out", self.folder / "consortium.json",
         )  # fmt: skip
         self.run("simulator", "policy", "--state", "root", "--out", "policy.yaml", *self.machine)
         if self.policy is not None:

@@ -72,7 +72,7 @@ def predicate() -> Json:
     entry = {"seq": 1, "at": "2026-01-02T03:04:05Z", "event": "run.started", "fields": {}}
     head = hashlib.sha256(b"sealtrain/run-log/v1:" + b"ab" * 16).digest()
     return {
-        "version": 1,
+        "version": 2,
         "simulated": True,
         "marker": MARKER,
         "signer": {"public_key": b64(raw(GUEST))},
@@ -114,7 +114,10 @@ def predicate() -> Json:
             "head": hashlib.sha256(head + canonical(entry)).hexdigest(),
             "entries": [entry],
         },
-        "outputs": {"recipients": ["a"], "files": [{"name": "model/weights.sealed", "size": 9}]},
+        "outputs": {
+            "recipients": ["a"],
+            "files": [{"name": "model/weights.sealed", "size": 9, "root": "0c" * 32}],
+        },
         "compute": {
             "wall_s": 600,
             "cpu_s": None,
@@ -132,7 +135,7 @@ def statement() -> Json:
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": "model/weights.sealed", "digest": {"sha256": "04" * 32}}],
-        "predicateType": "https://sealtrain.dev/attestations/run-manifest/v1",
+        "predicateType": "https://sealtrain.dev/attestations/run-manifest/v2",
         "predicate": predicate(),
     }
 
@@ -187,8 +190,13 @@ def malformed() -> list[Json]:
         file = canonical(document(canonical(body)))
         return {"comment": comment, "file": file.decode(), "error": "manifest-malformed"}
 
-    def rename(body: Json, name: str) -> None:
-        body["subject"][0]["name"] = body["predicate"]["outputs"]["files"][0]["name"] = name
+    def rename(body: Json, *names: str) -> None:
+        subject, file = body["subject"][0], body["predicate"]["outputs"]["files"][0]
+        body["subject"] = [{**subject, "name": name} for name in names]
+        body["predicate"]["outputs"]["files"] = [{**file, "name": name} for name in names]
+
+    def named(comment: str, *names: str) -> Json:
+        return inner(comment, lambda body: rename(body, *names))
 
     spaced = canonical(document(canonical(statement()))).replace(b'{"bundle"', b'{ "bundle"', 1)
     return [
@@ -214,12 +222,38 @@ def malformed() -> list[Json]:
         inner("no limits field", lambda body: body["predicate"].pop("limits")),
         inner("another marker", lambda body: body["predicate"].update(marker="ATTESTED")),
         inner("a step that is text", lambda body: body["predicate"]["run"].update(steps="10")),
-        inner("a name that climbs", lambda body: rename(body, "../weights.sealed")),
-        inner("an absolute name", lambda body: rename(body, "/weights.sealed")),
-        inner("a name with a control character", lambda body: rename(body, "a\u001b[2J")),
+        inner("predicate of version 1", lambda body: body["predicate"].update(version=1)),
+        inner(
+            "an output without a root",
+            lambda body: body["predicate"]["outputs"]["files"][0].pop("root"),
+        ),
+        named("a name that climbs", "model/../weights.sealed"),
+        named("an absolute name", "/model/weights.sealed"),
+        named("a name outside the model's folder", "weights.sealed"),
+        named("a name in a folder like the model's", "Model/weights.sealed"),
+        named("a name with a control character", "model/a\u001b[2J.sealed"),
+        named("a name with a letter that has two spellings", "model/caf\u00e9.sealed"),
+        named("a name with a backslash", "model/a\\b.sealed"),
+        named("a name of an alternate stream", "model/a:b.sealed"),
+        named("a name of a device", "model/nul.json.sealed"),
+        named("a hidden name", "model/.weights.sealed"),
+        named("a name without an end", "model/weights"),
+        named("a folder as a name", "model/.sealed"),
+        named("names that differ by case", "model/A.json.sealed", "model/a.json.sealed"),
+        named("a file and a folder of one name", "model/a.sealed", "model/a/b.sealed"),
+        named(
+            "a sealed file and a folder of one name", "model/a.sealed", "model/a.sealed/b.sealed"
+        ),
+        named("names out of order", "model/b.sealed", "model/a.sealed"),
         inner(
             "files the subjects do not name",
-            lambda body: body["predicate"]["outputs"]["files"].append({"name": "x", "size": 1}),
+            lambda body: body["predicate"]["outputs"]["files"].append(
+                {"name": "model/x.sealed", "size": 1, "root": "0c" * 32}
+            ),
+        ),
+        inner(
+            "a file under another name than its subject",
+            lambda body: body["subject"][0].update(name="model/x.sealed"),
         ),
         inner("a subject twice", lambda body: body["subject"].append(body["subject"][0])),
         inner(

@@ -28,6 +28,7 @@ from sealed_parts import (
     stanza_vectors,
 )
 
+RUN, CONSORTIUM = "e1" * 16, "e2" * 32
 OUT = Path(__file__).resolve().parents[2] / "vectors" / "sealed-file"
 
 
@@ -93,6 +94,26 @@ def file_vectors() -> dict[str, Any]:
     bound = core_of(kind="blob", name="checkpoint/model", binding={"step": 5, "run_id": "ab"})
     made = Made(small_content, key=key, core=bound)
     add("bound to run and step", made.file(), "valid", content=made.content, expect=bound)
+    modelled = core_of(
+        dataset_id=RUN, owner_id=CONSORTIUM, name="pooling/config.json", shard=1, kind="model",
+        schema_digest="", binding={"files": 3},
+    )  # fmt: skip
+    made = Made(small_content, key=key, core=modelled, stanzas=stanzas)
+    add("file of a model", made.file(), "valid", content=small_content, expect=modelled,
+        root=made.root())  # fmt: skip
+    for comment, member, value in (
+        ("renamed", "name", "pooling/other.json"),
+        ("of another run", "dataset_id", "e4" * 16),
+        ("of another consortium", "owner_id", "e5" * 32),
+        ("at another position", "shard", 0),
+        ("of a model with fewer files", "binding", {"files": 2}),
+        ("of a model of no known size", "binding", {}),
+    ):
+        add(f"file of a model, {comment}", made.file(), "wrong-context",
+            expect=modelled | {member: value}, root=made.root())  # fmt: skip
+    again = Made(small_content, key=key, core=modelled, stanzas=stanzas, salt="another recipient")
+    add("file of a model, made by another recipient", again.file(), "root-mismatch",
+        expect=modelled, root=made.root())  # fmt: skip
     add("two stanzas", small.file(), "valid", content=small_content)
     add("four chunks", long.file(), "valid", content=long_content, root=long.root())
 

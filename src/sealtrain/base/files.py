@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,9 +21,11 @@ __all__ = [
     "atomic_folder",
     "atomic_write",
     "atomic_writer",
+    "open_regular",
     "parsing_once",
     "private_file",
     "read_bounded",
+    "read_regular",
     "send_to_disk",
     "stamp_of",
     "sync",
@@ -141,12 +144,38 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
         DataInvalid: There is no such file.
     """
     with _readable(path), path.open("rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise LimitExceeded(
-            f"{path} is too large", got=f"over {max_bytes} bytes", expected=f"at most {max_bytes}"
-        )
-    return data
+        return _bounded(file, path, max_bytes)
+
+
+def open_regular(path: Path) -> int:
+    """Descriptor of a file that may come from elsewhere, open for reading.
+
+    A pipe is refused without waiting for it.
+
+    Raises:
+        DataInvalid: There is no such file, or it is a pipe, a device or a folder.
+    """
+    # Systems without a flag have nothing that it would protect from.
+    flags = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK"))
+    try:
+        descriptor = os.open(path, os.O_RDONLY | flags)
+    except OSError as error:
+        raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DataInvalid(f"{path} is no regular file", hint="check the path")
+    return descriptor
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Read a whole small file as ``open_regular`` opens it.
+
+    Raises:
+        LimitExceeded: The file is longer than ``max_bytes``.
+        DataInvalid: As ``open_regular``.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        return _bounded(file, path, max_bytes)
 
 
 def stamp_of(path: Path, *, clock: Callable[[], int] = time.time_ns) -> tuple[int, ...]:
@@ -211,6 +240,15 @@ def send_to_disk(descriptor: int, offset: int, length: int) -> None:
     if hasattr(os, "posix_fadvise"):
         # What is still to be written is sent off by this, and kept in memory until it is there.
         os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+def _bounded(file: BinaryIO, path: Path, max_bytes: int) -> bytes:
+    data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise LimitExceeded(
+            f"{path} is too large", got=f"over {max_bytes} bytes", expected=f"at most {max_bytes}"
+        )
+    return data
 
 
 @contextmanager

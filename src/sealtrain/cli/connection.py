@@ -164,9 +164,5 @@ def watched_ledger(
 def own_key(folder: Path, me: Identity) -> DataKey:
     """Unwrap a dataset's data key with the owner's own stanza."""
     from sealtrain.sealing.dataset import read_stanzas
-    from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
 
-    owner_id = me.public.owner_id
-    dataset_id, stanzas = read_stanzas(folder)
-    stanza = find_stanza(stanzas, kind="owner", recipient=owner_id)
-    return unwrap_for_owner(stanza, dataset_id=dataset_id, owner_id=owner_id, private=me.sealing)
+    return me.unwrap(*read_stanzas(folder))

@@ -1,4 +1,4 @@
-"""``seal``, ``open``, ``rewrap``, ``inspect``: an owner's data, at home."""
+"""``seal``, ``rewrap``, ``inspect``: an owner's data, at home."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import typer
 
 from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold
 from sealtrain.cli.log import StateFile
+from sealtrain.cli.opening import ModelManifest, ModelTrust, NoManifest, model_source
 from sealtrain.cli.output import Json, emit, progress_bytes, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sealtrain.keys.identity import Identity
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.stanza import Stanza
 
@@ -24,7 +22,6 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add this noun's commands to the root."""
     app.command()(seal)
-    app.command("open")(open_sealed)
     app.command()(rewrap)
     app.command()(inspect)
 
@@ -69,6 +66,9 @@ def seal(
     register_: Annotated[
         bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")
     ] = True,
+    manifest: ModelManifest = None,
+    trust: ModelTrust = None,
+    no_manifest: NoManifest = False,
     state: StateFile = None,
     as_json: Json = False,
 ) -> None:
@@ -78,7 +78,8 @@ def seal(
     data together; none alone can.
 
     A model that training sealed to you is opened in memory, and sealed for a recipe of phase
-    evaluate: its folder is the source.
+    evaluate: its folder is the source. It is opened as `sealtrain open` does, by the manifest of
+    its run.
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
@@ -92,14 +93,8 @@ def seal(
     from sealtrain.release.wrapping import check_brokers, wrap_for_brokers
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
     from sealtrain.sealing.hpke import HpkePublicKey
-    from sealtrain.sealing.stanza import (
-        RecipeBinding,
-        find_stanza,
-        unwrap_for_owner,
-        wrap_for_owner,
-    )
+    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner
     from sealtrain.sealing.tabular.tokens import TokenShards
-    from sealtrain.sealing.trainedmodel import is_trained_model, trained_model
 
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
@@ -110,6 +105,7 @@ def seal(
             got=str(target.parent),
             hint="make it first, or name another --out",
         )
+    model = model_source(source, owner, manifest=manifest, trust=trust, no_manifest=no_manifest)
     own_state(state, brokers)
     attested = attested_brokers(brokers, deployment)
     check_brokers(attested, threshold)
@@ -131,12 +127,6 @@ def seal(
             ),
         )
 
-    def unwrap(dataset_id: str, found: Sequence[Stanza]) -> DataKey:
-        mine = find_stanza(found, kind="owner", recipient=me.owner_id)
-        return unwrap_for_owner(
-            mine, dataset_id=dataset_id, owner_id=me.owner_id, private=owner.sealing
-        )
-
     def sign(description: DatasetDescription) -> bytes:
         envelope = sign_dataset(
             description,
@@ -148,7 +138,7 @@ def seal(
 
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         description = seal_dataset(
-            trained_model(source, unwrap) if is_trained_model(source) else source,
+            source if model is None else model.files,
             target,
             name=name,
             owner_id=me.owner_id,
@@ -156,7 +146,7 @@ def seal(
             binding=binding,
             stanzas=stanzas,
             sign=sign,
-            unwrap=unwrap,
+            unwrap=owner.unwrap,
             layout=layout,
             form=form,
             token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
@@ -190,36 +180,11 @@ def seal(
             f"records  {description.records}",
         ],
     )
+    if model is not None:
+        model.tell()
     if simulated:
         say("SIMULATED — NOT ATTESTED: the brokers' evidence comes from a simulator")
     registered.finish()
-
-
-def open_sealed(
-    sealed: Annotated[Path, typer.Argument(help="Sealed dataset folder, model folder or file.")],
-    identity: Annotated[Path, typer.Option(help="Private identity of a recipient.")],
-    out: Annotated[Path, typer.Option(help="File or folder to write the plaintext to.")],
-    to: Annotated[
-        str, typer.Option(help="jsonl, csv, parquet, arrow or raw (datasets only).")
-    ] = "jsonl",
-    as_json: Json = False,
-) -> None:
-    """Open what was sealed to you: your own dataset, or a model trained for you."""
-    from sealtrain.cli.connection import own_key
-    from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.dataset import export
-
-    me = Identity.load(identity)
-    if (sealed / "dataset.json").exists():
-        from sealtrain.consortium.datasets import load_dataset_manifest
-
-        manifest = load_dataset_manifest(sealed, me.public)
-        key = own_key(sealed, me)
-        export(sealed, out, key=key, root=manifest.root, to=to)
-        names = [out.name]
-    else:
-        names = _open_files(sealed, me, out)
-    emit(as_json, {"out": str(out), "files": names}, [f"opened   {out}", *names])
 
 
 def rewrap(
@@ -346,38 +311,6 @@ def inspect(
 
 
 _MAX_COMPOSE = 4 << 20
-_MAX_FILES = 4096
-
-
-def _open_files(sealed: Path, me: Identity, out: Path) -> list[str]:
-    """Open a sealed file, or every sealed file of a folder, into a new folder."""
-    import shutil
-
-    from sealtrain.base.files import atomic_folder, private_file
-    from sealtrain.errors import LimitExceeded, NotSealed
-    from sealtrain.sealing.file import open_file, read_header
-    from sealtrain.sealing.stanza import find_stanza, unwrap_for_owner
-
-    files = sorted(sealed.rglob("*.sealed")) if sealed.is_dir() else [sealed]
-    if not files or not all(file.is_file() for file in files):
-        raise NotSealed(f"nothing sealed at {sealed}", hint="name what training or sealing wrote")
-    if len(files) > _MAX_FILES:
-        raise LimitExceeded("too many sealed files in one folder", expected=_MAX_FILES)
-    owner_id = me.public.owner_id
-    names = []
-    with atomic_folder(out) as folder:
-        for file in files:
-            header = read_header(file)
-            stanza = find_stanza(header.stanzas, kind="owner", recipient=owner_id)
-            key = unwrap_for_owner(
-                stanza, dataset_id=header.dataset_id, owner_id=owner_id, private=me.sealing
-            )
-            place = file.relative_to(sealed) if sealed.is_dir() else Path(file.name)
-            name = place.as_posix().removesuffix(".sealed")
-            with open_file(file, key) as plain, private_file(folder / name) as target:
-                shutil.copyfileobj(plain, target, 1 << 20)
-            names.append(name)
-    return names
 
 
 def _size_of(source: Path) -> int:

@@ -99,15 +99,18 @@ def _signature(
         model_signature,
         opened_files,
     )
-    from sealtrain.manifest.exports.opened import opened_digests
+    from sealtrain.manifest.opening import opened_digests
+    from sealtrain.manifest.outputs import model_of
+    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
     if model is None or identity is None or key is None:
         raise UsageError(
             "signing a model needs --model, --identity and --key",
-            hint="open the outputs first: sealtrain open model --identity … --out opened",
+            hint="open the outputs first: sealtrain open run/model --identity … --out opened",
         )
     signing = load_signing_key(key)
-    sealed = opened_digests(artefacts, account.subjects, Identity.load(identity))
+    made = model_of(account.predicate, account.subjects)
+    sealed = opened_digests(artefacts / MODEL_FOLDER, made, Identity.load(identity))
     # A marker has no place in this format but the model's name.
     name = account.name if account.marker is None else f"{account.name} ({account.marker})"
     return model_signature(name, opened_files(model, sealed), signing)

@@ -12,7 +12,15 @@ from sealtrain.cli.output import Json, emit, say
 if TYPE_CHECKING:
     from sealtrain.manifest.verify import Report
 
-__all__ = ["Artefacts", "ManifestFile", "TrustFile", "WithoutArtefacts", "examined", "register"]
+__all__ = [
+    "Artefacts",
+    "ManifestFile",
+    "TrustFile",
+    "WithoutArtefacts",
+    "examined",
+    "manifest_bytes",
+    "register",
+]
 
 ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]
 TrustFile = Annotated[Path, typer.Option(help="What you trust (YAML).")]
@@ -46,6 +54,7 @@ def verify(
     for check in found.checks:
         lines.append(f"{marks[check.outcome]} {check.title}: {check.detail}")
     lines.append("")
+    lines.extend(f"script: {name} {digest}" for name, digest in _scripts(found).items())
     lines.extend(f"limit: {limit}" for limit in found.limits)
     if found.simulated:
         lines.append("SIMULATED — NOT ATTESTED")
@@ -54,6 +63,11 @@ def verify(
     if found.refusal is not None:
         raise found.refusal
     emit(as_json, found.to_dict(), [*lines, "verified"])
+
+
+def _scripts(found: Report) -> dict[str, str]:
+    lock = found.facts.lock
+    return {} if lock is None else lock.script_digests
 
 
 def report(
@@ -83,14 +97,20 @@ def report(
 def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
     """The report on a manifest file."""
     from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import read_bounded
     from sealtrain.manifest.trust import load_trust
     from sealtrain.manifest.verify import examine
 
     folder = None if skip else artefacts or manifest.parent
     return examine(
-        read_bounded(manifest, _MAX_MANIFEST),
+        manifest_bytes(manifest),
         load_trust(trust),
         artefacts=folder,
         now=system_clock(),
     )
+
+
+def manifest_bytes(path: Path) -> bytes:
+    """A manifest file, which may be anything else."""
+    from sealtrain.base.files import read_regular
+
+    return read_regular(path, _MAX_MANIFEST)

@@ -35,11 +35,12 @@ def publish(
     from sealtrain.base.files import read_bounded
     from sealtrain.storage.connect import open_folder
     from sealtrain.storage.publish import publish as send
+    from sealtrain.storage.publish import sealed_files
 
     token = None
     if token_file is not None:
         token = read_bounded(token_file, _MAX_TOKEN_BYTES).decode().strip()
-    total = sum(path.stat().st_size for path in sealed.glob("*.sealed"))
+    total = sum((sealed / name).stat().st_size for name in sealed_files(sealed))
     with progress_bytes(f"publishing {sealed.name}", total, shown=not as_json) as advance:
         done = send(sealed, open_folder(url, token=token), audit=audit, progress=advance)
     emit(

@@ -273,7 +273,7 @@ class Rehearsal:
         self._run("report", manifest, "--trust", trust, "--out", report)
         self._run(
             "open", self.out / "run" / "model", "--identity", self._identity(recipient),
-            "--out", model,
+            "--trust", trust, "--out", model,
         )  # fmt: skip
         return {"verified": verified, "report": str(report), "model": str(model)}
 

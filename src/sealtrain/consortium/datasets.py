@@ -43,6 +43,7 @@ __all__ = [
     "FILE_NAME",
     "PAYLOAD_TYPE",
     "DatasetManifest",
+    "claimed_manifest",
     "dataset_entry",
     "dataset_id_in",
     "load_dataset_manifest",
@@ -248,8 +249,8 @@ def read_dataset_envelope(folder: Folder) -> dsse.Envelope:
     return dsse.Envelope.from_bytes(read_small(folder, FILE_NAME, 2 * MAX_MANIFEST_BYTES))
 
 
-def dataset_id_in(folder: Folder) -> str:
-    """Id that the manifest of a sealed dataset names; nothing is verified.
+def claimed_manifest(folder: Folder) -> DatasetManifest:
+    """What the manifest of a sealed dataset says; nothing is verified.
 
     Raises:
         DataInvalid: There is no such file, or it is no dataset manifest.
@@ -262,7 +263,15 @@ def dataset_id_in(folder: Folder) -> str:
         "dataset manifest",
         max_bytes=MAX_MANIFEST_BYTES,
         check="dataset manifest",
-    ).dataset_id
+    )
+
+
+def dataset_id_in(folder: Folder) -> str:
+    """Id that the manifest of a sealed dataset names; nothing is verified.
+
+    Raises as ``claimed_manifest``.
+    """
+    return claimed_manifest(folder).dataset_id
 
 
 def load_dataset_manifest(folder: Folder, trusted: Consortium | PublicIdentity) -> DatasetManifest:

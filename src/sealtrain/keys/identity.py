@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn, Self
 
@@ -25,7 +25,9 @@ from sealtrain.records.cosignature import CosignSigner
 from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.records.identity import PublicIdentity
 from sealtrain.records.ml_dsa import MlDsa44Signer
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.sealing.stanza import Stanza, find_stanza, unwrap_for_owner
 
 __all__ = ["Identity"]
 
@@ -86,6 +88,23 @@ class Identity:
             witness_key=None if quantum is None else quantum.public,
         )
         self._seed = seed
+
+    def unwrap(self, dataset_id: str, stanzas: Sequence[Stanza]) -> DataKey:
+        """The data key that a header's stanzas wrap for this owner.
+
+        Args:
+            dataset_id: Of the dataset, or the run whose model it is: 32 hex digits.
+            stanzas: Of the header.
+
+        Raises:
+            NoStanza: None is for this owner.
+            WrongKey: Another dataset, or altered bytes.
+        """
+        owner_id = self.public.owner_id
+        mine = find_stanza(stanzas, kind="owner", recipient=owner_id)
+        return unwrap_for_owner(
+            mine, dataset_id=dataset_id, owner_id=owner_id, private=self.sealing
+        )
 
     def __repr__(self) -> str:
         return f"Identity({self.name!r}, <private>)"

@@ -70,20 +70,12 @@ def _refuse_contradictions(
 ) -> None:
     simulated = predicate.deployment.platform == "simulator"
     listed = {limit.id for limit in predicate.limits}
-    needed = limits.required(
-        simulated=simulated,
-        dp=predicate.privacy.dp,
-        accountant=getattr(predicate.privacy, "accountant", None),
-        accelerators=bool(predicate.compute.accelerators),
-        border_held=limits.border_held(predicate.run_log.entries),
-        collaboration=getattr(predicate.collaboration, "kind", None),
-    )
     contradictions = {
         "signer": predicate.signer.public_key != to_base64(signer.public),
         "outputs": [one.name for one in subjects] != [one.name for one in predicate.outputs.files],
         "simulated": predicate.simulated != simulated
         or predicate.marker != (SIMULATED_MARKER if simulated else None),
-        "limits": not listed.issuperset(needed),
+        "limits": not listed.issuperset(limits.required(predicate)),
     }
     for what, wrong in contradictions.items():
         if wrong:

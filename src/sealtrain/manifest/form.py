@@ -5,7 +5,7 @@
 1. is canonical JSON of at most 8 MiB with exactly the fields of the specification,
 2. holds a Sigstore bundle with a public-key hint and a DSSE envelope of an in-toto statement,
 3. whose predicate and subjects have the shape of ``manifest.predicate``, subjects and
-   ``outputs.files`` naming the same files in the same order,
+   ``outputs.files`` naming the same files of a model in the same order,
 4. whose hint is that of the guest key the predicate names.
 
 Nothing it returns is verified; that is ``manifest.verify``.
@@ -24,8 +24,9 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import ManifestMalformed, SealtrainError
-from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate, valid_subject_name
+from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate, output_name
 from sealtrain.records import dsse, statement
+from sealtrain.sealing.trainedmodel import sealed_names
 
 __all__ = [
     "BUNDLE_MEDIA_TYPE",
@@ -140,8 +141,7 @@ def _read(data: bytes) -> Manifest:
     # without bool-int mixtures (the models are strict), so equal values have equal bytes.
     if predicate.to_dict() != parsed.predicate:
         raise ManifestMalformed("run manifest: predicate is not spelled out", check="form")
-    for subject in parsed.subjects:
-        valid_subject_name(subject.name)
+    sealed_names([output_name(subject.name) for subject in parsed.subjects])
     if [one.name for one in parsed.subjects] != [one.name for one in predicate.outputs.files]:
         raise ManifestMalformed(
             "run manifest: subjects and outputs name different files", check="form"

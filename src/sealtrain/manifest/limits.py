@@ -2,7 +2,8 @@
 
 Ids are part of the format and are checked; texts are for people and may improve. ``required``
 says which ids the facts of a run ask for, ``limits_for`` writes them into a new manifest,
-``left_open`` lists what the reader's own trust file chose not to check.
+``stated`` shows them to a reader, ``left_open`` lists what the reader's own trust file chose not to
+check.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.manifest.predicate import Limit
 
 if TYPE_CHECKING:
+    from sealtrain.manifest.predicate import Predicate
     from sealtrain.manifest.trust import Trust
 
-__all__ = ["BORDER_CLOSED", "TEXTS", "border_held", "left_open", "limits_for", "required"]
+__all__ = ["BORDER_CLOSED", "TEXTS", "border_held", "left_open", "limits_for", "required", "stated"]
 
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
@@ -29,6 +31,15 @@ TEXTS: Mapping[str, str] = MappingProxyType(
             "The evidence comes from a software simulator. It shows that the protocol was "
             "followed, and nothing about hardware: whoever ran it could read the data and the "
             "keys."
+        ),
+        "owners-not-asked": (
+            "This consortium lets an owner's data be used without that owner's approval, if enough "
+            "others approve."
+        ),
+        "own-script": (
+            "A script of the engineer's trained, in place of sealtrain's own training. The trainer "
+            "settings of the recipe need not be those that it used. What it did with the records, "
+            "its text says: read the script with the digest shown here."
         ),
         "hardware": (
             "The evidence is as good as the processor that made it. Someone with physical "
@@ -170,60 +181,55 @@ _ALWAYS = (
 )
 
 
-def required(
-    *,
-    simulated: bool,
-    dp: str,
-    accelerators: bool,
-    border_held: bool = False,
-    accountant: str | None = None,
-    collaboration: str | None = None,
-) -> tuple[str, ...]:
+def required(predicate: Predicate) -> tuple[str, ...]:
     """Ids that a manifest with these facts must list, in the order they are shown.
 
     Args:
-        simulated: The evidence is the simulator's.
-        dp: Kind of differential privacy, ``"none"`` without.
-        accelerators: An accelerator was used.
-        border_held: The kernel held the border of every process of the run (``border_held``).
-        accountant: Of differential privacy, where it has one.
-        collaboration: Kind of collaboration, where there is one.
+        predicate: Its own ``limits`` are not read.
     """
-    ids = ["simulated" if simulated else "hardware"]
-    if not border_held:
+    privacy, together = predicate.privacy, predicate.collaboration
+    ids = ["simulated" if predicate.simulated else "hardware"]
+    if not border_held(predicate.run_log.entries):
         ids.append("border-in-software")
-    if accelerators:
+    if not predicate.consortium.own_data_consent:
+        ids.append("owners-not-asked")
+    if predicate.recipe.lock.get("scripts"):
+        ids.append("own-script")
+    if predicate.compute.accelerators:
         ids.append("accelerator-binding")
-    if dp == "none":
+    if privacy.dp == "none":
         ids.append("memorisation")
     else:
-        ids.append("patient-scope" if dp == "patients" else "privacy-scope")
-    if accountant == "gdp":
+        ids.append("patient-scope" if privacy.dp == "patients" else "privacy-scope")
+    if getattr(privacy, "accountant", None) == "gdp":
         ids.append("accountant-approximate")
-    if collaboration is not None:
-        ids += _OF_KIND.get(collaboration, ())
+    if together is not None:
+        ids += _OF_KIND.get(together.kind, ())
     return (*ids, *_ALWAYS)
 
 
-def limits_for(
-    *,
-    simulated: bool,
-    dp: str = "none",
-    accelerators: bool,
-    border_held: bool = False,
-    accountant: str | None = None,
-    collaboration: str | None = None,
-) -> tuple[Limit, ...]:
-    """``limits`` of a new manifest. Arguments as for ``required``."""
-    names = required(
-        simulated=simulated,
-        dp=dp,
-        accelerators=accelerators,
-        border_held=border_held,
-        accountant=accountant,
-        collaboration=collaboration,
-    )
-    return tuple(Limit(id=name, text=TEXTS[name]) for name in names)
+def limits_for(predicate: Predicate) -> tuple[Limit, ...]:
+    """``limits`` of a new manifest with these facts."""
+    return tuple(Limit(id=name, text=TEXTS[name]) for name in required(predicate))
+
+
+def stated(predicate: Predicate, unasked: Sequence[str] | None) -> tuple[str, ...]:
+    """What a manifest does not prove, in the reader's own words: it cannot soften or conceal them.
+
+    Args:
+        predicate: Of the manifest.
+        unasked: Owners whose data was used while they did not approve, as the signed approvals
+            and receipts show; ``None`` where these did not verify.
+    """
+    texts = {one.id: TEXTS.get(one.id, one.text) for one in predicate.limits}
+    texts |= {name: TEXTS[name] for name in required(predicate)}
+    if unasked is not None and "owners-not-asked" in texts:
+        texts["owners-not-asked"] += (
+            f" Data of {', '.join(unasked)} was used without approval."
+            if unasked
+            else " Every owner whose data was used had approved this run."
+        )
+    return tuple(texts.values())
 
 
 def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:

@@ -16,6 +16,7 @@ from sealtrain.base.models import Base64, Hex32, Hex40, Hex64, OwnerName, Strict
 from sealtrain.base.platforms import Platform
 from sealtrain.consortium.members import Consortium
 from sealtrain.recipe.collaboration import is_none
+from sealtrain.sealing.trainedmodel import MAX_FILES, MODEL_FOLDER, model_name
 
 __all__ = [
     "PREDICATE_TYPE",
@@ -42,13 +43,12 @@ __all__ = [
     "Run",
     "RunLogRecord",
     "Signer",
-    "valid_subject_name",
+    "output_name",
 ]
 
-PREDICATE_TYPE = "https://sealtrain.dev/attestations/run-manifest/v1"
+PREDICATE_TYPE = "https://sealtrain.dev/attestations/run-manifest/v2"
 SIMULATED_MARKER = "SIMULATED — NOT ATTESTED"
 
-MAX_SUBJECTS = 4096
 Document = dict[str, Any]
 """A JSON object that another module parses."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$")]
@@ -70,24 +70,24 @@ Line = Annotated[str, StringConstraints(max_length=300), AfterValidator(_one_lin
 """Short text without control characters: safe to show in a terminal."""
 
 
-def valid_subject_name(name: str) -> str:
-    """``name`` itself if it is a relative POSIX path that stays inside its folder.
+def output_name(subject: str) -> str:
+    """Name in training of the output that a subject names: ``model/NAME.sealed``.
 
     Raises:
-        ValueError: It is absolute or has ``..``, an empty part, a backslash or a control character.
+        ValueError: It names something else, or another place.
     """
-    parts = name.split("/")
-    if (
-        not 0 < len(name) <= 400
-        or not name.isprintable()
-        or "\\" in name
-        or any(part in {"", ".", ".."} for part in parts)
-    ):
-        raise ValueError("is no relative path inside the output folder")
-    return name
+    folder, _, sealed = subject.partition("/")
+    if folder != MODEL_FOLDER:
+        raise ValueError(f"does not lie in {MODEL_FOLDER}/")
+    return model_name(sealed)
 
 
-SubjectName = Annotated[str, AfterValidator(valid_subject_name)]
+def _names_an_output(subject: str) -> str:
+    output_name(subject)
+    return subject
+
+
+SubjectName = Annotated[str, AfterValidator(_names_an_output)]
 
 
 class Signer(StrictModel):
@@ -157,17 +157,18 @@ class RunLogRecord(StrictModel):
 
 
 class OutputFile(StrictModel):
-    """One subject of the statement; ``size`` in bytes as sealed."""
+    """One subject of the statement; ``size`` in bytes as sealed, ``root`` of the sealed file."""
 
     name: SubjectName
     size: Count
+    root: Hex64
 
 
 class Outputs(StrictModel):
     """Sealed files and the owners who can open them."""
 
     recipients: tuple[OwnerName, ...] = Field(max_length=1024)
-    files: tuple[OutputFile, ...] = Field(min_length=1, max_length=MAX_SUBJECTS)
+    files: tuple[OutputFile, ...] = Field(min_length=1, max_length=MAX_FILES)
 
 
 class Compute(StrictModel):
@@ -301,7 +302,7 @@ class Limit(StrictModel):
 class Predicate(StrictModel):
     """Everything a run manifest says besides the digests of its outputs."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     simulated: bool
     marker: Literal["SIMULATED — NOT ATTESTED"] | None
     signer: Signer

@@ -11,12 +11,11 @@ from importlib.resources import files
 
 from sealtrain import __version__
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.manifest.agreement_sections import approvals, datasets
 from sealtrain.manifest.joint_sections import parties
 from sealtrain.manifest.markup import Html, Part, join, tag
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.sections import (
-    approvals,
-    datasets,
     evidence,
     outputs,
     privacy,
@@ -109,6 +108,7 @@ def _verdict(report: Report) -> Html:
     passed = sum(check.outcome == "passed" for check in report.checks)
     if report.refusal is None:
         undone = len(report.checks) - passed
+        unasked = ", ".join(report.facts.unasked or ())
         return tag(
             "section",
             tag("p", "✓ Verified", class_="word"),
@@ -117,6 +117,7 @@ def _verdict(report: Report) -> Html:
                 f"{passed} of {len(report.checks)} checks passed against your trust file"
                 + (f"; {undone} left undone as you asked." if undone else "."),
             ),
+            tag("p", f"Data of {unasked} was used without approval.") if unasked else None,
             class_="verdict accepted",
         )
     error = report.refusal

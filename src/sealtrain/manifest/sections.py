@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sealtrain.consortium.approvals import Decision
 from sealtrain.manifest.curve import draw_curve
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.markup import Html, Part, join, tag
@@ -21,9 +20,8 @@ from sealtrain.recipe.patients import promise_of
 from sealtrain.records.ed25519 import key_id
 
 __all__ = [
-    "approvals",
-    "datasets",
     "evidence",
+    "missing",
     "outputs",
     "privacy",
     "summary",
@@ -56,7 +54,7 @@ def summary(predicate: Predicate, facts: Facts) -> Html:
         "section",
         tag("h2", "What was trained"),
         tag("ul", *tiles, class_="numbers"),
-        _list(_recipe_facts(facts.lock)) if facts.lock is not None else _missing(),
+        _list(_recipe_facts(facts.lock)) if facts.lock is not None else missing(),
     )
 
 
@@ -122,55 +120,6 @@ def _of_patients(claimed: PatientTraining) -> Html:
     return tag("section", tag("h2", "Differential privacy"), tag("p", lead), held)
 
 
-def approvals(predicate: Predicate, facts: Facts) -> Html:
-    """Who had agreed to this exact recipe."""
-    consortium = predicate.consortium
-    heading = tag("h2", "Who approved")
-    thresholds = consortium.thresholds
-    stop = f"any {thresholds.revoke}"
-    if consortium.own_data_consent:
-        stop += ", and each whose data is read alone,"
-    lead = f"{thresholds.approve} of {len(consortium.owners)} owners must approve; {stop} "
-    lead += "can stop it."
-    if facts.decisions is None:
-        return tag("section", heading, tag("p", lead), _missing())
-    counted = set() if facts.tally is None else set(facts.tally.approved_by)
-    rows: list[tuple[str, ...]] = []
-    for owner in consortium.owners:
-        decided = [one.decision for one in facts.decisions if one.owner.name == owner.name]
-        rows += [_decision(owner.name, one, owner.name in counted) for one in decided]
-        if not decided:
-            rows.append((owner.name, "no decision in this manifest", "", "", ""))
-    if facts.tally is not None:
-        lead = f"{facts.tally.progress} of {facts.tally.owners} owners had approved, "
-        lead += f"{facts.tally.threshold} were needed for {', '.join(facts.tally.demanded_by)}; "
-        lead += f"{stop} could have stopped it."
-    columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")
-    return tag("section", heading, tag("p", lead), table(columns, rows, numbers=(4,)))
-
-
-def datasets(facts: Facts) -> Html:
-    """Whose data it was."""
-    heading = tag("h2", "Datasets and owners")
-    if facts.datasets is None or facts.lock is None:
-        return tag("section", heading, _missing())
-    roles = {(one.owner, one.name): one.role for one in facts.lock.recipe.datasets}
-    rows = [
-        (
-            one.owner,
-            one.name,
-            roles.get((one.owner, one.name), ""),
-            "withheld" if one.records is None else f"{one.records:,}",
-            "" if one.tokens is None else f"{one.tokens:,}",
-            one.sealed_at,
-            tag("code", one.root),
-        )
-        for one in facts.datasets
-    ]
-    columns = ("Owner", "Dataset", "Role", "Records", "Tokens", "Sealed", "Root of the ciphertext")
-    return tag("section", heading, table(columns, rows, numbers=(3, 4)))
-
-
 def what_ran(predicate: Predicate, facts: Facts) -> Html:
     """Code, packages, base model and every setting, by digest."""
     deployment, lock = predicate.deployment, facts.lock
@@ -184,6 +133,10 @@ def what_ran(predicate: Predicate, facts: Facts) -> Html:
     parts: list[Part] = [tag("h2", "What ran")]
     if lock is not None:
         pairs += [
+            *(
+                ("Script that trained", join((name, " ", tag("code", digest))))
+                for name, digest in lock.script_digests.items()
+            ),
             ("sealtrain", join((lock.code.sealtrain, " ", tag("code", lock.code.sha256)))),
             ("Base model", _pin(lock.model)),
             ("Tokenizer", _pin(lock.tokenizer)),
@@ -230,13 +183,13 @@ def evidence(predicate: Predicate, facts: Facts) -> Html:
     heading = tag("h2", "Evidence")
     verified, verdict = facts.verified, facts.verdict
     if verified is None:
-        return tag("section", heading, _missing())
+        return tag("section", heading, missing())
     pairs: list[tuple[str, Part]] = [
         ("Platform", verified.platform),
         ("Verified as of", predicate.run.finished_at),
     ]
     if verdict is None:
-        return tag("section", heading, _list(pairs), _missing())
+        return tag("section", heading, _list(pairs), missing())
     parts: list[Part] = [heading, _list(pairs)]
     for name, submodule in verdict.submods.items():
         parts.append(tag("h3", _SUBMODULES.get(name.rstrip("0123456789"), name), f" ({name})"))
@@ -276,8 +229,8 @@ def timeline(predicate: Predicate, facts: Facts) -> Html:
         tag("li", tag("time", at), tag("strong", what), " ", tag("span", note, class_="soft"))
         for at, what, note in sorted(moments, key=lambda moment: moment[0])
     ]
-    missing = None if facts.receipts is not None else _missing()
-    return tag("section", tag("h2", "Key releases"), missing, tag("ol", *items, class_="timeline"))
+    unknown = None if facts.receipts is not None else missing()
+    return tag("section", tag("h2", "Key releases"), unknown, tag("ol", *items, class_="timeline"))
 
 
 def outputs(manifest: Manifest) -> Html:
@@ -294,14 +247,6 @@ def outputs(manifest: Manifest) -> Html:
         tag("p", f"Sealed to {recipients}. Digests are of the sealed files."),
         table(("Sealed file", "Bytes", "SHA-256"), rows, numbers=(1,)),
     )
-
-
-def _decision(owner: str, decision: Decision, counted: bool) -> tuple[str, ...]:
-    word = "revoked" if decision.decision == "revoke" else "approved"
-    if decision.decision == "approve" and not counted:
-        word += ", not counted"
-    until = decision.not_after or "for good"
-    return (owner, word, decision.signed_at, until, str(len(decision.datasets)))
 
 
 def _pin(pin: ModelPin | SealedModelPin | TokenizerPin) -> Html:
@@ -332,7 +277,14 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
 def _settings(lock: Lock) -> Html:
     settings = lock.recipe.trainer.model_dump(mode="json")
     rows = [(tag("code", name), str(value)) for name, value in sorted(settings.items())]
-    return tag("details", tag("summary", "Trainer settings"), table(("Setting", "Value"), rows))
+    scripted = bool(lock.script_digests)
+    note = "Of the recipe. The script that trained need not have used them." if scripted else None
+    return tag(
+        "details",
+        tag("summary", "Trainer settings of the recipe" if scripted else "Trainer settings"),
+        tag("p", note) if note else None,
+        table(("Setting", "Value"), rows),
+    )
 
 
 def _packages(lock: Lock) -> Html:
@@ -374,7 +326,8 @@ def table(
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
 
 
-def _missing() -> Html:
+def missing() -> Html:
+    """In place of what no check established."""
     return tag("p", _UNVERIFIED, class_="soft")
 
 

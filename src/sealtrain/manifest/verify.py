@@ -11,7 +11,7 @@ look at the output files; only the latter is compatible with acceptance. Refusal
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,7 +98,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the checks established; ``None`` where the establishing check did not pass."""
+    """What the checks established; ``None`` where the establishing check did not pass.
+
+    ``unasked`` are the owners whose data the run had while they did not approve.
+    """
 
     verified: Verified | None
     verdict: Verdict | None
@@ -106,6 +109,7 @@ class Facts:
     datasets: tuple[DatasetManifest, ...] | None
     decisions: tuple[SignedDecision, ...] | None
     tally: Tally | None
+    unasked: tuple[str, ...] | None
     receipts: tuple[ReleaseReceipt, ...] | None
     brokers: tuple[bytes, ...] | None
 
@@ -141,6 +145,16 @@ class Report:
         """No check failed."""
         return self.refusal is None
 
+    def _own_data(self) -> dict[str, Any] | None:
+        """Whether owners had to approve the use of their data, and who did not."""
+        if self.manifest is None:
+            return None
+        unasked = self.facts.unasked
+        return {
+            "consent": self.manifest.predicate.consortium.own_data_consent,
+            "used_without_approval": None if unasked is None else list(unasked),
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form for ``--json``."""
         run = None if self.manifest is None else self.manifest.predicate.run
@@ -149,6 +163,8 @@ class Report:
             "simulated": self.simulated,
             "manifest_digest": self.digest,
             "run_id": None if run is None else run.run_id,
+            "scripts": None if self.facts.lock is None else self.facts.lock.script_digests,
+            "own_data": self._own_data(),
             "checks": [check.to_dict() for check in self.checks],
             "limits": list(self.limits),
             "error": None if self.refusal is None else self.refusal.to_dict(),
@@ -299,11 +315,9 @@ def _simulated(case: Case | None) -> bool:
 def _limits(case: Case | None, trust: Trust, artefacts_checked: bool) -> tuple[str, ...]:
     if case is None:
         return ()
-    # Known limits in the reader's own words: a manifest cannot soften them.
-    stated = tuple(limits.TEXTS.get(one.id, one.text) for one in case.predicate.limits)
+    stated = limits.stated(case.predicate, case.unasked)
     return (*stated, *limits.left_open(trust, artefacts_checked=artefacts_checked))
 
 
 def _facts(case: Case | None) -> Facts:
-    names = ("verified", "verdict", "lock", "datasets", "decisions", "tally", "receipts", "brokers")
-    return Facts(**{name: getattr(case, name, None) for name in names})
+    return Facts(**{item.name: getattr(case, item.name, None) for item in fields(Facts)})

@@ -95,6 +95,11 @@ class Lock(StrictModel):
 
         return None if self.policy is None else policy_from_dict(self.policy)
 
+    @property
+    def script_digests(self) -> dict[str, str]:
+        """SHA-256 of each script by path; none where sealtrain's own training runs."""
+        return dict(self.scripts)
+
     def to_bytes(self) -> bytes:
         """The canonical bytes, which the recipe hash is taken over."""
         return canonical_json(self.to_dict())

@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from sealtrain.base.canonical import JsonValue, parse_json
 from sealtrain.base.digests import tree_sha256
+from sealtrain.base.filenames import DATA_SUFFIXES, is_vocabulary, may_carry_code
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
@@ -21,11 +21,10 @@ __all__ = ["model_digest", "tokenizer_digest"]
 
 MAX_CONFIG_BYTES = 8 << 20
 WEIGHTS = (".safetensors",)
-_TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
-_PAPERS = re.compile(r"(README|LICEN[CS]E|NOTICE|USE_POLICY|COPYING)(\.[A-Za-z]+)?", re.IGNORECASE)
+_TEMPLATES = (".jinja",)
+"""Chat templates: rendered in a sandbox, and measured here."""
+_TEXTS = (*(suffix for suffix in DATA_SUFFIXES if suffix not in WEIGHTS), *_TEMPLATES)
 _HIDDEN_MARKS = (".gitattributes", ".gitignore", ".cache", ".git")
-# Large tables of words; their keys are tokens, not settings.
-_VOCABULARIES = ("tokenizer.json", "vocab.json", "added_tokens.json")
 
 
 def model_digest(folder: Path) -> str:
@@ -83,14 +82,14 @@ def _check(folder: Path) -> set[str]:
         if not path.is_file():
             continue
         _check_kind(path, name)
-        if path.suffix == ".json" and path.name not in _VOCABULARIES:
+        if path.suffix == ".json" and not is_vocabulary(name):
             _check_settings(path, name)
         files.add(name)
     return files
 
 
 def _check_kind(path: Path, name: str) -> None:
-    if path.suffix in (*WEIGHTS, *_TEXTS) or _PAPERS.fullmatch(path.name):
+    if path.suffix in _TEMPLATES or not may_carry_code(name):
         return
     raise ModelInvalid(
         f"model folder holds {name}, which may carry code",

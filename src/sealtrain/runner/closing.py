@@ -19,15 +19,17 @@ from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.condense import condensed_history, needed_releases
-from sealtrain.manifest.limits import border_held, limits_for
+from sealtrain.manifest.limits import limits_for
+from sealtrain.manifest.outputs import files_of, subjects_of
 from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
 from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.runner.outputs import seal_model
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
 if TYPE_CHECKING:
-    from sealtrain.records.statement import Subject
     from sealtrain.runner.guestrun import GuestRun
     from sealtrain.runner.lead import LeadRun
+    from sealtrain.sealing.trainedmodel import TrainedModel
     from sealtrain.training.run import Trained
 
 __all__ = ["Held", "Outcome", "close_run", "outcome_of", "written"]
@@ -138,17 +140,19 @@ def written(
         run.record("output.withheld", dict(run.tally.counts))
     run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
     recipients = run.recipe.release_policy.model.recipients
-    subjects = seal_model(
+    model = seal_model(
         files,
         out,
         run_id=run.run_id,
         owner_id=run.consortium.consortium_id,
         recipients=[run.consortium.owner(name) for name in recipients],
     )
+    subjects = subjects_of(model)
     run.record("outputs.sealed", {one.name: one.sha256 for one in subjects})
     signer = Ed25519Signer(Ed25519PrivateKey.generate())
-    document = _predicate(run, trained, subjects, signer, held())
-    predicate = load_model(Predicate, document, ClaimContradicted, "run manifest")
+    document = _predicate(run, trained, model, signer, held())
+    facts = load_model(Predicate, document, ClaimContradicted, "run manifest")
+    predicate = facts.model_copy(update={"limits": limits_for(facts)})
     manifest = build_manifest(
         subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
     )
@@ -165,7 +169,7 @@ def outcome_of(run: GuestRun | LeadRun, trained: Trained) -> Outcome:
         steps=trained.steps,
         metrics=trained.metrics,
         history=[{"step": one["step"], **one["values"]} for one in run.journal.history],
-        model=out / "model",
+        model=out / MODEL_FOLDER,
         manifest=out / MANIFEST,
     )
 
@@ -182,16 +186,15 @@ def _event_file(run: GuestRun) -> dict[str, bytes]:
 def _predicate(
     run: GuestRun | LeadRun,
     trained: Trained,
-    subjects: tuple[Subject, ...],
+    model: TrainedModel,
     signer: Ed25519Signer,
     held: Held,
 ) -> dict[str, Any]:
-    """The predicate as JSON; ``manifest.predicate`` validates it."""
+    """The predicate as JSON but for its limits; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock
-    out = run.settings.out
     together = {} if held.together is None else {"collaboration": held.together}
     return together | {
-        "version": 1,
+        "version": 2,
         "simulated": run.simulated,
         "marker": SIMULATED_MARKER if run.simulated else None,
         "signer": {"public_key": to_base64(signer.public)},
@@ -223,9 +226,7 @@ def _predicate(
         "run_log": {"head": run.journal.log.head, "entries": run.journal.log.entries},
         "outputs": {
             "recipients": list(run.recipe.release_policy.model.recipients),
-            "files": [
-                {"name": one.name, "size": (out / one.name).stat().st_size} for one in subjects
-            ],
+            "files": files_of(model),
         },
         "compute": {
             "wall_s": round(run.wall(), 3),
@@ -235,17 +236,7 @@ def _predicate(
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
         "privacy": trained.privacy,
-        "limits": [
-            one.to_dict()
-            for one in limits_for(
-                simulated=run.simulated,
-                dp=trained.privacy["dp"],
-                accelerators=bool(trained.accelerators),
-                border_held=border_held(run.journal.log.entries),
-                accountant=trained.privacy.get("accountant"),
-                collaboration=None if held.together is None else held.together["kind"],
-            )
-        ],
+        "limits": [],
     }
 
 

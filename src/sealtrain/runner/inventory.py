@@ -83,7 +83,7 @@ def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
 
 
 def _looked_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
-    there = path.stat()
+    there = path.lstat()  # a link that leads nowhere is there too
     found = FoundCheckpoint(
         name=path.name, size=there.st_size, written_at=to_rfc3339(int(there.st_mtime))
     )

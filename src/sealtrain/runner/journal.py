@@ -7,6 +7,7 @@ which may be there while the checkpoint is being sealed, are left out: they come
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = ["Journal", "JournalStore"]
 
 _MAX_BYTES = 256 << 20
 _KEPT = 3
+_FORM = re.compile(r"journal-[0-9]{8,}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,12 +92,12 @@ class JournalStore:
         }
         with self._store.write(_name(counter), _binding(counter)) as file:
             file.write(canonical_json(document))
-        for old in self._store.names()[:-_KEPT]:
+        for old in self._names()[:-_KEPT]:
             self._store.remove(old)
 
     def counters(self) -> set[int]:
         """Checkpoint counters that have a journal."""
-        return {int(name.removeprefix("journal-")) for name in self._store.names()}
+        return {int(name.removeprefix("journal-")) for name in self._names()}
 
     def load(self, counter: int) -> Journal:
         """Read the journal of checkpoint ``counter``.
@@ -106,6 +108,10 @@ class JournalStore:
         with self._store.read(_name(counter), _binding(counter)) as file:
             document: Mapping[str, Any] = parse_json(file.read(), max_bytes=_MAX_BYTES)
         return Journal.from_dict(self._run_id, document)
+
+    def _names(self) -> list[str]:
+        """Of the journals, oldest first; the folder is the operator's and may hold other files."""
+        return [name for name in self._store.names() if _FORM.fullmatch(name)]
 
 
 def _name(counter: int) -> str:

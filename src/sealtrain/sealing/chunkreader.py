@@ -16,7 +16,8 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sealtrain.errors import DataInvalid, FileTruncated, RootMismatch
+from sealtrain.base.files import open_regular
+from sealtrain.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.chunked import (
     CHUNK_BYTES,
     SEALED_CHUNK_BYTES,
@@ -56,7 +57,7 @@ class Ciphertext:
             self.size = source.size
         elif isinstance(source, Path):
             self._path = source
-            descriptor = _open(source)
+            descriptor = open_regular(source)
             self.size = os.fstat(descriptor).st_size
             if keep_open:
                 self._descriptor = descriptor
@@ -102,7 +103,7 @@ class Ciphertext:
             return _fill(view, lambda rest, done: os.preadv(descriptor, [rest], offset + done))
         if self._path is None:
             raise ValueError("read from a closed sealed file")
-        passing = _open(self._path)
+        passing = open_regular(self._path)
         try:
             return _fill(view, lambda rest, done: os.preadv(passing, [rest], offset + done))
         finally:
@@ -241,13 +242,6 @@ def _scratch() -> memoryview[Any]:
     if view is None:
         view = _local.view = memoryview(bytearray(GROUP_BYTES))
     return view
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise DataInvalid(f"cannot read {path}: {error.strerror}", hint="check the path") from error
 
 
 def _fill(view: memoryview[Any], read: Any) -> int:

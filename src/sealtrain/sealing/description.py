@@ -21,10 +21,22 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.sealing.hashtree import LEAF, ROOT, Suite, suite_hash, tree_top
 from sealtrain.sealing.stanza import RecipeBinding
 
-__all__ = ["INDEX_NAME", "MANIFEST_NAME", "DatasetDescription", "ShardInfo", "dataset_root"]
+__all__ = [
+    "INDEX_NAME",
+    "MANIFEST_NAME",
+    "DatasetDescription",
+    "ShardInfo",
+    "dataset_root",
+    "shard_name",
+]
 
 INDEX_NAME: Final = "index.sealed"
 MANIFEST_NAME: Final = "dataset.json"
+
+
+def shard_name(number: int) -> str:
+    """File name of a shard, counted from 0."""
+    return f"shard-{number:05d}.sealed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

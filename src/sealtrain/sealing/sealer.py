@@ -28,6 +28,7 @@ from sealtrain.sealing.description import (
     DatasetDescription,
     ShardInfo,
     dataset_root,
+    shard_name,
 )
 from sealtrain.sealing.file import seal_file
 from sealtrain.sealing.hashtree import Suite
@@ -236,7 +237,7 @@ class _Sealing:
                 raise
 
     def _seal_file(self, number: int, path: SourceFile, salt: bytes) -> ShardInfo:
-        name = f"shard-{number:05d}.sealed"
+        name = shard_name(number)
         entry = self.journal.entry(number) if self.journal is not None else None
         if entry is not None:
             self.progress.add(path.stat().st_size)
@@ -296,7 +297,7 @@ class _Sealing:
         import pyarrow as pa
 
         number = len(self.shards)
-        name = f"shard-{number:05d}.sealed"
+        name = shard_name(number)
         entry = self.journal.entry(number) if self.journal is not None else None
         hasher = self.journal.hasher() if self.journal is not None else None
         placed: list[Batch] = []

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from sealtrain.base.filenames import portable_name
 from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer
 from sealtrain.errors import StorageFailed, UsageError
 from sealtrain.sealing.datakey import DataKey, Randomness
@@ -29,7 +29,6 @@ SUFFIX = ".sealed"
 THREADS = min(4, os.cpu_count() or 1)
 _SPARE = f".spare{TEMPORARY_SUFFIX}"
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class SealedStore:
@@ -176,14 +175,14 @@ class SealedStore:
         Raises:
             UsageError: The name is not acceptable.
         """
-        parts = name.split("/")
-        if not all(_PART.fullmatch(part) for part in parts):
+        try:
+            return self._folder / f"{portable_name(name)}{SUFFIX}"
+        except ValueError as error:
             raise UsageError(
                 "not a name for a sealed blob",
                 got=name,
                 expected="letters, digits, '.', '_', '-' in parts divided by '/'",
-            )
-        return self._folder.joinpath(*parts[:-1], parts[-1] + SUFFIX)
+            ) from error
 
     def _context(self, name: str, binding: Mapping[str, str | int]) -> FileContext:
         return FileContext(

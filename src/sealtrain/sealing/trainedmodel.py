@@ -1,95 +1,160 @@
-"""A model that training sealed to its recipients, opened in memory to be sealed for a recipe.
+"""What a run leaves, sealed to its recipients: which files it has, and what their folder may hold.
 
-Each file lies under its own header (``runner.outputs``). A recipient opens all of them with one
-stanza; whoever stores them could exchange a file for one of another run, so:
-
-1. every file is of kind ``model``, of one and the same run, and holds the name it lies under;
-2. each opens under the key of the first, which only that run's files do.
-
-That none was left out or replaced by another of its run is said by the run's manifest.
+Format: spec/sealed-file.md §9. Every file lies under its own header and names in its core the run,
+the consortium, itself, its position and how many there are. ``sealing.openedmodel`` opens them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from os import stat_result
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import scandir
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from sealtrain.errors import LimitExceeded, NotSealed, WrongContext
-from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.file import open_file, read_header
+from sealtrain.base.filenames import clash, portable_name
+from sealtrain.base.printable import printable
 from sealtrain.sealing.header import FileContext
-from sealtrain.sealing.stanza import Stanza
 
-__all__ = ["TrainedFile", "is_trained_model", "trained_model"]
+__all__ = [
+    "MAX_FILES",
+    "MODEL_FOLDER",
+    "SUFFIX",
+    "TrainedModel",
+    "TrainedOutput",
+    "holds_sealed_files",
+    "model_context",
+    "model_name",
+    "sealed_names",
+    "strange_entry",
+]
 
-SUFFIX = ".sealed"
-MAX_FILES = 4096
-
-
-class TrainedFile:
-    """One file of the model; opening it decrypts in memory."""
-
-    def __init__(self, path: Path, key: DataKey, context: FileContext) -> None:
-        """Name it.
-
-        Args:
-            path: The sealed file.
-            key: Of the run.
-            context: What it must be.
-        """
-        self._path, self._key, self._context = path, key, context
-
-    def open(self, _mode: str = "rb", /) -> Any:
-        """Its content, as a binary file."""
-        return open_file(self._path, self._key, context=self._context)
-
-    def stat(self) -> stat_result:
-        """Of the sealed file."""
-        return self._path.stat()
+MODEL_FOLDER: Final = "model"
+"""Folder of the sealed files in a run's folder."""
+SUFFIX: Final = ".sealed"
+MAX_FILES: Final = 4096
 
 
-def is_trained_model(source: Path) -> bool:
-    """Whether a folder looks like what a run leaves as its model; nothing is verified."""
-    if not source.is_dir():
-        return False
-    files = [path for path in source.rglob("*") if not path.is_dir()]
-    return bool(files) and all(path.suffix == SUFFIX and path.is_file() for path in files)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedOutput:
+    """One sealed file of a model.
+
+    Attributes:
+        name: As it was in training (``1_Pooling/config.json``).
+        size: Bytes of the sealed file.
+        sha256: Of the sealed file, 64 hex digits.
+        root: File root of the sealed file, 64 hex digits.
+    """
+
+    name: str
+    size: int
+    sha256: str
+    root: str
 
 
-def trained_model(
-    folder: Path, unwrap: Callable[[str, Sequence[Stanza]], DataKey]
-) -> dict[str, TrainedFile]:
-    """The files of a model by the names they had in training.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """Every file that a run made, in the byte order of their names.
+
+    Attributes:
+        run_id: 32 hex digits.
+        owner_id: The consortium's id, 64 hex digits: all its owners own the model.
+        files: At least one.
+    """
+
+    run_id: str
+    owner_id: str
+    files: tuple[TrainedOutput, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the files, in order."""
+        return tuple(file.name for file in self.files)
+
+    def context(self, position: int) -> FileContext:
+        """What the file at a position of ``files`` must be."""
+        return model_context(
+            self.files[position].name, position, len(self.files), self.run_id, self.owner_id
+        )
+
+
+def model_context(name: str, position: int, count: int, run_id: str, owner_id: str) -> FileContext:
+    """Core of a file of a model.
 
     Args:
-        folder: ``model`` in a run's folder.
-        unwrap: Opens the run's data key, given its id and the stanzas of a file.
+        name: As it was in training.
+        position: Among the files in the byte order of their names, from 0.
+        count: How many files there are.
+        run_id: 32 hex digits.
+        owner_id: The consortium's id, 64 hex digits.
+    """
+    return FileContext(
+        dataset_id=run_id,
+        owner_id=owner_id,
+        name=name,
+        shard=position,
+        kind="model",
+        binding={"files": count},
+    )
+
+
+def sealed_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names under which files of a model lie in its folder, if one folder can hold them.
+
+    Args:
+        names: Of the files as they were in training, in byte order.
 
     Raises:
-        NotSealed: There is nothing, or something that is no model.
-        WrongContext: Files of two runs, or one under another name.
-        NoStanza, WrongKey: It was not sealed to this recipient.
+        ValueError: One is not portable, two clash, they are not in order, or there are none or
+            more than 4096.
     """
-    paths = sorted(folder.rglob(f"*{SUFFIX}"))
-    if not paths:
-        raise NotSealed(f"nothing sealed at {folder}", hint="name the model folder of a run")
-    if len(paths) > MAX_FILES:
-        raise LimitExceeded("too many sealed files in one folder", expected=MAX_FILES)
-    first = read_header(paths[0])
-    key = unwrap(first.dataset_id, first.stanzas)
-    files = {}
-    for path in paths:
-        name = path.relative_to(folder).as_posix().removesuffix(SUFFIX)
-        context = read_header(path).context
-        if (context.kind, context.dataset_id, context.name) != ("model", first.dataset_id, name):
-            raise WrongContext(
-                f"{name} is not the file of this model that its name says",
-                check="file context",
-                got=f"{context.kind} {context.name} of {context.dataset_id}",
-                expected=f"model {name} of {first.dataset_id}",
-                hint="verify the run's manifest with its outputs, then fetch the folder again",
-            )
-        files[name] = TrainedFile(path, key, context)
-    return files
+    if not 0 < len(names) <= MAX_FILES:
+        raise ValueError(f"are not 1 to {MAX_FILES} files")
+    if list(names) != sorted({portable_name(name) for name in names}):
+        raise ValueError("are not in order, or one is named twice")
+    sealed = tuple(f"{name}{SUFFIX}" for name in names)
+    if clash(names) is not None or clash(sealed) is not None:
+        raise ValueError("have names that one folder cannot hold")
+    return sealed
+
+
+def model_name(sealed: str) -> str:
+    """Name in training of the file that lies at ``sealed`` in the model's folder.
+
+    Raises:
+        ValueError: No file of a model lies there.
+    """
+    if not sealed.endswith(SUFFIX):
+        raise ValueError(f"does not end in {SUFFIX}")
+    return portable_name(sealed.removesuffix(SUFFIX))
+
+
+def holds_sealed_files(source: Path) -> bool:
+    """Whether a folder holds files that seem sealed: none that an owner's data would have."""
+    return source.is_dir() and next(source.rglob(f"*{SUFFIX}"), None) is not None
+
+
+def strange_entry(folder: Path, named: Sequence[str]) -> str | None:
+    """What lies in a model's folder besides regular files of the given names and their folders.
+
+    Args:
+        folder: The model's folder, which may hold anything. No entry is opened, and the first
+            strange one ends the search.
+        named: Relative paths that may be there.
+
+    Returns:
+        Relative path of an entry, printable; ``None`` when there is none.
+    """
+    files = set(named)
+    folders = {parent.as_posix() for name in named for parent in Path(name).parents}
+    for inside in sorted(folders):
+        place = folder / inside
+        if place.is_symlink() or not place.is_dir():
+            continue  # a file that is named below it is found missing
+        with scandir(place) as entries:
+            for entry in entries:
+                path = entry.name if inside == "." else f"{inside}/{entry.name}"
+                regular = path in files and entry.is_file(follow_symlinks=False)
+                if not regular and not (path in folders and entry.is_dir(follow_symlinks=False)):
+                    return printable(path, 200)
+    return None

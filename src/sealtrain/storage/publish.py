@@ -1,6 +1,7 @@
 """Writing a sealed folder elsewhere: resumable, several files at a time, complete only at the end.
 
-1. Every file is whole here: each group hashed under its own root.
+1. Every file that ``dataset.json`` signs is whole here: each group hashed under its own root, and
+   all of them under the dataset's. Other files of the folder stay.
 2. The address holds no other dataset.
 3. A file is sent unless the store already has it with this size and this root in its trailer; then
    it is read back as far as its trailer. With ``audit`` all of it is read back and hashed.
@@ -9,11 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from sealtrain.consortium.datasets import claimed_manifest
 from sealtrain.errors import (
     AlreadyExists,
     DataInvalid,
@@ -22,11 +24,19 @@ from sealtrain.errors import (
     RootMismatch,
     SealRefused,
 )
-from sealtrain.sealing.description import INDEX_NAME, MANIFEST_NAME
+from sealtrain.sealing.commitments import COMMITMENTS_NAME
+from sealtrain.sealing.description import (
+    INDEX_NAME,
+    MANIFEST_NAME,
+    ShardInfo,
+    dataset_root,
+    shard_name,
+)
 from sealtrain.sealing.file import audit_file, root_of
+from sealtrain.sealing.index import MAX_SHARDS
 from sealtrain.storage.folder import RemoteFolder
 
-__all__ = ["Published", "publish"]
+__all__ = ["Published", "publish", "sealed_files"]
 
 THREADS = 4
 MAX_MANIFEST_BYTES = 1 << 20
@@ -65,13 +75,13 @@ def publish(
 
     Raises:
         NotSealed: The folder is no sealed dataset.
-        RootMismatch, SealRefused: A file is damaged, here or, once sent, there.
+        RootMismatch, SealRefused: A file is damaged, here or, once sent, there; or the files here
+            are others than ``dataset.json`` signs.
         AlreadyExists: Another dataset lies at the address.
         StorageUnreachable: The store does not take it; run again to continue.
     """
+    names = sealed_files(folder)
     manifest = folder / MANIFEST_NAME
-    if not manifest.is_file() or not (folder / INDEX_NAME).is_file():
-        raise NotSealed(f"no sealed dataset at {folder}", hint="name a folder made by: seal")
     there = _manifest_at(target)
     if there is not None and there != manifest.read_bytes():
         raise AlreadyExists(
@@ -80,10 +90,8 @@ def publish(
             got=str(target),
             hint="publish to an address of its own",
         )
-    names = sorted(path.name for path in folder.glob("*.sealed"))
-    names.remove(INDEX_NAME)
-    names.append(INDEX_NAME)
     roots = {name: audit_file(folder / name) for name in names}
+    _require_signed(folder, roots)
 
     def send(name: str) -> bool:
         path = folder / name
@@ -120,6 +128,51 @@ def publish(
         sent=sum(sent) + (there is None),
         size=sum((folder / name).stat().st_size for name in names),
     )
+
+
+def sealed_files(folder: Path) -> tuple[str, ...]:
+    """Names of the files that the signed description of a dataset is about, the index last.
+
+    Raises:
+        NotSealed: The folder is no sealed dataset, or a file is missing.
+        DataInvalid, SignatureInvalid: ``dataset.json`` is no dataset manifest.
+    """
+    if not (folder / MANIFEST_NAME).is_file():
+        raise NotSealed(f"no sealed dataset at {folder}", hint="name a folder made by: seal")
+    count = claimed_manifest(folder).shards
+    if count > MAX_SHARDS:
+        raise LimitExceeded("dataset has too many shards", got=count, expected=MAX_SHARDS)
+    shards = [shard_name(number) for number in range(count)]
+    if not (folder / shards[-1]).is_file():
+        shards[-1] = COMMITMENTS_NAME  # the last one, where there are commitments
+    names = (*shards, INDEX_NAME)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise NotSealed(
+            f"the sealed dataset at {folder} lacks {missing[0]}",
+            got=f"{len(names) - len(missing)} files",
+            expected=f"{len(names)} files",
+            hint="seal it again; sealing continues where it was interrupted",
+        )
+    return names
+
+
+def _require_signed(folder: Path, roots: Mapping[str, str]) -> None:
+    claimed = claimed_manifest(folder)
+    shards = [
+        ShardInfo(name=name, size=(folder / name).stat().st_size, root=root)
+        for name, root in roots.items()
+        if name != INDEX_NAME
+    ]
+    root = dataset_root(claimed.dataset_id, roots[INDEX_NAME], shards)
+    if root != claimed.root:
+        raise RootMismatch(
+            "the folder does not hold the files that its dataset.json signs",
+            check="publish",
+            got=root,
+            expected=claimed.root,
+            hint="seal the data again",
+        )
 
 
 def _manifest_at(target: RemoteFolder) -> bytes | None:

@@ -32,7 +32,7 @@ __all__ = [
     "write",
 ]
 
-_NAME = re.compile(r"checkpoint-(\d{8})-(\d{10})")
+_NAME = re.compile(r"checkpoint-([0-9]{8})-([0-9]{10})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

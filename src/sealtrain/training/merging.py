@@ -12,6 +12,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sealtrain.base.filenames import DATA_SUFFIXES, may_carry_code
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.training import quiet
 from sealtrain.training.sparse import SPARSE_FILE, put_on
@@ -77,7 +78,8 @@ def merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
     Raises:
         DataInvalid: A folder lacks a file, or holds one that cannot be read.
         UsageError: The adapter is a learned prompt.
-        ModelInvalid: The base is quantised, or the adapter belongs to another one.
+        ModelInvalid: The base is quantised, the adapter belongs to another one, or a file beside it
+            can carry code.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations of one library by another
@@ -100,6 +102,7 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
         raise DataInvalid(
             f"{adapter.name} holds no adapter that can be read", got=type(error).__name__
         ) from None
+    beside = _beside(adapter)
     fresh = _load_base(base, adapter, peft_config)
     if (adapter / SPARSE_FILE).is_file():
         try:
@@ -110,12 +113,27 @@ def _merge_folder(adapter: Path, base: Path) -> dict[str, bytes]:
                 got=type(error).__name__,
             ) from None
     whole = _put_on(fresh, peft_config, weights)
-    beside = {
-        path.relative_to(adapter).as_posix(): path.read_bytes()
-        for path in sorted(adapter.rglob("*"))
-        if path.is_file() and not path.name.startswith("adapter_") and path.name != SPARSE_FILE
-    }
     return beside | weight_files(whole)
+
+
+def _beside(adapter: Path) -> dict[str, bytes]:
+    """Files that go along with the adapter's: the same kinds that are opened unasked."""
+    found = {}
+    for path in sorted(adapter.rglob("*")):
+        name = path.relative_to(adapter).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if path.is_symlink() or not path.is_file() or may_carry_code(name):
+            raise ModelInvalid(
+                f"{adapter.name} holds {name}, which is no data of a model",
+                check="adapter",
+                got=path.suffix or "no suffix",
+                expected=", ".join(DATA_SUFFIXES),
+                hint="merge a folder that holds what `sealtrain open` wrote, and nothing else",
+            )
+        if not path.name.startswith("adapter_") and path.name != SPARSE_FILE:
+            found[name] = path.read_bytes()
+    return found
 
 
 def _load_base(base: Path, adapter: Path, peft_config: Any) -> Any:

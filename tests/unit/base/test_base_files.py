@@ -15,6 +15,7 @@ from sealtrain.base.files import (
     atomic_writer,
     parsing_once,
     read_bounded,
+    read_regular,
     send_to_disk,
     stamp_of,
 )
@@ -238,3 +239,18 @@ def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path: Path, overwr
     with pytest.raises(UsageError, match="missing"), atomic_folder(place, overwrite=overwrite):
         pytest.fail("the block ran")
     assert not place.parent.exists()
+
+
+def test_a_file_that_others_put_there_is_read_if_it_is_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "file", 4) == read_regular(tmp_path / "link", 4) == b"data"
+    with pytest.raises(LimitExceeded):
+        read_regular(tmp_path / "file", 3)
+
+
+def test_a_pipe_a_device_and_a_folder_are_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path, tmp_path / "absent"):
+        with pytest.raises(DataInvalid):
+            read_regular(path, 4)

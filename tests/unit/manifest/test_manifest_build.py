@@ -13,8 +13,14 @@ from manifest_world import World
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.errors import ClaimContradicted, SealtrainError
-from sealtrain.manifest.limits import TEXTS, limits_for, required
-from sealtrain.manifest.predicate import SIMULATED_MARKER
+from sealtrain.manifest.limits import BORDER_CLOSED, TEXTS, limits_for, required
+from sealtrain.manifest.predicate import (
+    SIMULATED_MARKER,
+    Collaboration,
+    PatientTraining,
+    Predicate,
+    PrivateTraining,
+)
 from sealtrain.records.statement import Subject
 
 pytestmark = pytest.mark.claim("C27")
@@ -64,7 +70,7 @@ def test_a_predicate_that_contradicts_itself_is_not_signed(
 
 def test_subjects_are_the_files_that_the_predicate_lists(world: World) -> None:
     with pytest.raises(ClaimContradicted):
-        world.manifest(subjects=[Subject(name="other", sha256="00" * 32)])
+        world.manifest(subjects=[Subject(name="model/other.sealed", sha256="00" * 32)])
 
 
 def test_evidence_that_cannot_be_verified_offline_is_refused(world: World) -> None:
@@ -94,21 +100,38 @@ def test_a_metric_that_is_not_finite_is_null_and_never_nan(world: World) -> None
         world.manifest(leaked)
 
 
-def test_every_required_limit_has_a_text_and_every_text_is_required_once() -> None:
-    hardware = required(simulated=False, dp="none", accelerators=True)
-    simulated = required(simulated=True, dp="none", accelerators=False)
-    private = required(simulated=True, dp="sgd", accelerators=False, accountant="gdp")
-    patients = required(simulated=True, dp="patients", accelerators=False, accountant="prv")
+def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: World) -> None:
+    honest = Predicate.model_validate_json(json.dumps(world.predicate()))
+
+    def needed(**changed: Any) -> set[str]:
+        return set(required(honest.model_copy(update=changed)))
+
+    sgd = PrivateTraining.model_construct(dp="sgd", accountant="gdp")
+    patients = needed(privacy=PatientTraining.model_construct(dp="patients", accountant="prv"))
     assert "privacy-scope" not in patients
-    kinds = ("travelling", "federated", "pads", "cut")
+    assert "memorisation" not in patients | needed(privacy=sgd)
+    asking = honest.consortium.model_copy(update={"own_data_consent": True})
+    ignoring = honest.consortium.model_copy(update={"own_data_consent": False})
+    assert "owners-not-asked" not in needed(consortium=asking)
+    closed = {"event": BORDER_CLOSED, "fields": {"landlock": 7, "seccomp": True}}
+    held = honest.run_log.model_copy(update={"entries": [closed]})
+    assert "border-in-software" not in needed(run_log=held)
     together = {
         name
-        for kind in kinds
-        for name in required(simulated=True, dp="none", accelerators=False, collaboration=kind)
+        for kind in ("travelling", "federated", "pads", "cut")
+        for name in needed(collaboration=Collaboration(kind=kind, parties=()))
     }
-    assert {*hardware, *simulated, *private, *patients} | together == set(TEXTS)
-    assert "memorisation" not in required(simulated=False, dp="dp-sgd", accelerators=False)
-    for limit in limits_for(simulated=True, accelerators=True):
+    lock = honest.recipe.lock | {"scripts": {"train.py": "11" * 32}}
+    found = (
+        needed()
+        | needed(simulated=False)
+        | needed(compute=honest.compute.model_copy(update={"accelerators": ("H200",)}))
+        | needed(privacy=sgd)
+        | needed(consortium=ignoring)
+        | needed(recipe=honest.recipe.model_copy(update={"lock": lock}))
+    )
+    assert found | patients | together == set(TEXTS)
+    for limit in limits_for(honest):
         assert limit.text.endswith(".")
 
 

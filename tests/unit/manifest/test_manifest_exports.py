@@ -12,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import manifest_world
 import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from jsonschema import Draft7Validator
-from manifest_world import NOW, OWNERS, RECIPE, RUN_ID, World, identity, make_world
+from manifest_world import FILES, NOW, OWNERS, RECIPE, World, identity, make_world
 from referencing import Registry, Resource
 
 from sealtrain.errors import KeyFileInvalid, NoStanza, Refused, SubjectMismatch
@@ -30,40 +29,25 @@ from sealtrain.manifest.exports.model_signing import (
     model_signature,
     opened_files,
 )
-from sealtrain.manifest.exports.opened import opened_digests
 from sealtrain.manifest.exports.training_summary import training_summary
+from sealtrain.manifest.opening import opened_digests
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.manifest.verify import Report, examine
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.schema import PHASES, load_recipe
-from sealtrain.runner.outputs import seal_model
 
 pytestmark = pytest.mark.claim("C39")
 
 READY = Path(__file__).resolve().parents[3] / "recipes"
-FILES = {"config.json": b'{"model_type": "llama"}', "model.safetensors": os.urandom(3000)}
 SHARED = Path(os.environ.get("SEALTRAIN_SHARED", Path(__file__).resolve().parents[4] / "shared"))
 HOSTILE = "<script>alert(1)</script> **bold** [link](javascript:x) | cell `code`"
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A run whose outputs are really sealed to two of the owners, with an unkind description."""
-
-    def sealed(folder: Path) -> Any:
-        folder.mkdir(parents=True)
-        return seal_model(
-            FILES,
-            folder,
-            run_id=RUN_ID,
-            owner_id="00" * 32,
-            recipients=[identity(name).public for name in OWNERS[:2]],
-        )
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manifest_world, "sealed_outputs", sealed)
-        recipe = {**RECIPE, "description": HOSTILE}
-        return make_world(tmp_path_factory.mktemp("exports"), recipe)
+    """A run whose outputs are sealed to two of the owners, with an unkind description."""
+    folder = tmp_path_factory.mktemp("exports")
+    return make_world(folder, {**RECIPE, "description": HOSTILE}, sealed_to=OWNERS[:2])
 
 
 def report_on(world: World, data: bytes | None = None) -> Report:
@@ -80,6 +64,7 @@ def opened(tmp_path: Path) -> Path:
     folder = tmp_path / "opened"
     folder.mkdir()
     for name, data in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
     return folder
 
@@ -306,7 +291,7 @@ def test_the_stock_verifier_accepts_the_opened_model_and_no_other(
     curve: Any, world: World, account: Account, opened: Path, tmp_path: Path
 ) -> None:
     private, public = key_file(tmp_path, ec.generate_private_key(curve()))
-    sealed = opened_digests(world.artefacts, account.subjects, identity(OWNERS[0]))
+    sealed = opened_digests(world.artefacts / "model", world.model, identity(OWNERS[0]))
     assert sealed == {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
     signature = tmp_path / "model.sig"
     signature.write_bytes(
@@ -340,7 +325,7 @@ def test_the_signature_is_plain_ecdsa_over_the_envelope(curve: Any, tmp_path: Pa
 def test_a_folder_that_is_not_what_was_sealed_is_not_signed(
     world: World, account: Account, opened: Path
 ) -> None:
-    sealed = opened_digests(world.artefacts, account.subjects, identity(OWNERS[1]))
+    sealed = opened_digests(world.artefacts / "model", world.model, identity(OWNERS[1]))
     (opened / "extra.py").write_text("import os")
     with pytest.raises(SubjectMismatch, match="exactly the files"):
         opened_files(opened, sealed)
@@ -356,7 +341,7 @@ def test_a_folder_that_is_not_what_was_sealed_is_not_signed(
 
 def test_only_a_recipient_can_sign(world: World, account: Account) -> None:
     with pytest.raises(NoStanza):
-        opened_digests(world.artefacts, account.subjects, identity(OWNERS[2]))
+        opened_digests(world.artefacts / "model", world.model, identity(OWNERS[2]))
 
 
 def test_other_keys_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import NOW, OWNERS, RELEASED, World
+from manifest_world import NOW, OWNERS, RELEASED, World, limits_of
 from parties_world import FEDERATED, make_joint
 
 from sealtrain.base.clock import to_rfc3339
@@ -20,7 +20,6 @@ from sealtrain.manifest.checks.rounds import Terms, merged_rounds
 from sealtrain.manifest.exports.account import account_of
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.training_summary import training_summary
-from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.recipe.patients import PatientPrivacy
@@ -219,7 +218,7 @@ def hiding(folder: Path) -> World:
     world.facts["run_log"] = {"head": made.head, "entries": made.entries}
     world.facts["run"] |= {"steps": 3, "history": [], "metrics": {"accuracy": 0.9}}
     world.facts["privacy"] = section()
-    world.facts["limits"] = limits("patients")
+    world.facts["limits"] = limits_of(world.facts)
     return world
 
 
@@ -268,24 +267,24 @@ def test_another_mechanism_or_price_is_refused(world: World, name: str, value: A
         verify(world, lambda facts: facts["privacy"].update({name: value}))
 
 
-def limits(dp: str) -> list[Facts]:
-    named = limits_for(simulated=True, dp=dp, accelerators=False, collaboration="federated")
-    return [one.to_dict() for one in named]
-
-
 def test_a_manifest_that_conceals_or_boasts_is_refused(world: World, tmp_path: Path) -> None:
     def conceals(facts: Facts) -> None:
-        facts |= {"privacy": {"dp": "none"}, "limits": limits("none")}
+        facts |= {"privacy": {"dp": "none"}}
+        facts |= {"limits": limits_of(facts)}
 
     def boasts(facts: Facts) -> None:
-        facts |= {"privacy": section(), "limits": limits("patients")}
+        facts |= {"privacy": section()}
+        facts |= {"limits": limits_of(facts)}
+
+    def softens(facts: Facts) -> None:
+        facts["limits"] = [one for one in facts["limits"] if one["id"] != "patient-scope"]
 
     with pytest.raises(ClaimContradicted, match="kind of privacy"):
         verify(world, conceals)
     with pytest.raises(ClaimContradicted, match="kind of privacy"):
         verify(make_joint(tmp_path), boasts)
     with pytest.raises(ClaimContradicted, match="limits"):
-        verify(world, lambda facts: facts.update(limits=limits("sgd")))
+        verify(world, softens)
 
 
 def test_report_card_and_summary_say_it(world: World) -> None:

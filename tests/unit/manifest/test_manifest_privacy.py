@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_world import NOW, RECIPE, World, make_world
+from manifest_world import NOW, RECIPE, World, limits_of, make_world
 
 from sealtrain.errors import ClaimContradicted, ProofInvalid
-from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
 
@@ -58,10 +57,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     made.facts["privacy"] = copy.deepcopy(CLAIM)
     made.facts["run"]["history"] = []
     made.facts["run"]["metrics"] = {"accuracy": 0.9}
-    made.facts["limits"] = [
-        one.to_dict()
-        for one in limits_for(simulated=True, dp="sgd", accelerators=False, accountant="gdp")
-    ]
+    made.facts["limits"] = limits_of(made.facts)
     return made
 
 
@@ -113,10 +109,7 @@ def test_privacy_that_the_recipe_did_not_ask_for_is_refused(tmp_path: Path) -> N
 
     def boasting(facts: Facts) -> None:
         facts["privacy"] = CLAIM
-        facts["limits"] = [
-            one.to_dict()
-            for one in limits_for(simulated=True, dp="sgd", accelerators=False, accountant="gdp")
-        ]
+        facts["limits"] = limits_of(facts)
 
     with pytest.raises(ClaimContradicted, match="privacy"):
         verify(plain, boasting)

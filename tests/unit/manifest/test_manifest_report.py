@@ -62,7 +62,7 @@ def test_every_section_is_there_with_its_facts(world: World, page: str) -> None:
         "What was trained",
         "0.9204",
         "Who approved",
-        "2 of 3 owners had approved",
+        "3 of 3 owners had approved",
         "Datasets and owners",
         "What ran",
         "Evidence",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,10 +240,10 @@ LIES: dict[str, tuple[str, type[Refused], Change]] = {
         Refused,
         _releases({"lease": _lease(RELEASED)}),
     ),
-    "a receipt that counts an owner who did not approve": (
+    "an owner of the data who did not approve": (
         "approvals",
-        ClaimContradicted,
-        _releases({"approved_by": OWNERS}),
+        ApprovalsMissing,
+        _set("approvals", to=lambda w: [w.approvals[name].to_dict() for name in OWNERS[:2]]),
     ),
     "a receipt of a hardware guest": (
         "simulation",
@@ -505,12 +506,11 @@ def test_a_run_that_ends_in_the_future_is_refused(world: World, honest: bytes) -
 def test_missing_and_changed_files_are_told_apart(world: World, honest: bytes, empty: Path) -> None:
     report = examine(honest, world.trust(), artefacts=empty, now=NOW)
     assert isinstance(report.refusal, SubjectMismatch)
-    assert "missing" in report.refusal.message
-    (empty / "model").mkdir()
-    for subject in world.subjects:
-        data = bytearray((world.artefacts / subject.name).read_bytes())
-        data[-1] ^= 1
-        (empty / subject.name).write_bytes(data)
+    assert report.refusal.got is None
+    shutil.copytree(world.artefacts, empty, dirs_exist_ok=True)
+    data = bytearray((empty / world.subjects[0].name).read_bytes())
+    data[-1] ^= 1
+    (empty / world.subjects[0].name).write_bytes(data)
     report = examine(honest, world.trust(), artefacts=empty, now=NOW)
     assert isinstance(report.refusal, SubjectMismatch)
-    assert "digest" in report.refusal.message
+    assert report.refusal.expected == world.subjects[0].sha256

@@ -145,3 +145,16 @@ def test_the_command_needs_no_torch(tmp_path: Path) -> None:
     assert shown[1].split()[:2] == ["2", "10"]
     assert shown[1].split()[-3:] == ["yes", "yes", "yes"]
     assert command("checkpoints", tmp_path / "absent").returncode == 2
+
+
+def test_what_is_no_checkpoint_is_listed_and_not_waited_for(tmp_path: Path) -> None:
+    store = run_folder(tmp_path)
+    seal(store, range(1, 2))
+    folder = tmp_path / "checkpoints"
+    os.mkfifo(folder / "checkpoint-00000002-0000000010.sealed")
+    (folder / "checkpoint-00000003-0000000015.sealed").symlink_to("nowhere")
+    assert sorted(said(checkpoints_in(tmp_path, whole=True)), key=str) == [
+        (1, True, True, None),
+        (None, False, None, None),
+        (None, False, None, None),
+    ]

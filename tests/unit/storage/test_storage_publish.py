@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder
+from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder, signed
 from storage_world import Server, serving
 
 from sealtrain.errors import AlreadyExists, NotSealed, RootMismatch, StorageUnreachable
@@ -21,7 +22,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SealedFolder:
     folder = tmp_path_factory.mktemp("sealed")
     source = folder / "rows.jsonl"
     source.write_text(json_lines(ROWS))
-    return sealed_folder(source, folder / "a.sealed", shard_bytes=1 << 20)
+    return sealed_folder(source, folder / "a.sealed", shard_bytes=1 << 20, sign=signed)
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_another_dataset_is_never_overwritten(
     publish(made.folder, server.folder("a.sealed"))
     source = tmp_path / "rows.jsonl"
     source.write_text(json_lines(ROWS[:10]))
-    other = sealed_folder(source, tmp_path / "b.sealed", salt="other")
+    other = sealed_folder(source, tmp_path / "b.sealed", salt="other", sign=signed)
     before = len(server.seen)
     with pytest.raises(AlreadyExists, match="another dataset"):
         publish(other.folder, server.folder("a.sealed"))
@@ -106,7 +107,7 @@ def test_a_damaged_or_incomplete_folder_is_not_sent(
         publish(tmp_path, server.folder("a.sealed"))
     source = tmp_path / "rows.jsonl"
     source.write_text(json_lines(ROWS[:10]))
-    other = sealed_folder(source, tmp_path / "b.sealed")
+    other = sealed_folder(source, tmp_path / "b.sealed", sign=signed)
     shard = other.folder / "shard-00000.sealed"
     data = bytearray(shard.read_bytes())
     data[900] ^= 1
@@ -135,3 +136,42 @@ def test_a_dataset_json_too_long_to_be_one_is_not_written_over(
         publish(made.folder, server.folder("a.sealed"))
     assert not sent(server)
     assert (there / "dataset.json").stat().st_size == (1 << 20) + 1
+
+
+@pytest.mark.claim("C110")
+def test_only_files_that_the_owner_signed_are_sent(
+    server: Server, made: SealedFolder, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a.sealed"
+    shutil.copytree(made.folder, folder)
+    shard = folder / "shard-00000.sealed"
+    for name in ("extra.sealed", "commitments.sealed", "shard-00009.sealed"):
+        shutil.copy(shard, folder / name)
+    publish(folder, server.folder("a.sealed"))
+    assert sorted(sent(server)) == sorted(path.name for path in made.folder.iterdir())
+
+
+def test_commitments_are_sent_with_the_rest(server: Server, tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json_lines(ROWS[:10]))
+    folder = sealed_folder(source, tmp_path / "c.sealed", sign=signed, commitments=True).folder
+    publish(folder, server.folder("c.sealed"))
+    assert "commitments.sealed" in sent(server)
+
+
+@pytest.mark.claim("C110")
+def test_a_shard_of_another_sealing_is_not_sent(
+    server: Server, made: SealedFolder, tmp_path: Path
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text(json_lines(ROWS))
+    other = sealed_folder(
+        source, tmp_path / "b.sealed", salt="other", shard_bytes=1 << 20, sign=signed
+    )
+    shutil.copy(made.folder / "shard-00000.sealed", other.folder / "shard-00000.sealed")
+    with pytest.raises(RootMismatch):
+        publish(other.folder, server.folder("b.sealed"))
+    assert sent(server) == []
+    (other.folder / "shard-00001.sealed").unlink()
+    with pytest.raises(NotSealed):
+        publish(other.folder, server.folder("b.sealed"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder
+from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder, signed
 from storage_world import HASTY
 
 from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable, UsageError
@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SealedFolder:
     folder = tmp_path_factory.mktemp("sealed")
     source = folder / "rows.jsonl"
     source.write_text(json_lines(ROWS))
-    return sealed_folder(source, folder / "a.sealed", shard_bytes=1 << 20)
+    return sealed_folder(source, folder / "a.sealed", shard_bytes=1 << 20, sign=signed)
 
 
 def upload(made: SealedFolder, bucket: str) -> None:

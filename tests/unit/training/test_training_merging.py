@@ -201,6 +201,28 @@ def test_a_folder_that_is_no_adapter_is_refused(base_dir: Path, tmp_path: Path) 
         merge_folder(opened, tmp_path)
 
 
+@pytest.mark.claim("C111")
+@pytest.mark.parametrize(
+    "name", ["modeling_x.py", "pytorch_model.bin", "inner/chat_template.jinja"]
+)
+def test_code_beside_an_adapter_does_not_come_along(
+    name: str, base_dir: Path, tmp_path: Path
+) -> None:
+    files = model_files(trained(WEIGHT_ADAPTERS["lora"], base_dir), None)
+    opened = write_files(tmp_path / "opened", files | {name: b"import os"})
+    with pytest.raises(ModelInvalid):
+        merge_folder(opened, base_dir / "base")
+
+
+@pytest.mark.claim("C111")
+def test_nothing_behind_a_link_is_merged(base_dir: Path, tmp_path: Path) -> None:
+    files = model_files(trained(WEIGHT_ADAPTERS["lora"], base_dir), None)
+    opened = write_files(tmp_path / "opened", files)
+    (opened / "secret.txt").symlink_to(base_dir / "base" / "config.json")
+    with pytest.raises(ModelInvalid):
+        merge_folder(opened, base_dir / "base")
+
+
 def test_the_command_writes_a_folder_that_loads(base_dir: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 

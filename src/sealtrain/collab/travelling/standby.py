@@ -11,6 +11,7 @@ of them, proving itself anew, and a holder whose lease has ended has no share to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,7 @@ STANDBY_PURPOSE: Final = "travel-standby"
 _LENGTH_BYTES = 8
 _MAX_JOURNAL_BYTES = 256 << 20
 _KEPT = 2
+_FORM = re.compile(r"[0-9]{9,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class Standby:
             file.write(len(text).to_bytes(_LENGTH_BYTES, "big"))
             file.write(text)
             file.write(state)
-        for old in self._store.names()[:-_KEPT]:
+        for old in self._names()[:-_KEPT]:
             self._store.remove(old)
 
     def newest(self) -> TakenOver:
@@ -93,7 +95,7 @@ class Standby:
             CheckpointRefused: There is none.
             SealRefused: It does not open under this key, or was made for another run.
         """
-        names = self._store.names()
+        names = self._names()
         if not names:
             raise CheckpointRefused("there is no sealed state to go on from", check="standby")
         newest = names[-1]
@@ -109,6 +111,10 @@ class Standby:
             counter=int(newest),
             root=root,
         )
+
+    def _names(self) -> list[str]:
+        """Of the states, oldest first; the folder is the operator's and may hold other files."""
+        return [name for name in self._store.names() if _FORM.fullmatch(name)]
 
     def _binding(self, name: str) -> dict[str, str | int]:
         return {"run_id": self._run_id, "entries": int(name)}

@@ -51,8 +51,9 @@ class Counted:
 class Case:
     """Inputs of a verification and what is known so far.
 
-    ``evidence`` to ``tally`` are ``None`` until their check passed; read them through the methods,
-    which raise ``NotEstablished``.
+    ``evidence`` to ``unasked`` are ``None`` until their check passed; read them through the
+    methods, which raise ``NotEstablished``. ``unasked`` are the owners whose data the run had while
+    they did not approve, as a consortium may allow.
     """
 
     manifest: Manifest
@@ -61,12 +62,14 @@ class Case:
     now: int
     evidence: Evidence | None = None
     verified: Verified | None = None
+    bound: bool = False
     verdict: Verdict | None = None
     lock: Lock | None = None
     datasets: tuple[DatasetManifest, ...] | None = None
     decisions: tuple[SignedDecision, ...] | None = None
     counted: tuple[Counted, ...] | None = None
     tally: Tally | None = None
+    unasked: tuple[str, ...] | None = None
 
     @property
     def predicate(self) -> Predicate:
@@ -80,6 +83,10 @@ class Case:
     def need_verified(self) -> Verified:
         """The verified quote."""
         return _established(self.verified, "quote")
+
+    def need_binding(self) -> None:
+        """The quote names this statement."""
+        _established(self.bound or None, "binding")
 
     def need_lock(self) -> Lock:
         """The lock that hashes to the manifest's recipe hash."""

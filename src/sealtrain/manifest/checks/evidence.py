@@ -78,6 +78,7 @@ def binding_holds(case: Case) -> str:
             expected=expected.hex()[:32] + "…",
             hint="statement and evidence do not belong together",
         )
+    case.bound = True
     return "the quote names this statement, this key and this run log"
 
 

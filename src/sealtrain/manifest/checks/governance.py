@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.approvals import CLOCK_SKEW, SignedDecision, Target, require, tally
@@ -10,7 +11,11 @@ from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.decisions import verify_decision
 from sealtrain.errors import ClaimContradicted, DatasetMismatch, DatasetUnknown
 from sealtrain.manifest.checks.case import Case, NotEstablished
-from sealtrain.manifest.checks.parties import keys_were_released, parties_are_the_recipes
+from sealtrain.manifest.checks.parties import (
+    keys_were_released,
+    parties_are_the_recipes,
+    stays_of,
+)
 from sealtrain.recipe.needs import needs_of
 from sealtrain.records import dsse
 
@@ -71,35 +76,73 @@ def approvals_sufficed(case: Case) -> str:
     )
     needs = needs_of(case.need_lock().recipe)
     standing = None
-    for moment, counted_by_broker in _moments(case):
-        made = [one for one in decisions if _was_known(one, moment)]
-        standing = require(tally(made, consortium, target, moment, needs=needs))
-        absent = set(counted_by_broker) - set(standing.approved_by)
+    unasked: set[str] = set()
+    for moment in _moments(case):
+        made = [one for one in decisions if _was_known(one, moment.at)]
+        standing = require(tally(made, consortium, target, moment.at, needs=needs))
+        unasked |= moment.owners - set(standing.approved_by)
+        absent = set(moment.approved_by) - set(standing.approved_by)
         if absent:
             raise ClaimContradicted(
                 "the broker counted an approval that the manifest does not hold",
                 check="approvals",
                 owner=", ".join(sorted(absent)),
                 got=", ".join(standing.approved_by),
-                expected=", ".join(counted_by_broker),
+                expected=", ".join(moment.approved_by),
             )
         for owner, pins in standing.pins.items():
             _refuse_other_pins(case, owner, pins)
     if standing is None:
         raise NotEstablished("releases")
     case.tally = standing
+    case.unasked = tuple(sorted(unasked))
+    without = f"; data of {', '.join(case.unasked)} used without approval" if unasked else ""
     return (
         f"{standing.progress} of {standing.owners} owners approved, {standing.threshold} needed: "
         + ", ".join(standing.approved_by)
+        + without
     )
 
 
-def _moments(case: Case) -> list[tuple[int, tuple[str, ...]]]:
-    """When approvals had to stand, and whose a broker says it counted then."""
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A time at which approvals had to stand.
+
+    Attributes:
+        at: Seconds since the epoch.
+        approved_by: Whose approvals a broker says it counted then.
+        owners: Whose data the run had then.
+    """
+
+    at: int
+    approved_by: tuple[str, ...]
+    owners: frozenset[str]
+
+
+def _moments(case: Case) -> list[_Moment]:
+    """One for each receipt, in order of time; the start of a run that released no key.
+
+    In such a run clients keep their data, and check 18 asks for each owner's own consent to it. An
+    owner's data counts from the receipt that released it. Data that none of these receipts released
+    came from other brokers, at times that are unknown here: it counts from the start.
+    """
     receipts = case.need_receipts()
-    if keys_were_released(case.predicate):
-        return [(from_rfc3339(one.released_at), one.approved_by) for one in receipts]
-    return [(from_rfc3339(case.predicate.run.started_at), ())]
+    if not keys_were_released(case.predicate):
+        return [_Moment(from_rfc3339(case.predicate.run.started_at), (), frozenset())]
+    owner_of = {one.dataset_id: one.owner for one in case.need_datasets()}
+    released = {one.dataset_id for receipt in receipts for one in receipt.datasets}
+    elsewhere = {owner for one, owner in owner_of.items() if one not in released}
+    using: dict[str, frozenset[str]] = {
+        stay.run_id: frozenset(elsewhere & ({stay.party} if stay.party else elsewhere))
+        for stay in stays_of(case.predicate)
+    }
+    found = []
+    for receipt in receipts:
+        using[receipt.run_id] |= {owner_of[one.dataset_id] for one in receipt.datasets}
+        found.append(
+            _Moment(from_rfc3339(receipt.released_at), receipt.approved_by, using[receipt.run_id])
+        )
+    return found
 
 
 def _was_known(one: SignedDecision, moment: int) -> bool:

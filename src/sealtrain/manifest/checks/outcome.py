@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sealtrain.base.clock import from_rfc3339
-from sealtrain.base.digests import file_sha256
-from sealtrain.errors import ClaimContradicted, SimulatedEvidence, SubjectMismatch
+from sealtrain.errors import ClaimContradicted, SimulatedEvidence
 from sealtrain.manifest import limits
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.manifest.outputs import model_of, require_named_files
 from sealtrain.manifest.predicate import SIMULATED_MARKER
 from sealtrain.records import runlog
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
 __all__ = ["artefacts_match", "limits_are_said", "run_log_holds", "simulation_is_said"]
 
@@ -63,15 +62,7 @@ def limits_are_said(case: Case) -> str:
     listed = [one.id for one in predicate.limits]
     if len(set(listed)) != len(listed):
         raise ClaimContradicted("the manifest lists a limit twice", check="limits")
-    needed = limits.required(
-        simulated=predicate.simulated,
-        dp=predicate.privacy.dp,
-        accountant=getattr(predicate.privacy, "accountant", None),
-        accelerators=bool(predicate.compute.accelerators),
-        border_held=limits.border_held(predicate.run_log.entries),
-        collaboration=getattr(predicate.collaboration, "kind", None),
-    )
-    missing = [name for name in needed if name not in listed]
+    missing = [name for name in limits.required(predicate) if name not in listed]
     if missing:
         raise ClaimContradicted(
             "the manifest conceals a limit of what it proves",
@@ -83,43 +74,11 @@ def limits_are_said(case: Case) -> str:
 
 
 def artefacts_match(case: Case) -> str:
-    """(19) Every output file lies in the folder with the size and digest that were signed."""
-    folder = case.artefacts
-    if folder is None:
+    """(19) The folder holds every output as it was signed, and nothing that was not."""
+    if case.artefacts is None:
         raise ValueError("artefacts_match needs a folder")
-    for subject, recorded in zip(case.manifest.subjects, case.predicate.outputs.files, strict=True):
-        _refuse_other_file(folder / subject.name, subject.name, subject.sha256, recorded.size)
-    total = sum(one.size for one in case.predicate.outputs.files)
-    return f"{len(case.manifest.subjects)} files, {total} bytes, as signed"
-
-
-def _refuse_other_file(path: Path, name: str, digest: str, size: int) -> None:
-    try:
-        got_size = path.stat().st_size if path.is_file() else None
-        got = file_sha256(path) if got_size == size else None
-    except OSError as error:
-        raise SubjectMismatch(
-            f"the output file {name} cannot be read", check="artefacts", hint=error.strerror
-        ) from error
-    if got_size is None:
-        raise SubjectMismatch(
-            f"the output file {name} is missing",
-            check="artefacts",
-            expected=name,
-            hint="name the folder with --artefacts, or say --without-artefacts",
-        )
-    if got is None:
-        raise SubjectMismatch(
-            f"the output file {name} has another size",
-            check="artefacts",
-            got=f"{got_size} bytes",
-            expected=f"{size} bytes",
-        )
-    if got != digest:
-        raise SubjectMismatch(
-            f"the output file {name} has another digest",
-            check="artefacts",
-            got=got,
-            expected=digest,
-            hint="the file was changed after the manifest was signed",
-        )
+    case.need_binding()
+    model = model_of(case.predicate, case.manifest.subjects)
+    require_named_files(model, case.artefacts / MODEL_FOLDER)
+    total = sum(file.size for file in model.files)
+    return f"{len(model.files)} files, {total} bytes, as signed, and no other"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sealtrain.errors import ManifestMalformed
@@ -45,6 +46,7 @@ class Account:
         marker: What must be shown of a simulated run; ``None`` for hardware.
         base: The model it started from, in words.
         privacy: Formal privacy in one sentence.
+        scripts: Digests of the scripts that trained, by path; none where sealtrain's training did.
         together: How several parties trained, in one sentence; ``None`` for one guest.
         decrypted: Where records were in clear, in one sentence.
         limits: What is not proven.
@@ -58,6 +60,7 @@ class Account:
     datasets: tuple[Data, ...]
     base: str
     privacy: str
+    scripts: Mapping[str, str]
     together: str | None
     decrypted: str
     approved_by: tuple[str, ...]
@@ -112,6 +115,7 @@ def account_of(report: Report) -> Account:
         ),
         base=base,
         privacy=_privacy(manifest.predicate),
+        scripts=facts.lock.script_digests,
         together=_together(manifest.predicate),
         decrypted=_decrypted(manifest.predicate),
         approved_by=facts.tally.approved_by,

@@ -65,6 +65,16 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
         *(
             {
                 "type": "file",
+                "bom-ref": f"script:{name}",
+                "name": name,
+                "description": "Trained in place of sealtrain's own training.",
+                "hashes": [{"alg": "SHA-256", "content": digest}],
+            }
+            for name, digest in account.scripts.items()
+        ),
+        *(
+            {
+                "type": "file",
                 "bom-ref": f"output:{one.name}",
                 "name": one.name,
                 "hashes": [{"alg": "SHA-256", "content": one.sha256}],
@@ -90,7 +100,9 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
         "dependencies": [
             {
                 "ref": "model",
-                "dependsOn": sorted(one["bom-ref"] for one in parts if one["type"] != "file"),
+                "dependsOn": sorted(
+                    one["bom-ref"] for one in parts if not one["bom-ref"].startswith("output:")
+                ),
             },
             *(
                 {"ref": one["bom-ref"], "dependsOn": ["base-model"]}

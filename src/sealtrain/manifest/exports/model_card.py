@@ -36,6 +36,11 @@ def model_card(account: Account) -> bytes:
         f"- Phase: {plain(recipe.phase)}, {run.steps} steps",
         f"- Started from: {plain(account.base)}",
         f"- Trained part: {plain(recipe.peft.method) if recipe.peft else 'all weights'}",
+        *(
+            f"- Trained by the script {plain(name)}, SHA-256 `{digest}`: the recipe's trainer "
+            "settings need not be those it used"
+            for name, digest in account.scripts.items()
+        ),
         *([f"- Together: {plain(account.together)}"] if account.together else []),
         f"- Privacy: {plain(account.privacy)}",
         f"- Approved by: {plain(', '.join(account.approved_by))}",

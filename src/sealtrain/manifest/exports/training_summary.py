@@ -106,6 +106,10 @@ def training_summary(account: Account) -> bytes:
         f"- {plain(account.privacy)}",
         f"- Approved by {plain(', '.join(account.approved_by))}.",
         f"- {plain(account.decrypted)}",
+        *(
+            f"- Trained by the script {plain(name)}, SHA-256 `{digest}`."
+            for name, digest in account.scripts.items()
+        ),
         *([f"- {plain(account.together)}"] if account.together else []),
         *(f"- Limit: {plain(limit)}" for limit in account.limits),
         "",

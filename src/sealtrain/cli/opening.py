@@ -1,0 +1,257 @@
+"""``open``: a recipient's model, or an owner's dataset, in the clear at home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+
+if TYPE_CHECKING:
+    from sealtrain.keys.identity import Identity
+    from sealtrain.sealing.openedmodel import TrainedFile
+
+__all__ = ["ModelManifest", "ModelTrust", "NoManifest", "model_source", "register"]
+
+ModelManifest = Annotated[
+    Path | None, typer.Option("--manifest", help="Manifest of the model's run [the one beside it].")
+]
+ModelTrust = Annotated[
+    Path | None,
+    typer.Option("--trust", help="What you trust (YAML): verify the manifest first."),
+]
+NoManifest = Annotated[
+    bool,
+    typer.Option(
+        "--no-manifest",
+        help="Use no manifest: skips whose files they are, and whether one was exchanged.",
+    ),
+]
+
+_UNVERIFIED = (
+    "not verified: these are the files that the manifest names, and anyone can write such a "
+    "manifest; --trust verifies it"
+)
+_UNNAMED = (
+    "no manifest: anyone can seal files to a recipient's public key; nothing says which training "
+    "made these, if one did"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this noun's command to the root."""
+    app.command("open")(open_sealed)
+
+
+def open_sealed(
+    sealed: Annotated[
+        Path, typer.Argument(help="Folder of a run, its model folder, or your sealed dataset.")
+    ],
+    identity: Annotated[Path, typer.Option(help="Private identity of a recipient.")],
+    out: Annotated[Path, typer.Option(help="File or folder to write the plaintext to.")],
+    to: Annotated[
+        str, typer.Option(help="jsonl, csv, parquet, arrow or raw (datasets only).")
+    ] = "jsonl",
+    manifest: ModelManifest = None,
+    trust: ModelTrust = None,
+    no_manifest: NoManifest = False,
+    insecure_code: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-code", help="Also write files of a model that can run code when loaded."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Open what was sealed to you: your own dataset, or a model trained for you.
+
+    Of a model, exactly the files that the manifest of its run names are opened. With --trust the
+    manifest is verified first; without, anyone can have written it.
+    """
+    from sealtrain.keys.identity import Identity
+
+    me = Identity.load(identity)
+    model = no_manifest or manifest is not None or trust is not None or _is_run(sealed)
+    if not model and (sealed / "dataset.json").exists():
+        name = _open_dataset(sealed, me, out, to)
+        emit(
+            as_json,
+            {"out": str(out), "files": [out.name], "dataset": name},
+            [f"opened   {out}", f"dataset  {name}, your own", out.name],
+        )
+        return
+    from sealtrain.manifest.opening import write_opened
+
+    outputs = _outputs_at(sealed, me, manifest=manifest, trust=trust, no_manifest=no_manifest)
+    names = write_opened(outputs.files, out, insecure_code=insecure_code)
+    outputs.tell()
+    emit(
+        as_json,
+        {"out": str(out), "files": names} | outputs.to_dict(),
+        [f"opened   {out}", *outputs.lines(), *names],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outputs:
+    """A model's files, and how much is known of whose they are.
+
+    Attributes:
+        files: By the names they had in training.
+        run_id: As the manifest says; ``None`` without one.
+        finished_at: The same.
+        checks: How many checks of the manifest passed; ``None`` where it was not verified.
+        simulated: The manifest says that the run was.
+    """
+
+    files: dict[str, TrainedFile]
+    run_id: str | None = None
+    finished_at: str | None = None
+    checks: int | None = None
+    simulated: bool = False
+
+    def tell(self) -> None:
+        """Say what was not verified, and whether the run was simulated."""
+        if self.run_id is None:
+            say(_UNNAMED)
+        elif self.checks is None:
+            say(_UNVERIFIED)
+        if self.simulated:
+            say("SIMULATED — NOT ATTESTED")
+
+    def lines(self) -> list[str]:
+        """For people."""
+        if self.run_id is None:
+            return ["manifest none"]
+        verified = "not verified" if self.checks is None else f"{self.checks} checks passed"
+        return [f"run      {self.run_id}, finished {self.finished_at}", f"manifest {verified}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, without the files."""
+        return {
+            "run_id": self.run_id,
+            "finished_at": self.finished_at,
+            "manifest": self.run_id is not None,
+            "verified": self.checks is not None,
+            "simulated": self.simulated,
+        }
+
+
+def model_source(
+    source: Path, me: Identity, *, manifest: Path | None, trust: Path | None, no_manifest: bool
+) -> _Outputs | None:
+    """A model that shall be sealed again, without code; ``None`` for any other data.
+
+    Args:
+        source: What shall be sealed.
+        me: Its owner.
+        manifest: As for ``open``.
+        trust: As for ``open``.
+        no_manifest: As for ``open``.
+
+    Raises:
+        SealtrainError: As ``open``.
+    """
+    from sealtrain.errors import UsageError
+    from sealtrain.manifest.opening import refuse_code
+    from sealtrain.sealing.trainedmodel import holds_sealed_files
+
+    if not holds_sealed_files(source):
+        if no_manifest or manifest is not None or trust is not None:
+            raise UsageError("only a run's model has a manifest", got=str(source))
+        return None
+    found = _outputs_at(source, me, manifest=manifest, trust=trust, no_manifest=no_manifest)
+    refuse_code(found.files)
+    return found
+
+
+def _outputs_at(
+    sealed: Path, me: Identity, *, manifest: Path | None, trust: Path | None, no_manifest: bool
+) -> _Outputs:
+    """The files of a model that its recipient may open.
+
+    Args:
+        sealed: Folder of a run, or its model folder.
+        me: The recipient.
+        manifest: Of the run; the one beside the model folder when ``None``.
+        trust: Verifies the manifest; ``None`` takes it as a list only.
+        no_manifest: Take what lies in the folder.
+
+    Raises:
+        UsageError: There is no manifest, or one was named and not wanted.
+        Refused: The manifest does not verify, or the folder holds something else than it names.
+    """
+    from sealtrain.cli.manifest import manifest_bytes
+    from sealtrain.errors import NotSealed, UsageError
+    from sealtrain.manifest.opening import named_outputs, unnamed_outputs
+    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+
+    run_folder = sealed.absolute()
+    if run_folder.name == MODEL_FOLDER:
+        run_folder = run_folder.parent
+    folder = run_folder / MODEL_FOLDER
+    if not folder.is_dir():
+        raise NotSealed(
+            f"nothing sealed at {sealed}",
+            hint="name a run's folder, its folder 'model', or what `sealtrain seal` made",
+        )
+    if no_manifest:
+        if manifest is not None or trust is not None:
+            raise UsageError("--no-manifest goes with neither --manifest nor --trust")
+        return _Outputs(files=unnamed_outputs(folder, me))
+    path = manifest or run_folder / "manifest.json"
+    if not path.exists():
+        raise UsageError(
+            f"there is no manifest at {path}",
+            check="--manifest",
+            hint="name it with --manifest; --no-manifest opens the files without it",
+        )
+    data, checks = manifest_bytes(path), None
+    if trust is not None:
+        checks = _verified(data, trust, run_folder)
+    read, files = named_outputs(data, folder, me)
+    run = read.predicate.run
+    simulated = read.predicate.simulated or read.predicate.deployment.platform == "simulator"
+    return _Outputs(
+        files=files,
+        run_id=run.run_id,
+        finished_at=run.finished_at,
+        checks=checks,
+        simulated=simulated,
+    )
+
+
+def _verified(data: bytes, trust: Path, run_folder: Path) -> int:
+    from sealtrain.base.clock import system_clock
+    from sealtrain.manifest.trust import load_trust
+    from sealtrain.manifest.verify import verify_manifest
+
+    verified = verify_manifest(data, load_trust(trust), artefacts=run_folder, now=system_clock())
+    return len(verified.checks)
+
+
+def _is_run(sealed: Path) -> bool:
+    """Whether a folder is a run's, or its model: what lies there is never opened as a dataset.
+
+    The operator has the sealed records of every owner. Laid where a model was, they would come out
+    in the clear, and be given away as one.
+    """
+    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+
+    name = sealed.absolute().name
+    return name == MODEL_FOLDER or any(
+        (sealed / inside).exists() for inside in (MODEL_FOLDER, "manifest.json")
+    )
+
+
+def _open_dataset(sealed: Path, me: Identity, out: Path, to: str) -> str:
+    from sealtrain.cli.connection import own_key
+    from sealtrain.consortium.datasets import load_dataset_manifest
+    from sealtrain.sealing.dataset import export
+
+    manifest = load_dataset_manifest(sealed, me.public)
+    export(sealed, out, key=own_key(sealed, me), root=manifest.root, to=to)
+    return manifest.name

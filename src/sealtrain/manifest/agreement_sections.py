@@ -1,0 +1,92 @@
+"""The parts of a report that show who agreed to a run, and whose data it was."""
+
+from __future__ import annotations
+
+from sealtrain.consortium.approvals import Decision
+from sealtrain.manifest.markup import Html, Part, join, tag
+from sealtrain.manifest.predicate import Predicate
+from sealtrain.manifest.sections import missing, table
+from sealtrain.manifest.verify import Facts
+
+__all__ = ["approvals", "datasets"]
+
+
+def approvals(predicate: Predicate, facts: Facts) -> Html:
+    """Who had agreed to this exact recipe."""
+    consortium = predicate.consortium
+    heading = tag("h2", "Who approved")
+    thresholds = consortium.thresholds
+    stop = f"any {thresholds.revoke}"
+    if consortium.own_data_consent:
+        stop += ", and each whose data is read alone,"
+    lead = f"{thresholds.approve} of {len(consortium.owners)} owners must approve; {stop} "
+    lead += "can stop it."
+    rule = tag("p", _own_data(consortium.own_data_consent, facts.unasked))
+    if facts.decisions is None:
+        return tag("section", heading, tag("p", lead), rule, missing())
+    counted = set() if facts.tally is None else set(facts.tally.approved_by)
+    rows: list[tuple[str, ...]] = []
+    for owner in consortium.owners:
+        decided = [one.decision for one in facts.decisions if one.owner.name == owner.name]
+        rows += [_decision(owner.name, one, owner.name in counted) for one in decided]
+        if not decided:
+            rows.append((owner.name, "no decision in this manifest", "", "", ""))
+    if facts.tally is not None:
+        lead = f"{facts.tally.progress} of {facts.tally.owners} owners had approved, "
+        lead += f"{facts.tally.threshold} were needed for {', '.join(facts.tally.demanded_by)}; "
+        lead += f"{stop} could have stopped it."
+    columns = ("Owner", "Decision", "Signed", "Valid until", "Datasets pinned")
+    return tag("section", heading, tag("p", lead), rule, table(columns, rows, numbers=(4,)))
+
+
+def _own_data(consent: bool, unasked: tuple[str, ...] | None) -> Part:
+    if consent:
+        return "Data is used only while its owner approves."
+    rule = "The consortium lets data be used without its owner's approval. "
+    if unasked is None:
+        return rule + "Whose data was used so is not established."
+    if not unasked:
+        return rule + "Every owner whose data was used had approved."
+    used = f"Data of {', '.join(unasked)} was used without approval."
+    return join((rule, tag("strong", used)))
+
+
+def datasets(facts: Facts) -> Html:
+    """Whose data it was."""
+    heading = tag("h2", "Datasets and owners")
+    if facts.datasets is None or facts.lock is None:
+        return tag("section", heading, missing())
+    roles = {(one.owner, one.name): one.role for one in facts.lock.recipe.datasets}
+    unasked = facts.unasked
+    rows = [
+        (
+            one.owner,
+            "not established" if unasked is None else "no" if one.owner in unasked else "yes",
+            one.name,
+            roles.get((one.owner, one.name), ""),
+            "withheld" if one.records is None else f"{one.records:,}",
+            "" if one.tokens is None else f"{one.tokens:,}",
+            one.sealed_at,
+            tag("code", one.root),
+        )
+        for one in facts.datasets
+    ]
+    columns = (
+        "Owner",
+        "Approved",
+        "Dataset",
+        "Role",
+        "Records",
+        "Tokens",
+        "Sealed",
+        "Root of the ciphertext",
+    )
+    return tag("section", heading, table(columns, rows, numbers=(4, 5)))
+
+
+def _decision(owner: str, decision: Decision, counted: bool) -> tuple[str, ...]:
+    word = "revoked" if decision.decision == "revoke" else "approved"
+    if decision.decision == "approve" and not counted:
+        word += ", not counted"
+    until = decision.not_after or "for good"
+    return (owner, word, decision.signed_at, until, str(len(decision.datasets)))

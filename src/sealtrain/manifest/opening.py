@@ -1,0 +1,179 @@
+"""A recipient opens the outputs of a run: exactly the files that its manifest names, and no code.
+
+``named_outputs`` takes the manifest as a list only: its signature shows that it is whole, and that
+its maker held some key. Whose manifest it is, ``manifest.verify`` says, with a trust file.
+
+Checks, in order (spec/run-manifest.md §2.3):
+ 1. The manifest has the right form and is signed by the key it names.
+ 2. The recipient is one of those it names.
+ 3. The folder holds the named files, each of its size, and nothing else.
+ 4. Each file opens under its core and root.
+ 5. No file can carry code where a library loads it, unless the recipient asked for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sealtrain.base.filenames import DATA_SUFFIXES, is_vocabulary, may_carry_code
+from sealtrain.base.files import atomic_folder, private_file
+from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.manifest import form
+from sealtrain.manifest.outputs import model_of, require_named_entries, require_recipient
+from sealtrain.recipe.modelspec import refuse_foreign_code
+from sealtrain.records import dsse, statement
+from sealtrain.sealing.openedmodel import TrainedFile, named_model, unnamed_model
+from sealtrain.sealing.trainedmodel import TrainedModel
+
+if TYPE_CHECKING:
+    from sealtrain.keys.identity import Identity
+
+__all__ = [
+    "named_outputs",
+    "opened_digests",
+    "refuse_code",
+    "unnamed_outputs",
+    "write_opened",
+]
+
+_PIECE = 1 << 20
+_MAX_SETTINGS_BYTES = 8 << 20
+
+
+def named_outputs(
+    manifest: bytes, folder: Path, me: Identity
+) -> tuple[form.Manifest, dict[str, TrainedFile]]:
+    """The files that a manifest names, opened in memory one by one.
+
+    Args:
+        manifest: The manifest file.
+        folder: ``model`` in the run's folder.
+        me: A recipient.
+
+    Returns:
+        The manifest, unverified but for its form and signature, and the files by the names they
+        had in training.
+
+    Raises:
+        ManifestMalformed, SignatureInvalid: Check 1.
+        NoStanza: Check 2, or the files are sealed to another owner.
+        SubjectMismatch: Check 3.
+        WrongContext, WrongKey: Check 4, for the first file.
+    """
+    read = form.read(manifest)
+    dsse.verify(read.signed_statement, [read.guest_key], payload_type=statement.PAYLOAD_TYPE)
+    require_recipient(read.predicate, me.public)
+    model = model_of(read.predicate, read.subjects)
+    require_named_entries(model, folder)
+    return read, named_model(folder, model, me.unwrap)
+
+
+def unnamed_outputs(folder: Path, me: Identity) -> dict[str, TrainedFile]:
+    """The files of a folder without a manifest: of one run, and that run may be an invention.
+
+    Args:
+        folder: ``model`` in the run's folder.
+        me: A recipient.
+
+    Raises:
+        NotSealed, WrongContext: The folder is not one run's, whole and under its own names.
+        NoStanza, WrongKey: The files are sealed to another owner.
+    """
+    return unnamed_model(folder, me.unwrap)
+
+
+def refuse_code(files: Mapping[str, TrainedFile]) -> None:
+    """Check 5.
+
+    Args:
+        files: By name; settings in JSON are opened and read.
+
+    Raises:
+        ModelInvalid: A file can carry code, or names code from elsewhere.
+        SealRefused: A file does not open.
+    """
+    for name, file in files.items():
+        if may_carry_code(name):
+            raise ModelInvalid(
+                f"{name} can run code where a library loads it",
+                check="file kind",
+                got=name,
+                expected=", ".join(DATA_SUFFIXES),
+                hint="--insecure-code opens it all the same: only if you know its author",
+            )
+        if name.endswith(".json") and not is_vocabulary(name):
+            _refuse_foreign_code(name, file)
+
+
+def write_opened(
+    files: Mapping[str, TrainedFile], out: Path, *, insecure_code: bool = False
+) -> list[str]:
+    """Write the files in the clear into a new folder that only its owner reads.
+
+    Args:
+        files: By name, from ``named_outputs`` or ``unnamed_outputs``.
+        out: Folder to make; whole, or not at all.
+        insecure_code: Leave out check 5.
+
+    Returns:
+        Names of the files, sorted.
+
+    Raises:
+        AlreadyExists: ``out`` is there.
+        ModelInvalid, SealRefused: As ``refuse_code``; nothing is left at ``out``.
+    """
+    if not insecure_code:
+        refuse_code(files)
+    with atomic_folder(out) as folder:
+        for name, file in files.items():
+            with file.open() as plain, private_file(folder / name) as target:
+                shutil.copyfileobj(plain, target, _PIECE)
+    return sorted(files)
+
+
+def opened_digests(folder: Path, model: TrainedModel, me: Identity) -> dict[str, str]:
+    """SHA-256 of every output in the clear, by the name that opening gives it.
+
+    Args:
+        folder: ``model`` in the run's folder.
+        model: What a verified manifest names.
+        me: A recipient.
+
+    Raises:
+        NoStanza: The outputs are not sealed to ``me``.
+        SealRefused: A file does not open.
+    """
+    digests = {}
+    for name, file in named_model(folder, model, me.unwrap).items():
+        seen = hashlib.sha256()
+        with file.open() as content:
+            while piece := content.read(_PIECE):
+                seen.update(piece)
+        digests[name] = seen.hexdigest()
+    return digests
+
+
+def _refuse_foreign_code(name: str, file: TrainedFile) -> None:
+    with file.open() as content:
+        data = content.read(_MAX_SETTINGS_BYTES + 1)
+    problem = f"is longer than {_MAX_SETTINGS_BYTES} bytes"
+    if len(data) <= _MAX_SETTINGS_BYTES:
+        try:
+            # Read as the libraries do that load it, not more strictly.
+            refuse_foreign_code(json.loads(data))
+        except (DataInvalid, ValueError, RecursionError) as error:
+            problem = getattr(error, "message", None) or str(error)
+        else:
+            return
+    raise ModelInvalid(
+        f"{name} is not plain settings",
+        check="file kind",
+        got=problem,
+        expected="JSON that names no code from elsewhere",
+        hint="--insecure-code opens it all the same: only if you know its author",
+    )
