@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.clock import from_rfc3339
@@ -27,7 +27,10 @@ from sealtrain.records import merkle
 from sealtrain.records.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.records.ed25519 import key_id
 
-__all__ = ["AuditReport", "Auditor", "Finding", "References"]
+__all__ = ["BACKWARDS_SECONDS", "AuditReport", "Auditor", "Finding", "References"]
+
+BACKWARDS_SECONDS: Final = 60
+"""An entry may state a time so much earlier than one before it: writers wait for their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,7 @@ class Auditor:
         self._tree = _Tree()
         self._findings: list[Finding] = []
         self._kinds: Counter[str] = Counter()
+        self._latest = 0
         self._named: dict[int, tuple[str, Any]] = {}
         self._checkpoints: list[Checkpoint] = []
         self._cosignatures: set[tuple[int, str, str]] = set()
@@ -171,6 +175,7 @@ class Auditor:
             self.found("entry form", error.message, index)
             return
         self._kinds[kind] += 1
+        self._follow_time(at, index)
         for problem in self._rules.problems(kind, at, body):
             self.found(kind, problem, index)
         if kind == ROTATION:
@@ -220,6 +225,14 @@ class Auditor:
                 sorted(self._findings, key=lambda one: last if one.index is None else one.index)
             ),
         )
+
+    def _follow_time(self, at: int, index: int) -> None:
+        """Name an entry whose time goes back; the entries after it are compared with its time."""
+        back = self._latest - at
+        if back > BACKWARDS_SECONDS:
+            self.found("time", f"its time goes back by {back} s: the broker's clock was set", index)
+            self._latest = at
+        self._latest = max(self._latest, at)
 
     def _rotate(self, body: dict[str, Any], index: int) -> None:
         try:

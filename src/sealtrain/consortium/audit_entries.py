@@ -2,11 +2,14 @@
 
 ``EntryRules.problems`` takes the entries in order and answers with what does not hold of each. It
 believes no field that a signature in the entry does not cover: owners' documents are verified anew,
-and what the broker did is judged by the owners' documents before it.
+and what the broker did is judged by the owners' documents before it. An approval that has ended by
+the time of one entry has ended for every later entry, whatever time that one states: otherwise the
+broker's host would revive it by setting the clock back.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -100,7 +103,9 @@ class EntryRules:
     def __init__(self, consortium: Consortium) -> None:
         self._consortium = consortium
         self._decisions: list[SignedDecision] = []
-        self._tallies: dict[tuple[Target, Needs], tuple[int, Tally]] = {}
+        self._ends: list[tuple[int, str]] = []  # of approvals that have not ended, first to last
+        self._over: set[str] = set()
+        self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
         self._owner_of: dict[str, str] = {}
         self._withdrawn: dict[str, str] = {}
@@ -137,6 +142,8 @@ class EntryRules:
             "refusal": self._refusal,
         }.get(kind)
         self._entries += 1
+        while self._ends and self._ends[0][0] + DECISION_SECONDS < at:
+            self._over.add(heapq.heappop(self._ends)[1])
         if rule is None:
             self.unknown[kind] += 1
             return
@@ -156,6 +163,8 @@ class EntryRules:
         envelope = Envelope.from_dict(body.get("envelope"))
         signed = verify_decision(envelope, self._consortium, now=at)
         self._decisions.append(signed)
+        if signed.decision.ends is not None:
+            heapq.heappush(self._ends, (signed.decision.ends, signed.digest))
         yield from self._repeated("decision", signed.digest)
         if kind != signed.entry_kind:
             yield f"it is called {kind} and is signed as {signed.decision.decision}"
@@ -299,20 +308,23 @@ class EntryRules:
         """
 
         def counted_at(time: int) -> Tally:
-            return tally(self._decisions, self._consortium, target, time, needs=needs)
+            return tally(
+                self._decisions, self._consortium, target, time, needs=needs, over=self._over
+            )
 
+        seen = len(self._decisions), len(self._over)
         known = self._tallies.get((target, needs))
         if known is not None:
-            decisions, counted = known
+            *before, counted = known
             until = counted.valid_until
-            if decisions == len(self._decisions) and until and counted.now <= at <= until:
+            if tuple(before) == seen and until and counted.now <= at <= until:
                 return counted
         counted = counted_at(at)
         if counted.sealed and not counted.revoked:
             earlier = counted_at(at - DECISION_SECONDS)
             if not earlier.sealed:
                 return earlier
-        self._tallies[target, needs] = (len(self._decisions), counted)
+        self._tallies[target, needs] = (*seen, counted)
         return counted
 
     def _repeated(self, what: str, digest: str) -> Iterator[str]:
