@@ -417,8 +417,8 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
                 )
                 answered = httpx.post(f"{url}/v1/challenges", content=body, trust_env=False)
                 if answered.status_code != 200:
-                    assert answered.status_code == 500
-                    assert answered.json()["error"]["code"] == "internal"
+                    assert answered.status_code == 503
+                    assert answered.json()["error"]["code"] == "unreachable"
                     refused += 1
                 time.sleep(0.02)
             assert refused == 3

@@ -267,7 +267,7 @@ def test_a_database_that_is_gone_is_named_without_its_password(
             with pytest.raises(Unreachable) as caught:
                 world.obtain()
             with pytest.raises(Unreachable):
-                world.broker.ready()
+                world.broker.condition.require()
         finally:
             postgres.start()
         said = str(caught.value) + str(caught.value.hint)

@@ -11,12 +11,14 @@ from starlette.requests import ClientDisconnect
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import StrictModel
-from sealtrain.errors import LimitExceeded, SealtrainError
+from sealtrain.errors import RequestLate, RequestTooLarge, SealtrainError
 
 __all__ = ["NO_STORE", "answer", "error_answer", "internal_answer", "read_body"]
 
 NO_STORE: Final = {"cache-control": "no-store"}
 """Header of every answer."""
+_OUTAGE: Final = "the broker cannot answer this now; its operator sees why"
+_RETRY_SECONDS: Final = 5
 
 
 async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
@@ -28,7 +30,8 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
         seconds: Until all of it must be here.
 
     Raises:
-        LimitExceeded: It is longer, or comes too slowly, or its sender left.
+        RequestTooLarge: It is longer.
+        RequestLate: It comes too slowly, or its sender left.
     """
     announced = request.headers.get("content-length", "0")
     data = bytearray()
@@ -42,12 +45,12 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
                 else:
                     return bytes(data)
         except (TimeoutError, ClientDisconnect) as error:
-            raise LimitExceeded(
+            raise RequestLate(
                 "the request did not arrive in time",
                 check="body time",
                 expected=f"within {seconds:g} s",
             ) from error
-    raise LimitExceeded(
+    raise RequestTooLarge(
         "the request is too large", check="body size", expected=f"at most {max_bytes} bytes"
     )
 
@@ -59,12 +62,19 @@ def answer(message: StrictModel) -> Response:
     )
 
 
-def error_answer(error: SealtrainError, status: int) -> Response:
-    """A refusal."""
-    return JSONResponse({"error": error.to_dict()}, status_code=status, headers=NO_STORE)
+def error_answer(error: SealtrainError) -> Response:
+    """A refusal, with the status of its class; of an outage its code and nothing else."""
+    status = error.http_status
+    told = error.to_dict() if status < 500 else {"code": error.code, "message": _OUTAGE}
+    answered = JSONResponse({"error": told}, status_code=status, headers=NO_STORE)
+    if error.retry == "again":
+        answered.headers["retry-after"] = str(_RETRY_SECONDS)
+    if status == 401:
+        answered.headers["www-authenticate"] = "Bearer"
+    return answered
 
 
-def internal_answer(status: int = 500) -> Response:
-    """A failure of ours; says nothing about it."""
+def internal_answer() -> Response:
+    """A fault of ours; says nothing about it."""
     body = {"error": {"code": "internal", "message": "the broker failed"}}
-    return JSONResponse(body, status_code=status, headers=NO_STORE)
+    return JSONResponse(body, status_code=500, headers=NO_STORE)

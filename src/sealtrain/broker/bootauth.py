@@ -17,9 +17,10 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.bodies import answer, read_body
 from sealtrain.broker.counting import Counting
+from sealtrain.broker.entries import is_refusal
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.throttle import Throttle
-from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded, SealtrainError, Unreachable
+from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded, SealtrainError
 from sealtrain.release.boot import (
     MAX_BOOT_BYTES,
     BootAnswer,
@@ -88,8 +89,7 @@ class BootAuthority:
             The answer, and the code of the refusal if it is one.
 
         Raises:
-            LimitExceeded: Asked too often; nothing was decided.
-            Unreachable: The decision could not be made or recorded.
+            Unreachable: Asked too often, or the decision could not be made or recorded.
         """
         now = self._parts.clock()
         self._throttle.take(now)
@@ -100,10 +100,11 @@ class BootAuthority:
             if role == "app" and self._parts.chain is not None:
                 self._parts.chain.allowed(info.app_id, info.compose_hash)
             self._permit(role, info, now)
-        except Unreachable:
-            raise  # the broker failed, nobody was refused
         except SealtrainError as error:
-            self._parts.ledger.append("refusal", _refusal(role, info, body, error))
+            if not is_refusal(error):
+                raise
+            with self._parts.store.transaction(alone=False):
+                self._parts.ledger.append("refusal", _refusal(role, info, body, error))
             return BootAnswer.refused(f"{error.code}: {error}"), error.code
         allowed = {
             "isAllowed": True,

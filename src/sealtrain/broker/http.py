@@ -36,13 +36,7 @@ from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
-from sealtrain.errors import (
-    DataInvalid,
-    LimitExceeded,
-    SealtrainError,
-    TokenRefused,
-    Unreachable,
-)
+from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
 from sealtrain.release.messages import (
     BrokerKeys,
     BrokerStatus,
@@ -69,7 +63,7 @@ _CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
 
 
 def broker_app(broker: Broker, metrics: Metrics, *, public_urls: tuple[str, ...] = ()) -> FastAPI:
-    """ASGI application of one broker; its documentation is at ``/docs``.
+    """ASGI application of one broker, without any page: it serves nothing that loads anything.
 
     Args:
         broker: What answers.
@@ -109,6 +103,7 @@ def _application(
         title="sealtrain broker",
         version=__version__,
         summary="Releases data keys to guests that prove themselves, while owners approve.",
+        docs_url=None,
         redoc_url=None,
     )
     _add_reads(app, broker)
@@ -131,18 +126,14 @@ def _add_reads(app: FastAPI, broker: Serving) -> None:
                 status="ok",
                 version=__version__,
                 consortium_id=broker().consortium.consortium_id,
-                ledger_size=broker().ledger.size,
+                ledger_size=broker().condition.ledger_size,
             )
         )
 
     @app.get("/v1/ready", response_model=Ready)
     def ready() -> Response:
         """Whether the broker can decide now: its databases, its disk, its collateral."""
-        try:
-            broker().ready()
-        except Unreachable as error:
-            _log.warning("not ready check=%s got=%s", error.check, error.got)
-            return internal_answer(503)
+        broker().condition.require()
         return answer(Ready(status="ready"))
 
     @app.get("/v1/consortium", response_model=Consortium)
@@ -231,20 +222,16 @@ def _add_operators(app: FastAPI, broker: Serving, metrics: Callable[[], Metrics]
         """How the broker is; asks for a token of scope status."""
         asked = broker()
         asked.operators.admit(request.headers.get("authorization", ""), "status")
-        why: str | None = None
-        try:
-            asked.ready()
-        except Unreachable as error:
-            why = f"{error.check}: {error.got or error.message}"
+        failing, sizes = asked.condition.failing(), asked.condition.sizes()
         return answer(
             BrokerStatus(
                 version=__version__,
                 consortium_id=asked.consortium.consortium_id,
                 now=to_rfc3339(asked.now()),
                 started_at=to_rfc3339(asked.operators.began),
-                ready=why is None,
-                why_not=why,
-                sizes={name: value for name, (_, value) in asked.sizes().items()},
+                ready=not failing,
+                failing=failing,
+                sizes={name: value for name, (_, value) in sizes.items()},
             )
         )
 
@@ -253,29 +240,27 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(SealtrainError)
     async def ours(request: Request, error: SealtrainError) -> Response:
         request.state.code = error.code
-        if error.exit_code not in _STATUS:
+        if isinstance(error, Unreachable) and error.http_status >= 500:
+            _log.warning(
+                "cannot answer code=%s check=%s got=%s", error.code, error.check, error.got
+            )
+        elif error.http_status >= 500:
             _log_bug(error)
             return internal_answer()
-        status = 429 if isinstance(error, LimitExceeded) and error.check in _RATE_CHECKS else None
-        if isinstance(error, LimitExceeded | DataInvalid) and error.check in _CHECKS:
-            status = _CHECKS[error.check]
-        if isinstance(error, TokenRefused):
-            answered = error_answer(error, 401)
-            answered.headers["www-authenticate"] = "Bearer"
-            return answered
-        return error_answer(error, status or _STATUS[error.exit_code])
+        return error_answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def query(request: Request, error: RequestValidationError) -> Response:
         request.state.code = DataInvalid.code
         where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        return error_answer(DataInvalid(f"the request has a wrong {where}", check="query"), 400)
+        return error_answer(DataInvalid(f"the request has a wrong {where}", check="query"))
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
         request.state.code = DataInvalid.code
         none = DataInvalid("no such path or method", check="path")
-        answered = error_answer(none, error.status_code)
+        answered = error_answer(none)
+        answered.status_code = error.status_code
         if error.status_code == 405:
             answered.headers["allow"] = ", ".join(_methods(app, request.url.path))
         return answered
@@ -312,9 +297,6 @@ class _Shield:
 
 
 _BY_TOKEN: dict[str, Any] = {"security": [{"operator": []}]}
-_STATUS = {2: 400, 3: 403, 5: 400}
-_RATE_CHECKS = ("rate", "outstanding challenges")
-_CHECKS = {"body size": 413, "body time": 408, "index": 404, "ledger size": 404}
 
 
 def _log_bug(error: Exception) -> None:

@@ -17,7 +17,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import DatasetMismatch, NoStanza, WrongKey
+from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
 from sealtrain.keys.derive import recipe_key, signing_key
 from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
@@ -125,7 +125,7 @@ class Keyring:
             error.check = "stanza"
             error.hint = "give the guest the folder as its owner sealed it for this recipe"
             raise
-        except Exception as error:
+        except (SealRefused, DataInvalid) as error:
             raise DatasetMismatch(
                 "the dataset's stanza is malformed",
                 check="stanza",

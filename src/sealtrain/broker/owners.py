@@ -40,7 +40,7 @@ class Owners:
             SignatureInvalid: Not signed by an owner, for this URL and these bytes.
             RequestStale: Signed too long ago, or ahead.
             RequestReplayed: It came before.
-            LimitExceeded: This owner asked all an owner may ask in one minute.
+            TooManyRequests: This owner asked all an owner may ask in one minute.
         """
         now, limits = self._parts.clock(), self._parts.limits
         signed = verify_request(

@@ -23,9 +23,16 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.bootauth import BootAuthority
 from sealtrain.broker.budgets import spent_so_far
+from sealtrain.broker.condition import Condition
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
-from sealtrain.broker.entries import granted_entry, receipt_of, refusal_entry, target_of
+from sealtrain.broker.entries import (
+    granted_entry,
+    is_refusal,
+    receipt_of,
+    refusal_entry,
+    target_of,
+)
 from sealtrain.broker.guests import Appraised, appraise_guest, hold_owners_policies
 from sealtrain.broker.operators import Operators
 from sealtrain.broker.owners import Owners
@@ -40,7 +47,7 @@ from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
 from sealtrain.consortium.rotation import rotation_entry
-from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.errors import SealtrainError
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
 from sealtrain.release.facts import ChallengeState, Limits
@@ -78,6 +85,8 @@ class Broker:
         """What owners and guests submit."""
         self.owners = Owners(parts)
         """Who may hand in what owners hand in."""
+        self.condition = Condition(parts)
+        """How it is."""
         self.operators = Operators(parts)
         """Who may see how it is."""
         self.throttle = Throttle(parts.limits.posts_per_minute)
@@ -127,33 +136,6 @@ class Broker:
     def caps(self) -> BrokerLimits:
         """Caps."""
         return self._parts.limits
-
-    def ready(self) -> None:
-        """Return if the broker can decide now.
-
-        Raises:
-            Unreachable: A database, the disk, the collateral or the chain cannot be used.
-        """
-        self.sizes()
-        self._parts.able()
-        if self._parts.chain is not None:
-            self._parts.chain.ready()
-
-    def sizes(self) -> dict[str, tuple[str, int]]:
-        """What its databases hold: name → words about it and a number.
-
-        Raises:
-            Unreachable: They cannot be read.
-        """
-        now = self.now()
-        with self._parts.store.transaction() as transaction:
-            challenges, leases, decisions = transaction.counts(now)
-        return {
-            "ledger_entries": ("Entries of the ledger.", self.ledger.size),
-            "leases": ("Leases that are live.", leases),
-            "challenges_outstanding": ("Challenges that wait to be used.", challenges),
-            "decisions": ("Decisions of owners.", decisions),
-        }
 
     def now(self) -> int:
         """The broker's time, seconds since the epoch."""
@@ -250,9 +232,9 @@ class Broker:
             if self._parts.chain is not None:
                 self._parts.chain.allowed(request.app_id, request.compose_hash)
             return grant(request, challenge, appraised, now)
-        except Unreachable:
-            raise  # the broker failed, nobody was refused
         except SealtrainError as error:
+            if not is_refusal(error):
+                raise
             with self._parts.store.transaction(alone=False):
                 self.ledger.append("refusal", refusal_entry(request, action, error))
             raise

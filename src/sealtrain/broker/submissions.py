@@ -6,13 +6,14 @@ same bytes again changes nothing and answers as the first time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
+from sealtrain.broker.entries import is_refusal
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.store import StoredDocument
 from sealtrain.broker.succession import ENTRY_KIND
@@ -74,12 +75,9 @@ class Registry:
         """
         envelope = document.envelope()
         now = self._parts.clock()
-        try:
+        with self._refusing("approval", envelope.digest):
             signed = verify_decision(envelope, self._parts.consortium, now=now)
             return self._record_decision(signed, now)
-        except SealtrainError as error:
-            self._refuse("approval", envelope.digest, error)
-            raise
 
     def register_dataset(self, document: EnvelopeDocument) -> Accepted:
         """Record an owner's dataset manifest, new or continuing the one recorded.
@@ -88,12 +86,9 @@ class Registry:
             Refused: Not signed by its owner, or not the successor of the recorded manifest.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing("dataset", envelope.digest):
             manifest = verify_dataset(envelope, self._parts.consortium)
             return self._record_dataset(manifest, envelope)
-        except SealtrainError as error:
-            self._refuse("dataset", envelope.digest, error)
-            raise
 
     def withdraw(self, document: EnvelopeDocument) -> Accepted:
         """Record that an owner took datasets back: no release, no renewal, for good.
@@ -102,12 +97,9 @@ class Registry:
             Refused: Not signed by an owner of this consortium, malformed, or of another's data.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing("withdrawal", envelope.digest):
             signed = verify_owned(Withdrawal, envelope, self._parts.consortium)
             return self._record_withdrawal(signed)
-        except SealtrainError as error:
-            self._refuse("withdrawal", envelope.digest, error)
-            raise
 
     def set_policy(self, document: EnvelopeDocument) -> Accepted:
         """Record what an owner asks of guests that read their data.
@@ -117,11 +109,8 @@ class Registry:
                 of the one in force.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing(POLICY, envelope.digest):
             return self._record_policy(verify_owned(OwnerPolicy, envelope, self._parts.consortium))
-        except SealtrainError as error:
-            self._refuse(POLICY, envelope.digest, error)
-            raise
 
     def policies(self) -> OwnerPolicies:
         """Owners' policies in force."""
@@ -140,12 +129,9 @@ class Registry:
             Refused: Too few owners signed it, it is over, or another one was recorded before.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing("succession", envelope.digest):
             found = verify_succession(envelope, self._parts.consortium)
             return self._record_succession(found.in_time(self._parts.clock()))
-        except SealtrainError as error:
-            self._refuse("succession", envelope.digest, error)
-            raise
 
     def submit_manifest(self, data: bytes) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.
@@ -159,7 +145,7 @@ class Registry:
             LimitExceeded: Too many manifests for this run.
         """
         digest = sha256_hex(data)
-        try:
+        with self._refusing("manifest", digest):
             read = read_manifest(data)
             asked = [one.run_id for one in stays_of(read.predicate)]
             with self._parts.store.transaction() as transaction:
@@ -168,9 +154,6 @@ class Registry:
             verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
             outputs = outputs_entry([(one.name, one.sha256) for one in read.subjects])
             return self._record_manifest(digest, list(known), outputs)
-        except SealtrainError as error:
-            self._refuse("manifest", digest, error)
-            raise
 
     def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
         """Which datasets are registered here for a deployment."""
@@ -376,14 +359,17 @@ class Registry:
                 transaction.add_manifest(digest, run_id, ledger_index=index)
         return self._accepted(index, digest)
 
-    def _refuse(self, action: str, digest: str, error: SealtrainError) -> None:
-        body: dict[str, Any] = {
-            "action": action,
-            "code": error.code,
-            "check": error.check,
-            "digest": digest,
-        }
-        self._parts.ledger.append("refusal", body)
+    @contextmanager
+    def _refusing(self, action: str, digest: str) -> Iterator[None]:
+        """Record what the block refuses."""
+        try:
+            yield
+        except SealtrainError as error:
+            if is_refusal(error):
+                body = {"action": action, "code": error.code, "check": error.check}
+                with self._parts.store.transaction(alone=False):
+                    self._parts.ledger.append("refusal", body | {"digest": digest})
+            raise
 
     def _accepted(self, index: int, digest: str) -> Accepted:
         proof = self._parts.ledger.proof(index).to_dict()

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from ipaddress import ip_address, ip_network
 
-from sealtrain.errors import LimitExceeded
+from sealtrain.errors import TooManyRequests
 
 __all__ = ["Shares", "Throttle"]
 
@@ -29,7 +29,7 @@ class _Minute:
             if account not in self._taken and len(self._taken) >= self._accounts:
                 account = "others"
             if self._taken[account] >= self._per_minute:
-                raise LimitExceeded(
+                raise TooManyRequests(
                     self._problem,
                     check="rate",
                     got=f"over {self._per_minute} a minute",
@@ -53,7 +53,7 @@ class Throttle:
             now: Seconds since the epoch.
 
         Raises:
-            LimitExceeded: This minute is used up.
+            TooManyRequests: This minute is used up.
         """
         self._calls.take("all", now)
 
@@ -84,7 +84,7 @@ class Shares:
             now: Seconds since the epoch.
 
         Raises:
-            LimitExceeded: This address has used up this minute.
+            TooManyRequests: This address has used up this minute.
         """
         if address not in self._exempt:
             self._calls.take(_network(address), now)

@@ -210,7 +210,8 @@ class _Group:
                 expected=f"a commit within {_COMMIT_SECONDS:g} s",
             )
         if isinstance(self.lost, SealtrainError):
-            raise self.lost
+            # Another one for each thread: raising writes the thread's frames into the object.
+            raise self.lost.restated(self.lost.message) from self.lost
         if self.lost is not None:
             raise Unreachable(
                 "the broker's database undid the request with others",

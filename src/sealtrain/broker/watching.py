@@ -14,7 +14,7 @@ from sealtrain.broker.bodies import error_answer
 from sealtrain.broker.logs import request_line
 from sealtrain.broker.metrics import Metrics
 from sealtrain.broker.throttle import Shares
-from sealtrain.errors import LimitExceeded, Refused, error_by_code
+from sealtrain.errors import HeadTooLarge, Refused, TooManyRequests, error_by_code
 
 __all__ = ["Watch"]
 
@@ -84,10 +84,9 @@ class Watch:
             _bound_head(scope)
             if costs and scope.get("client"):
                 self._shares.take(scope["client"][0], self._now())
-        except LimitExceeded as error:
+        except (HeadTooLarge, TooManyRequests) as error:
             scope["state"]["code"] = error.code
-            status = 431 if error.check == "head size" else 429
-            await error_answer(error, status)(scope, receive, send)
+            await error_answer(error)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -120,12 +119,12 @@ def _bound_head(scope: Scope) -> None:
     The server's own cap is for heads that came in parts; one that came at once is whole.
 
     Raises:
-        LimitExceeded: They are longer.
+        HeadTooLarge: They are longer.
     """
     size = len(scope["raw_path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in scope["headers"])
     if size > _MAX_HEAD:
-        raise LimitExceeded(
+        raise HeadTooLarge(
             "the request's head is too large",
             check="head size",
             got=f"{size} bytes",

@@ -24,7 +24,13 @@ from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.consortium.rotation import KIND as ROTATION
 from sealtrain.consortium.rotation import Rotation, lineage, read_rotation
-from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded, SignatureInvalid
+from sealtrain.errors import (
+    DataInvalid,
+    EntryUnknown,
+    LedgerInconsistent,
+    LimitExceeded,
+    SignatureInvalid,
+)
 from sealtrain.records import merkle
 from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
 from sealtrain.records.ed25519 import Ed25519Signer, key_id
@@ -183,11 +189,11 @@ class Ledger:
         """The entry at ``index``.
 
         Raises:
-            DataInvalid: There is none.
+            EntryUnknown: There is none.
         """
         found = self._store.read(index, 1) if index >= 0 else []
         if not found:
-            raise DataInvalid(
+            raise EntryUnknown(
                 "no such ledger entry", got=index, expected=f"below {self.size}", check="index"
             )
         return _entry(found[0])
@@ -201,7 +207,7 @@ class Ledger:
         """Root over the first ``size`` entries (all when ``None``), 64 hex digits.
 
         Raises:
-            DataInvalid: There are not that many entries.
+            EntryUnknown: There are not that many entries.
         """
         return self._store.subtree(0, self._within(size)).hex()
 
@@ -212,7 +218,7 @@ class Ledger:
             size: Number of entries; all when ``None``.
 
         Raises:
-            DataInvalid: There are not that many entries.
+            EntryUnknown: There are not that many entries.
         """
         return self._sign(self._within(size))
 
@@ -220,7 +226,7 @@ class Ledger:
         """Entry, inclusion proof and checkpoint; enough for ``verify_proof``.
 
         Raises:
-            DataInvalid: There is no such entry.
+            EntryUnknown: There is no such entry.
         """
         kept = self._store.kept
         size = kept.size if index < kept.size else self.size
@@ -243,7 +249,7 @@ class Ledger:
             second: At least ``first``; all entries when ``None``.
 
         Raises:
-            DataInvalid: There are not that many entries.
+            EntryUnknown: There are not that many entries.
             ProofInvalid: The sizes cannot be compared.
         """
         path = merkle.consistency_path(first, self._within(second), self._store.subtree)
@@ -324,7 +330,7 @@ class Ledger:
         if size is None:
             return present
         if not 0 <= size <= present:
-            raise DataInvalid(
+            raise EntryUnknown(
                 "the ledger has not that many entries",
                 check="ledger size",
                 got=size,

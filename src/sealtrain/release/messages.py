@@ -331,9 +331,10 @@ class BrokerStatus(StrictModel):
     now: Timestamp
     started_at: Timestamp
     ready: bool
-    why_not: str | None
-    """What it lacks to decide."""
+    failing: dict[str, str]
+    """Parts that it cannot decide without and that fail now: name → what was found."""
     sizes: dict[str, int]
+    """Of what could be read."""
 
 
 class ErrorFields(StrictModel):

@@ -25,11 +25,11 @@ from sealtrain.errors import (
     ConfigError,
     DataInvalid,
     KeyProviderMismatch,
-    LimitExceeded,
     MeasurementMismatch,
     PlatformMismatch,
     SealtrainError,
     TcbStatusRefused,
+    TooManyRequests,
 )
 from sealtrain.release.boot import BootInfo, appraise_boot, parse_boot
 
@@ -213,7 +213,7 @@ def test_asked_too_often_it_decides_nothing(tmp_path: Path) -> None:
         assert authority is not None
         authority.answer("app", canonical_json(boot_info(world)))
         size = world.ledger.size
-        with pytest.raises(LimitExceeded):
+        with pytest.raises(TooManyRequests):
             authority.answer("app", canonical_json(boot_info(world)))
         assert world.ledger.size == size
 

@@ -78,7 +78,8 @@ def test_without_its_databases_the_page_still_shows_what_was_counted(
         def gone(*_: object) -> None:
             raise Unreachable("the disk is gone")
 
-        monkeypatch.setattr(world.broker, "sizes", gone)
+        monkeypatch.setattr("sealtrain.broker.together.begin", gone)
+        monkeypatch.setattr(type(world.ledger), "size", property(gone))
         with metrics_page(metrics, 0) as port:
             found = page(port())
     assert ("sealtrain_broker_granted_total", "release") in found

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from sealtrain.broker.store import Store
-from sealtrain.broker.tokens import TokenState, scope_of
+from sealtrain.broker.tokens import TokenState, admitted, scope_of
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import (
@@ -215,9 +215,9 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
         ("secret", "status", NOW + 2),
     ):
         with store.transaction() as transaction, pytest.raises(TokenRefused):
-            transaction.tokens.admit(shown, scope_of(scope), now=now)
+            admitted(transaction.tokens.kept(), shown, scope_of(scope), now=now)
     with store.transaction() as transaction:
-        assert transaction.tokens.admit("secret", "status", now=NOW + 1) == made
+        assert admitted(transaction.tokens.kept(), "secret", "status", now=NOW + 1) == made
         transaction.tokens.remove("one")
         assert transaction.tokens.all() == []
 
