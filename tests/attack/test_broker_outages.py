@@ -116,14 +116,14 @@ def test_an_operator_sees_which_part_fails_while_it_fails(
 def test_without_its_database_it_answers_what_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(*_: object) -> None:
+    def gone(*_: object, **__: object) -> None:
         raise Unreachable("the database cannot be used", check="database", got="SQLITE_FULL")
 
     with served_world(tmp_path) as (world, url):
         shown, body, size = token(world), approval(world), world.ledger.size
         with BrokerClient(url) as client:
             assert client.status(shown).ready
-            monkeypatch.setattr("sealtrain.broker.together.begin", gone)
+            monkeypatch.setattr("sealtrain.broker.store.begin", gone)
             told = client.status(shown)
             assert (told.ready, told.failing) == (False, {"database": "SQLITE_FULL"})
             assert told.sizes == {"ledger_entries": size}

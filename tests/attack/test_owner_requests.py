@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from manifest_world import digest, identity
 from owner_requests import HTTP, approval, post, revocation, signed
 from prometheus_client.parser import text_string_to_metric_families
-from release_world import DAY, NOW, ReleaseWorld, release_world
+from release_world import DAY, NOW, ReleaseWorld
 
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.serve import listening
@@ -25,6 +25,7 @@ from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
 from sealtrain.broker.tokens import TokenState, make_token
 from sealtrain.consortium.approvals import Target
+from sealtrain.consortium.ledger import Ledger
 from sealtrain.errors import RequestStale, SignatureInvalid, TooManyRequests, UsageError
 from sealtrain.records.http_signature import sign_request, verify_request
 from sealtrain.release.client import BrokerClient
@@ -113,10 +114,15 @@ def test_a_request_seen_before_a_restart_is_refused_after_it(tmp_path: Path) -> 
         path, body = f"{url}/v1/approvals", approval(world)
         headers = signed(path, body)
         assert post(path, body, headers) == (200, None)
-    [database] = tmp_path.glob("state-*/broker.sqlite")
-    with release_world(tmp_path) as world:
         parts = world.broker._parts
-        again = Broker(replace(parts, store=Store(database)))
+    [state] = tmp_path.glob("state-*")
+    with Ledger.open(
+        state / "ledger.sqlite",
+        origin=parts.ledger.origin,
+        signer=parts.keyring.signer,
+        clock=parts.clock,
+    ) as ledger:
+        again = Broker(replace(parts, store=Store(state / "broker.sqlite"), ledger=ledger))
         with listening(again, config_of(tmp_path, port=int(url.rpartition(":")[2]))) as same:
             assert same == url
             assert post(path, body, headers) == (403, "request-replayed")

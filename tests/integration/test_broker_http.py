@@ -539,7 +539,7 @@ def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
         site.config,
         state=tmp_path / "state",
         root_secret=f"file:{tmp_path / 'root'}",
-        limits=BrokerLimits(posts_per_minute=1, outstanding_challenges=1),
+        limits=BrokerLimits(posts_per_minute=1),
     )
     with running_broker(config) as url, BrokerClient(url) as client:
         client.challenge(site.consortium.consortium_id, "release")

@@ -45,7 +45,7 @@ class Condition:
         with suppress(Unreachable):
             challenges, leases, decisions = self._counted()
             found["leases"] = ("Leases that are live.", leases)
-            found["challenges_outstanding"] = ("Challenges that wait to be used.", challenges)
+            found["challenges_used"] = ("Used challenges that are remembered.", challenges)
             found["decisions"] = ("Decisions of owners.", decisions)
         return found
 
@@ -70,5 +70,5 @@ class Condition:
         return self._size
 
     def _counted(self) -> tuple[int, int, int]:
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             return transaction.counts(self._parts.clock())

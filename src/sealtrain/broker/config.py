@@ -23,7 +23,6 @@ class BrokerLimits:
         challenge_seconds: Lifetime of a challenge, seconds.
         deciding: Guests whose evidence is verified at a time; the others wait. More threads of one
             Python do not more, they only keep each other waiting.
-        outstanding_challenges: Challenges that may wait unused at a time.
         posts_per_minute: Requests that may write to the ledger, per minute and broker.
         future_seconds: How far ahead of the broker's clock an owner's signature may be dated.
         request_seconds: How long an owner's signed request is good for.
@@ -43,7 +42,6 @@ class BrokerLimits:
 
     challenge_seconds: int = 120
     deciding: int = 4
-    outstanding_challenges: int = 1024
     posts_per_minute: int = 600
     future_seconds: int = 300
     request_seconds: int = 300

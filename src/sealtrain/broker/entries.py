@@ -86,6 +86,7 @@ def granted_entry(
         "not_after": to_rfc3339(permit.not_after),
         "evidence_digest": guest.evidence_digest,
         "receipt_digest": receipt_digest(receipt),
+        "checkpoint": None if permit.checkpoint is None else permit.checkpoint.to_dict(),
         "simulated": guest.verdict.simulated,
         "needs": guest.measured.needs.to_dict(),
     }

@@ -18,7 +18,7 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
-from sealtrain.keys.derive import recipe_key, signing_key
+from sealtrain.keys.derive import derive, recipe_key, signing_key
 from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
 from sealtrain.release.transcript import answer_info, broker_id, transcript_digest
@@ -35,12 +35,13 @@ __all__ = ["Keyring"]
 
 _PAIRS = 256
 """Recipe keys that are kept; deriving one anew gives the same."""
+_CHALLENGE_KEYS = 16
 
 
 class Keyring:
     """Everything derived from one root secret, for one consortium."""
 
-    __slots__ = ("_former", "_recipe_key", "former", "signer")
+    __slots__ = ("_former", "_recipe_key", "challenge_key", "former", "signer")
 
     def __init__(self, root: Secret, former: Sequence[Secret] = ()) -> None:
         """Derive everything.
@@ -53,6 +54,10 @@ class Keyring:
         """Signs receipts and ledger checkpoints."""
         # A pair takes longer to derive than to use, and each release uses the same few.
         self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
+        self.challenge_key = lru_cache(maxsize=_CHALLENGE_KEYS)(
+            partial(derive, root, "challenge-key")
+        )
+        """Of challenges: of consortium id, purpose and generation (spec/key-release.md §3)."""
         self._former = tuple(Keyring(one) for one in former)
         self.former = tuple(one.signer for one in self._former)
         """Signers of the former root secrets."""

@@ -45,5 +45,5 @@ class Operators:
         return admitted(self._kept, token, scope, now=self._parts.clock()).name
 
     def _read(self) -> None:
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             self._kept = transaction.tokens.kept()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.throttle import Throttle
+from sealtrain.errors import RequestStale
 from sealtrain.records.http_signature import verify_request
 
 __all__ = ["Owners"]
@@ -57,5 +59,20 @@ class Owners:
         # Longer than it could be used: a clock that is set back a little revives nothing.
         over = signed.created + limits.request_seconds + _REMEMBERED_SECONDS
         with self._parts.store.transaction() as transaction:
+            self._since_memory_began(transaction.began_at, signed.created)
             transaction.nonces.spend(signed.key_id, signed.nonce, now=now, forget_after=over)
         return self._names[signed.key_id]
+
+    def _since_memory_began(self, began_at: int, created: int) -> None:
+        """Refuse what may have been used in a memory that was lost.
+
+        Only just before it began: a clock that was ahead then must not keep owners out for long.
+        """
+        if began_at - self._parts.limits.request_seconds <= created < began_at:
+            raise RequestStale(
+                "the broker's memory began anew after the request was signed",
+                check="request time",
+                got=to_rfc3339(created),
+                expected=f"{to_rfc3339(began_at)} or later",
+                hint="sign a new request: run the command again",
+            )

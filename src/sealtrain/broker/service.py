@@ -12,8 +12,9 @@ Contract of a release (spec/key-release.md §4):
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import BoundedSemaphore
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.bootauth import BootAuthority
 from sealtrain.broker.budgets import spent_so_far
+from sealtrain.broker.challenges import Challenges
 from sealtrain.broker.condition import Condition
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
@@ -37,9 +39,10 @@ from sealtrain.broker.guests import Appraised, appraise_guest, hold_owners_polic
 from sealtrain.broker.operators import Operators
 from sealtrain.broker.owners import Owners
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.store import Transaction
+from sealtrain.broker.recording import record
 from sealtrain.broker.submissions import Registry
 from sealtrain.broker.throttle import Shares, Throttle
+from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
@@ -54,6 +57,7 @@ from sealtrain.release.facts import ChallengeState, Limits
 from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
+    ChallengePurpose,
     ChallengeRequest,
     EnvelopeDocument,
     LedgerRotation,
@@ -67,6 +71,7 @@ from sealtrain.release.transcript import KEYS_PURPOSE
 
 __all__ = ["Broker"]
 
+_log = logging.getLogger("sealtrain.broker")
 _MANIFESTS = 256
 """How many verified dataset manifests are remembered."""
 
@@ -79,7 +84,9 @@ class Broker:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
-        parts.store.join(parts.ledger)
+        missing = parts.store.join(parts.ledger, now=parts.clock())
+        if missing:
+            _log.warning("recorded entries=%s that the database lacked", missing)
         self._counting = Counting(parts.consortium, parts.limits)
         self.registry = Registry(parts, self._counting)
         """What owners and guests submit."""
@@ -101,6 +108,11 @@ class Broker:
         """Answers dstack's KMS, where that is switched on."""
         self._limits = Limits(
             consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
+        )
+        self._challenges = Challenges(
+            partial(parts.keyring.challenge_key, parts.consortium.consortium_id),
+            parts.store,
+            parts.random,
         )
         # No process changes its own key: what there is now is all there will be.
         self._rotations = LedgerRotations(
@@ -172,20 +184,10 @@ class Broker:
 
         Raises:
             ConsortiumMismatch: The asker means another consortium.
-            LimitExceeded: Too many wait to be used.
         """
         same_consortium(request.consortium_id, self._limits, "request")
-        now = self.now()
-        expires_at = now + self._parts.limits.challenge_seconds
-        challenge = self._parts.random(32).hex()
-        with self._parts.store.transaction(alone=False) as transaction:
-            transaction.issue(
-                challenge,
-                request.purpose,
-                now=now,
-                expires_at=expires_at,
-                max_outstanding=self._parts.limits.outstanding_challenges,
-            )
+        expires_at = self.now() + self._parts.limits.challenge_seconds
+        challenge = self._challenges.issue(request.purpose, expires_at=expires_at)
         return Challenge(
             version=1,
             consortium_id=request.consortium_id,
@@ -209,7 +211,7 @@ class Broker:
     def _decide(
         self,
         request: Asked,
-        action: str,
+        action: ChallengePurpose,
         grant: Callable[[Asked, ChallengeState | None, Appraised, int], Answered],
     ) -> Answered:
         """Checks 1-7, the chain, then ``grant``; what is refused goes into the ledger."""
@@ -217,7 +219,9 @@ class Broker:
         self.throttle.take(now)
         try:
             with self._parts.store.transaction(alone=False) as transaction:
-                challenge = transaction.burn(request.challenge, now=now)
+                challenge = self._challenges.burn(
+                    transaction.challenges, request.challenge, action, now=now
+                )
             admit(request, challenge, now=now, limits=self._limits)
             collateral = self._parts.collateral(request.evidence)
             gpu_collateral = self._parts.gpu_collateral()
@@ -268,34 +272,14 @@ class Broker:
             sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
             lease_id = self._parts.random(32).hex()
             receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
-            with transaction.at_once():
-                if run is None:
-                    transaction.begin_run(
-                        request.run_id,
-                        app_id=request.app_id,
-                        compose_hash=request.compose_hash,
-                        recipe_hash=request.recipe_hash,
-                        now=now,
-                    )
-                transaction.withdrawals.given(
-                    request.run_id,
-                    [one.dataset_id for one in permit.datasets],
-                    resumed=run is not None,
-                )
-                transaction.grant_lease(
-                    lease_id,
-                    request.run_id,
-                    not_after=permit.not_after,
-                    instance_id=guest.measured.instance_id,
-                    now=now,
-                )
-            # Last, so that the ledger holds no release that the database undid; before the commit,
-            # so that the database holds none that the ledger does not.
-            index = self.ledger.append(
-                "release", granted_entry(request, permit, guest, lease_id, receipt)
+            index = record(
+                transaction,
+                self.ledger,
+                "release",
+                granted_entry(request, permit, guest, lease_id, receipt),
+                now=now,
+                instance_id=guest.measured.instance_id,
             )
-            if permit.reserves:
-                transaction.reserve(request.run_id, ledger_index=index)
         return ReleaseAnswer(
             version=1,
             run_id=request.run_id,
@@ -323,11 +307,12 @@ class Broker:
                 limits=self._limits_for(transaction, guest),
             )
             receipt = self._signed(receipt_of(request, permit, guest, request.lease_id, now))
-            if permit.checkpoint is not None:
-                transaction.anchor(request.run_id, permit.checkpoint)
-            transaction.extend_lease(request.lease_id, not_after=permit.not_after)
-            index = self.ledger.append(
-                "renewal", granted_entry(request, permit, guest, request.lease_id, receipt)
+            index = record(
+                transaction,
+                self.ledger,
+                "renewal",
+                granted_entry(request, permit, guest, request.lease_id, receipt),
+                now=now,
             )
         return RenewalAnswer(
             version=1,

@@ -15,8 +15,9 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
 from sealtrain.broker.entries import is_refusal
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.store import StoredDocument
+from sealtrain.broker.recording import record
 from sealtrain.broker.succession import ENTRY_KIND
+from sealtrain.broker.transaction import StoredDocument, Transaction
 from sealtrain.broker.witnessing import Witnessing
 from sealtrain.consortium.approvals import (
     SignedDecision,
@@ -114,7 +115,7 @@ class Registry:
 
     def policies(self) -> OwnerPolicies:
         """Owners' policies in force."""
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             found = transaction.policies.in_force()
         return OwnerPolicies(
             policies=tuple(
@@ -148,7 +149,7 @@ class Registry:
         with self._refusing("manifest", digest):
             read = read_manifest(data)
             asked = [one.run_id for one in stays_of(read.predicate)]
-            with self._parts.store.transaction() as transaction:
+            with self._parts.store.reading() as transaction:
                 known = {one: run for one in asked if (run := transaction.run(one)) is not None}
             trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))
             verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
@@ -157,7 +158,7 @@ class Registry:
 
     def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
         """Which datasets are registered here for a deployment."""
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             ids = transaction.registered(app_id=app_id, compose_hash=compose_hash)
         return RegisteredDatasets(dataset_ids=ids)
 
@@ -167,7 +168,7 @@ class Registry:
         Counted by the needs that approvals state; a release is decided by the measured recipe's.
         """
         now = self._parts.clock()
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             decisions = self._counting.decisions(transaction)
         counted = tally_as_stated(decisions, self._parts.consortium, target, now)
         envelopes = [one.envelope for one in decisions if one.decision.target == target]
@@ -178,7 +179,7 @@ class Registry:
         )
 
     def _record_decision(self, signed: SignedDecision, now: int) -> Accepted:
-        decision, envelope = signed.decision, signed.envelope
+        decision = signed.decision
         if decision.ends is not None and decision.ends < now:
             raise ApprovalExpired(
                 "the approval is over already",
@@ -196,16 +197,11 @@ class Registry:
                 transaction.successions.require_none()
                 not_overtaken(signed, self._counting.decisions(transaction))
             self._room_for(signed, self._counting.decisions(transaction))
-            index = self._parts.ledger.append(signed.entry_kind, signed.entry)
-            transaction.add_decision(
-                digest=signed.digest,
-                app_id=decision.app_id,
-                compose_hash=decision.compose_hash,
-                recipe_hash=decision.recipe_hash,
-                envelope=envelope.to_bytes(),
-                ledger_index=index,
-            )
+            index = self._record(transaction, signed.entry_kind, signed.entry)
         return self._accepted(index, signed.digest)
+
+    def _record(self, transaction: Transaction, kind: str, body: dict[str, JsonValue]) -> int:
+        return record(transaction, self._parts.ledger, kind, body, now=self._parts.clock())
 
     def _room_for(self, signed: SignedDecision, recorded: Iterable[SignedDecision]) -> None:
         """Each owner has an own share, half of it for stopping: nobody uses up another's."""
@@ -233,15 +229,7 @@ class Registry:
                 return self._accepted(before[0], digest)
             self._same_owner(manifest.owner, manifest.owner_id, known.values())
             self._succeeds(manifest, before)
-            index = self._parts.ledger.append("dataset", dataset_entry(manifest, envelope))
-            transaction.put_dataset(
-                dataset_id=manifest.dataset_id,
-                app_id=manifest.app_id,
-                compose_hash=manifest.compose_hash,
-                digest=digest,
-                envelope=envelope.to_bytes(),
-                ledger_index=index,
-            )
+            index = self._record(transaction, "dataset", dataset_entry(manifest, envelope))
         return self._accepted(index, digest)
 
     def _record_succession(self, found: Succession) -> Accepted:
@@ -251,8 +239,7 @@ class Registry:
             if before is not None and before[1] == digest:
                 return self._accepted(before[2], digest)
             transaction.successions.require_none()
-            index = self._parts.ledger.append(ENTRY_KIND, found.entry)
-            transaction.successions.add(found.successor.consortium_id, digest, ledger_index=index)
+            index = self._record(transaction, ENTRY_KIND, found.entry)
         return self._accepted(index, digest)
 
     def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:
@@ -263,10 +250,7 @@ class Registry:
                 for dataset_id in named:
                     known = transaction.manifests_of_dataset(dataset_id)
                     self._same_owner(owner.name, owner.owner_id, known.values())
-                index = self._parts.ledger.append("withdrawal", signed.entry)
-                transaction.withdrawals.add(
-                    named, owner=owner.name, digest=signed.digest, ledger_index=index
-                )
+                index = self._record(transaction, "withdrawal", signed.entry)
         return self._accepted(index, signed.digest)
 
     def _record_policy(self, signed: SignedPolicy) -> Accepted:
@@ -275,13 +259,7 @@ class Registry:
             if index is None:
                 before, _ = transaction.policies.in_force().get(signed.owner.name, (None, b""))
                 continues(signed, before)
-                index = self._parts.ledger.append(POLICY, signed.entry)
-                transaction.policies.add(
-                    signed.owner.name,
-                    digest=signed.digest,
-                    envelope=signed.envelope.to_bytes(),
-                    ledger_index=index,
-                )
+                index = self._record(transaction, POLICY, signed.entry)
         return self._accepted(index, signed.digest)
 
     def _same_owner(self, owner: str, owner_id: str, known: Iterable[StoredDocument]) -> None:
@@ -352,11 +330,11 @@ class Registry:
                         got=recorded,
                         expected=f"at most {self._parts.limits.manifests_per_run}",
                     )
-                index = self._parts.ledger.append(
+                index = self._record(
+                    transaction,
                     "manifest",
                     {"run_id": run_id, "manifest_digest": digest, "outputs": outputs} | parties,
                 )
-                transaction.add_manifest(digest, run_id, ledger_index=index)
         return self._accepted(index, digest)
 
     @contextmanager

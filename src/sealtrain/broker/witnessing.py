@@ -33,7 +33,7 @@ class Witnessing:
             LedgerInconsistent: The ledger is not the one that owners cosigned.
         """
         self._parts = parts
-        with parts.store.transaction() as transaction:
+        with parts.store.reading() as transaction:
             newest = transaction.cosignatures.newest(1)
         if newest is not None:
             self._verify(_note(newest))
@@ -65,13 +65,13 @@ class Witnessing:
 
     def page(self, start: int, limit: int) -> CosignedPage:
         """Cosigned checkpoints of at least ``start`` entries, smallest first."""
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             found = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
         return CosignedPage(checkpoints=tuple(_note(one) for one in found))
 
     def newest(self, quorum: int) -> CosignedPage:
         """The largest checkpoint that ``quorum`` owners cosigned; empty when there is none."""
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             found = transaction.cosignatures.newest(quorum)
         return CosignedPage(checkpoints=() if found is None else (_note(found),))
 

@@ -143,13 +143,12 @@ def restore(
         {
             "state": str(state),
             "leases_ended": done.leases_ended,
-            "challenges_ended": done.challenges_ended,
             **made.to_dict(),
         },
         [
             f"state   {state}, as of {made.made_at}",
             f"ledger  {made.ledger_size} entries, root {made.ledger_root}",
-            f"ended   {done.leases_ended} leases, {done.challenges_ended} challenges",
+            f"ended   {done.leases_ended} leases",
         ],
     )
 

@@ -16,7 +16,8 @@ from sealtrain.cli.output import Json, emit, progress_items, say, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sealtrain.consortium.audit import Auditor, AuditReport, References
+    from sealtrain.consortium.audit import Auditor, AuditReport
+    from sealtrain.consortium.audit_references import References
     from sealtrain.consortium.members import Consortium
     from sealtrain.release.client import BrokerClient
 

@@ -25,6 +25,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.receipts import Anchor
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.uses import MAX_OUTPUTS
 from sealtrain.consortium.withdrawals import Withdrawal
@@ -64,6 +65,7 @@ class _Granted(StrictModel):
     not_after: Timestamp
     evidence_digest: Hex64
     receipt_digest: Hex64
+    checkpoint: Anchor | None
     simulated: bool
     needs: Needs
     privacy: tuple[_Reserved, ...] = ()
@@ -114,6 +116,7 @@ class EntryRules:
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
         self._given: defaultdict[str, set[str]] = defaultdict(set)
+        self._anchors: dict[str, Anchor] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
         self.unknown: Counter[str] = Counter()
@@ -246,6 +249,7 @@ class EntryRules:
         run = self._runs.get(grant.run_id)
         if run is not None and run[0] != target:
             yield f"run {grant.run_id} began with another recipe"
+        yield from self._anchored(grant)
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
@@ -260,6 +264,14 @@ class EntryRules:
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)
+
+    def _anchored(self, grant: _Granted) -> Iterator[str]:
+        """The newest checkpoint of a run never goes back, nor is it another one."""
+        before, now = self._anchors.get(grant.run_id), grant.checkpoint
+        if before is not None and now != before and (now is None or now.counter <= before.counter):
+            yield f"run {grant.run_id} was taken back behind its checkpoint {before.counter}"
+        if now is not None:
+            self._anchors[grant.run_id] = now
 
     def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
         known = self._datasets.get((dataset.dataset_id, grant.app_id, grant.compose_hash))

@@ -181,6 +181,11 @@ class Ledger:
             self._here.pending = None
 
     @property
+    def stored(self) -> StoredTree:
+        """What lies beneath it, to read."""
+        return self._store
+
+    @property
     def size(self) -> int:
         """Number of entries."""
         return self._store.size()

@@ -224,6 +224,10 @@ class _Pending:
         self._entries.extend(entries)
         return index
 
+    def reaches(self) -> tuple[int, int, bytes]:
+        first = self._first or 0
+        return first, first + len(self._entries), self._entries[-1]
+
     def undo(self, count: int) -> None:
         del self._entries[count:]
         if not self._entries:

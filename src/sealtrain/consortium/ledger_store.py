@@ -278,6 +278,9 @@ class _Pending:
         self._entries.extend(entries)
         return index
 
+    def reaches(self) -> tuple[int, int, bytes]:
+        return self._first, self._first + len(self._entries), self._entries[-1]
+
     def undo(self, count: int) -> None:
         del self._entries[count:]
         if not self._entries:

@@ -97,6 +97,9 @@ class Pending(Protocol):
     def append(self, entries: Sequence[bytes]) -> int:
         """Add entries and return the index that the first will have."""
 
+    def reaches(self) -> tuple[int, int, bytes]:
+        """Entries of the ledger without those that wait and with them, and the last of them."""
+
     def undo(self, count: int) -> None:
         """Forget all but the first ``count``."""
 
