@@ -203,9 +203,9 @@ def test_a_client_signs_again_once_and_no_more(
     world, url = served
     limits = world.broker.caps
     asked: list[int] = []
-    honest = world.broker.owners.admit
+    honest = world.broker.owners.known
 
-    def never(**request: Any) -> str:
+    def never(**request: Any) -> object:
         asked.append(1)
         world.clock.advance(-limits.request_seconds * 2 * len(asked))
         try:
@@ -213,7 +213,7 @@ def test_a_client_signs_again_once_and_no_more(
         finally:
             world.clock.now = NOW
 
-    monkeypatch.setattr(world.broker.owners, "admit", never)
+    monkeypatch.setattr(world.broker.owners, "known", never)
     me = identity("hospital-c").signer
     with BrokerClient(url, signer=me, clock=world.clock) as client, pytest.raises(RequestStale):
         client.submit_decision(sign_decision_of(world))
@@ -241,7 +241,7 @@ def test_a_client_without_an_identity_hands_nothing_in(served: Served) -> None:
 def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
     limits = BrokerLimits(posts_per_minute=4, posts_per_address=1000, posts_per_owner=2)
     with served_world(tmp_path, limits=limits) as (world, url):
-        flood = [post(f"{url}/v1/manifests", b"{}", {})[0] for _ in range(8)]
+        flood = [post(f"{url}/v1/releases", b"{}", {})[0] for _ in range(8)]
         assert flood[-1] == 429
         unsigned = [post(f"{url}/v1/approvals", b"{}", {})[0] for _ in range(8)]
         assert set(unsigned) == {403}

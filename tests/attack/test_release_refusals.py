@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from broker_world import served_world
 from manifest_world import identity, target_of
 from release_world import (
     DAY,
@@ -57,6 +58,7 @@ from sealtrain.errors import (
 from sealtrain.keys.derive import recipe_key
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.client import BrokerClient
 from sealtrain.release.messages import ReleaseRequest
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_recipe
@@ -596,13 +598,21 @@ def test_nothing_leaves_when_the_database_cannot_commit(
 
 
 def test_decisions_per_minute_are_bounded(tmp_path: Path) -> None:
-    with release_world(tmp_path, limits=BrokerLimits(posts_per_minute=2)) as world:
+    limits = BrokerLimits(posts_per_minute=2)
+    with served_world(tmp_path, limits=limits) as (world, url), BrokerClient(url) as client:
         world.obtain()
+        again = world.wire.requests[-1]
+        assert isinstance(again, ReleaseRequest)
+
+        def ask() -> None:
+            client.release(again)
+
         with pytest.raises(ChallengeReplayed):
-            world.wire.release(world.wire.requests[-1])
-        with pytest.raises(TooManyRequests):
-            world.wire.release(world.wire.requests[-1])
+            ask()
+        for _ in range(3):
+            with pytest.raises(TooManyRequests):
+                ask()
         assert len(world.refusals()) == 1
         world.clock.advance(60)
         with pytest.raises(ChallengeReplayed):
-            world.wire.release(world.wire.requests[-1])
+            ask()

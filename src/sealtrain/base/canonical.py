@@ -1,7 +1,9 @@
 """JSON in and out: canonical bytes (RFC 8785) out, strict and bounded parsing in.
 
 Whatever is signed or hashed is canonical. Whatever arrives is parsed here once: no duplicate keys,
-no NaN or Infinity, no deeper and no longer than the caller's limit.
+no NaN or Infinity, no half of a character, no deeper, no longer and of no more values than the
+caller's limits. The limits hold before any value is built, and looking costs time linear in the
+length: memory and time are bounded whatever somebody sends.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import rfc8785
 
 from sealtrain.errors import DataInvalid, LimitExceeded
 
-__all__ = ["JsonValue", "canonical_json", "parse_canonical", "parse_json"]
+__all__ = ["MAX_JSON_VALUES", "JsonValue", "canonical_json", "parse_canonical", "parse_json"]
 
 JsonValue = Any
 """A value JSON can hold: ``None``, bool, int, float, str, list, dict with string keys."""
@@ -26,8 +28,10 @@ _PLAIN = json.JSONEncoder(
 _MAX_INTEGER = 2**53 - 1
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_DEPTH = 64
+MAX_JSON_VALUES = 1 << 20
+"""Arrays, objects and what stands in them: about a hundred bytes of memory each."""
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -48,7 +52,11 @@ def canonical_json(value: JsonValue) -> bytes:
 
 
 def parse_json(
-    data: bytes, *, max_bytes: int = MAX_JSON_BYTES, max_depth: int = MAX_JSON_DEPTH
+    data: bytes,
+    *,
+    max_bytes: int = MAX_JSON_BYTES,
+    max_depth: int = MAX_JSON_DEPTH,
+    max_values: int = MAX_JSON_VALUES,
 ) -> JsonValue:
     """Parse UTF-8 JSON strictly.
 
@@ -56,18 +64,19 @@ def parse_json(
         data: The bytes received.
         max_bytes: Largest accepted length.
         max_depth: Deepest accepted nesting of arrays and objects.
+        max_values: Most values, arrays and objects included.
 
     Raises:
-        LimitExceeded: Longer or deeper than allowed.
-        DataInvalid: Not UTF-8, not JSON, a duplicate key, NaN or Infinity.
+        LimitExceeded: Longer, deeper or of more values than allowed.
+        DataInvalid: Not UTF-8, not JSON, a duplicate key, NaN or Infinity, half of a character.
     """
     if len(data) > max_bytes:
         raise LimitExceeded(
             "JSON document is too long", got=f"{len(data)} bytes", expected=f"at most {max_bytes}"
         )
-    _refuse_depth(data, max_depth)
+    _refuse_shape(data, max_depth, max_values)
     try:
-        return json.loads(
+        value = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
             parse_constant=_no_constant,
@@ -76,16 +85,26 @@ def parse_json(
     except (ValueError, RecursionError) as error:  # undecodable, malformed, thousands of digits
         where = f" at position {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise DataInvalid(f"not a JSON document{where}") from error
+    if _HALF.search(data):
+        _refuse_halves(value)
+    return value
 
 
-def parse_canonical(data: bytes, *, max_bytes: int = MAX_JSON_BYTES) -> JsonValue:
+def parse_canonical(
+    data: bytes, *, max_bytes: int = MAX_JSON_BYTES, max_values: int = MAX_JSON_VALUES
+) -> JsonValue:
     """Parse a document that must already be in its canonical form.
+
+    Args:
+        data: As ``parse_json``.
+        max_bytes: As ``parse_json``.
+        max_values: As ``parse_json``.
 
     Raises:
         LimitExceeded: As ``parse_json``.
         DataInvalid: As ``parse_json``, or the bytes are not the RFC 8785 form of their value.
     """
-    value = parse_json(data, max_bytes=max_bytes)
+    value = parse_json(data, max_bytes=max_bytes, max_values=max_values)
     if canonical_json(value) != data:
         raise DataInvalid("document is not in canonical form (RFC 8785)")
     return value
@@ -111,18 +130,40 @@ def _is_plain(value: JsonValue) -> bool:
     return kind is str or kind is bool or value is None
 
 
-def _refuse_depth(data: bytes, max_depth: int) -> None:
-    """Count brackets outside strings, before the recursive parser meets them."""
+def _refuse_shape(data: bytes, max_depth: int, max_values: int) -> None:
+    """Count commas and brackets outside strings, before the recursive parser meets them.
+
+    Past a backslash outside a string the count may err, but the parser stops there.
+    """
+    if b"\\" in data:  # an escaped quote neither begins nor ends a string
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    values = data.count(b'"') // 4  # at most a key and a text
+    if values <= max_values:
+        outline = b"".join(data.split(b'"')[::2])
+        values = 1 + sum(map(outline.count, (b",", b"[", b"{")))
+    if values > max_values:
+        raise LimitExceeded(
+            "JSON document holds too many values", got=values, expected=f"at most {max_values}"
+        )
     depth = 0
-    for byte in _STRING.sub(b"", data).translate(None, _NO_BRACKETS):
-        if byte in b"[{":
-            depth += 1
-            if depth > max_depth:
-                raise LimitExceeded(
-                    "JSON document is nested too deeply", got=depth, expected=f"at most {max_depth}"
-                )
-        else:
-            depth -= 1
+    for byte in outline.translate(None, _NO_BRACKETS):
+        depth += 1 if byte in b"[{" else -1
+        if depth > max_depth:
+            raise LimitExceeded(
+                "JSON document is nested too deeply",
+                got=depth,
+                expected=f"at most {max_depth}",
+            )
+        if depth < 0:
+            return  # and there
+
+
+def _refuse_halves(value: JsonValue) -> None:
+    """A text with half of a surrogate pair has no UTF-8: nothing could be shown or signed."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataInvalid("JSON text holds half of a character") from error
 
 
 def _unique(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:

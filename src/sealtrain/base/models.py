@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from sealtrain.base.canonical import JsonValue, parse_canonical, parse_json
+from sealtrain.base.canonical import (
+    MAX_JSON_VALUES,
+    JsonValue,
+    parse_canonical,
+    parse_json,
+)
 from sealtrain.errors import DataInvalid, SealtrainError
 
 if TYPE_CHECKING:
@@ -56,6 +61,9 @@ class StrictModel(BaseModel):
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_LOOKED_AT = 16
+"""Problems of a document: a sender may make any number, and looking at one costs more than it."""
+
 
 def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], what: str) -> Model:
     """Validate parsed JSON or YAML against ``cls``.
@@ -73,7 +81,13 @@ def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], w
 
 
 def load_json(
-    cls: type[Model], data: bytes, error: type[SealtrainError], what: str, *, max_bytes: int
+    cls: type[Model],
+    data: bytes,
+    error: type[SealtrainError],
+    what: str,
+    *,
+    max_bytes: int,
+    max_values: int = MAX_JSON_VALUES,
 ) -> Model:
     """Parse JSON strictly (``parse_json``) and validate it against ``cls``.
 
@@ -83,13 +97,15 @@ def load_json(
         error: Class to raise when the fields are not those of ``cls``.
         what: Name of the document for messages.
         max_bytes: Longest accepted document.
+        max_values: Most values in it, arrays and objects included.
 
     Raises:
-        LimitExceeded: Longer or deeper than allowed.
+        LimitExceeded: Longer, deeper or of more values than allowed.
         DataInvalid: Not JSON.
         SealtrainError: As ``load_model``.
     """
-    parse_json(data, max_bytes=max_bytes)  # stricter than the model's own parser
+    # Stricter than the model's own parser.
+    parse_json(data, max_bytes=max_bytes, max_values=max_values)
     return _validated(cls, data, error, what)
 
 
@@ -121,6 +137,7 @@ def load_canonical(
     *,
     max_bytes: int,
     check: str,
+    max_values: int = MAX_JSON_VALUES,
     hint: str | None = None,
 ) -> Model:
     """Parse canonical JSON (RFC 8785) and validate it against ``cls``.
@@ -132,13 +149,15 @@ def load_canonical(
         what: Name of the document for messages.
         max_bytes: Longest accepted document.
         check: Name of the check that a document of another form fails.
+        max_values: Most values in it, arrays and objects included.
         hint: What to do about one.
 
     Raises:
-        SealtrainError: An ``error``: too long, too deep, not canonical, or as ``load_model``.
+        SealtrainError: An ``error``: too long, too deep, of too many values, not canonical, or as
+            ``load_model``.
     """
     try:
-        parse_canonical(data, max_bytes=max_bytes)
+        parse_canonical(data, max_bytes=max_bytes, max_values=max_values)
     except DataInvalid as problem:
         raise error(
             f"{what} cannot be parsed: {problem.message}", check=check, hint=hint
@@ -152,7 +171,7 @@ def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDet
     A misspelling also makes the right field missing; naming the cause beats naming the effect.
     """
     problems = invalid.errors(include_url=False, include_input=False)
-    for problem in problems:
+    for problem in problems[:_LOOKED_AT]:
         if problem["type"] == "extra_forbidden" and str(problem["loc"][-1]) not in fields:
             near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1, cutoff=0.6)
             if near:

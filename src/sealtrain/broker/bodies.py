@@ -11,9 +11,18 @@ from starlette.requests import ClientDisconnect
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import StrictModel
+from sealtrain.broker.connections import Connection
 from sealtrain.errors import RequestLate, RequestTooLarge, SealtrainError
 
-__all__ = ["NO_STORE", "answer", "error_answer", "internal_answer", "read_body"]
+__all__ = [
+    "NO_STORE",
+    "answer",
+    "connection_of",
+    "error_answer",
+    "internal_answer",
+    "raw_answer",
+    "read_body",
+]
 
 NO_STORE: Final = {"cache-control": "no-store"}
 """Header of every answer."""
@@ -25,16 +34,18 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
     """The request's body.
 
     Args:
-        request: Its headers were read.
+        request: Its headers were read, and whoever asks was admitted.
         max_bytes: Longest body.
         seconds: Until all of it must be here.
 
     Raises:
         RequestTooLarge: It is longer.
         RequestLate: It comes too slowly, or its sender left.
+        TooManyRequests: Bodies that are on their way fill the memory that they may.
     """
     announced = request.headers.get("content-length", "0")
     data = bytearray()
+    connection = connection_of(request)
     if announced.isdecimal() and int(announced) <= max_bytes:
         try:
             async with asyncio.timeout(seconds):
@@ -42,6 +53,8 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
                     data += part
                     if len(data) > max_bytes:
                         break
+                    if connection is not None:
+                        connection.hold(len(data))
                 else:
                     return bytes(data)
         except (TimeoutError, ClientDisconnect) as error:
@@ -55,11 +68,20 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
     )
 
 
+def connection_of(request: Request) -> Connection | None:
+    """The connection that a request came on; ``None`` where no server of ours took it."""
+    found = request.scope.get("state", {}).get("connection")
+    return found if isinstance(found, Connection) else None
+
+
 def answer(message: StrictModel) -> Response:
     """A message as canonical JSON."""
-    return Response(
-        canonical_json(message.to_dict()), media_type="application/json", headers=NO_STORE
-    )
+    return raw_answer(canonical_json(message.to_dict()))
+
+
+def raw_answer(data: bytes) -> Response:
+    """Canonical JSON that is there already."""
+    return Response(data, media_type="application/json", headers=NO_STORE)
 
 
 def error_answer(error: SealtrainError) -> Response:

@@ -75,6 +75,10 @@ class Challenges:
         with store.reading() as transaction:
             self._memory = transaction.challenges.memory()
 
+    def writes(self, *, expires_at: int) -> bool:
+        """Whether making a challenge that expires then must write first: the clock went back."""
+        return expires_at <= self._memory.forgotten_before
+
     def issue(self, purpose: ChallengePurpose, *, expires_at: int) -> str:
         """A fresh challenge. Nothing is written, unless the clock went back by an hour.
 
@@ -82,7 +86,7 @@ class Challenges:
             Unreachable: It did, and the database cannot be written.
         """
         memory = self._memory
-        if expires_at <= memory.forgotten_before:
+        if self.writes(expires_at=expires_at):
             with self._store.transaction() as transaction:
                 memory = transaction.challenges.memory()
                 if expires_at <= memory.forgotten_before:

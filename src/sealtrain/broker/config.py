@@ -35,7 +35,13 @@ class BrokerLimits:
             ``None`` for half of all.
         posts_per_owner: Requests that one owner signed, per minute, whatever others send; ``None``
             for half of all.
-        connections_per_address: Open connections of one address.
+        posts_per_lease: Renewals that the holder of one lease signed, per minute, whatever others
+            send.
+        connections: Open connections of callers that did not show who they are.
+        connections_per_address: Of these, of one address (of one /64 of IPv6).
+        connections_per_account: Open connections of one owner, or of the holder of one lease,
+            besides these.
+        body_bytes: Memory for bodies of callers that did not show who they are.
         head_seconds: For the head of a request to arrive.
         body_seconds: For its body to arrive.
     """
@@ -51,7 +57,11 @@ class BrokerLimits:
     ledger_page: int = 1000
     posts_per_address: int | None = None
     posts_per_owner: int | None = None
+    posts_per_lease: int = 60
+    connections: int = 256
     connections_per_address: int = 128
+    connections_per_account: int = 4
+    body_bytes: int = 64 << 20
     head_seconds: float = 10.0
     body_seconds: float = 30.0
 

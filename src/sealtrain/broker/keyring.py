@@ -7,6 +7,7 @@ is here.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -20,6 +21,7 @@ from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
 from sealtrain.keys.derive import derive, recipe_key, signing_key
 from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.release.lease_code import LeaseShown, lease_code
 from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
 from sealtrain.release.transcript import answer_info, broker_id, transcript_digest
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -36,12 +38,13 @@ __all__ = ["Keyring"]
 _PAIRS = 256
 """Recipe keys that are kept; deriving one anew gives the same."""
 _CHALLENGE_KEYS = 16
+_LEASE_KEYS = 1024
 
 
 class Keyring:
     """Everything derived from one root secret, for one consortium."""
 
-    __slots__ = ("_former", "_recipe_key", "challenge_key", "former", "signer")
+    __slots__ = ("_former", "_lease_key", "_recipe_key", "challenge_key", "former", "signer")
 
     def __init__(self, root: Secret, former: Sequence[Secret] = ()) -> None:
         """Derive everything.
@@ -58,6 +61,7 @@ class Keyring:
             partial(derive, root, "challenge-key")
         )
         """Of challenges: of consortium id, purpose and generation (spec/key-release.md §3)."""
+        self._lease_key = lru_cache(maxsize=_LEASE_KEYS)(partial(derive, root, "lease-key"))
         self._former = tuple(Keyring(one) for one in former)
         self.former = tuple(one.signer for one in self._former)
         """Signers of the former root secrets."""
@@ -81,11 +85,20 @@ class Keyring:
             for owner in consortium.owners
         )
 
+    def granted(self, shown: LeaseShown) -> bool:
+        """Whether a request's head was made by the holder of a lease that was granted here."""
+        for root in (self, *self._former):
+            key = root._lease_key(shown.lease_id)
+            if hmac.compare_digest(lease_code(key, shown.digest), shown.code):
+                return True
+        return False
+
     def seal_answer(
         self,
         request: ReleaseRequest,
         manifests: Mapping[str, DatasetManifest],
         checkpoint: Anchor | None,
+        lease_id: str,
     ) -> bytes:
         """Unwrap the keys, or shares, of a request that was decided on and seal them to the guest.
 
@@ -93,6 +106,7 @@ class Keyring:
             request: The request ``decide`` said yes to.
             manifests: Verified manifest of each dataset in it.
             checkpoint: Newest anchored checkpoint of the run.
+            lease_id: The lease that goes with them.
 
         Returns:
             HPKE ciphertext (spec/key-release.md §4.4).
@@ -113,6 +127,7 @@ class Keyring:
         answer = {
             "keys": keys,
             "latest_checkpoint": None if checkpoint is None else checkpoint.to_dict(),
+            "lease_key": to_base64(self._lease_key(lease_id).reveal()),
         }
         info = answer_info(transcript_digest(request.transcript()))
         return guest.seal(canonical_json(answer), info=info)

@@ -54,6 +54,7 @@ from sealtrain.errors import SealtrainError
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
 from sealtrain.release.facts import ChallengeState, Limits
+from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
@@ -72,6 +73,7 @@ from sealtrain.release.transcript import KEYS_PURPOSE
 __all__ = ["Broker"]
 
 _log = logging.getLogger("sealtrain.broker")
+_MANIFESTS_A_MINUTE = 8
 _MANIFESTS = 256
 """How many verified dataset manifests are remembered."""
 
@@ -98,13 +100,12 @@ class Broker:
         """Who may see how it is."""
         self.throttle = Throttle(parts.limits.posts_per_minute)
         """Counts requests that cost disk or a quote."""
-        self.shares = Shares(parts.limits.share)
+        self.shares = Shares(parts.limits.share, "address")
         """Counts the same for each address."""
-        self.boot = (
-            None
-            if parts.gateway_app_id is None
-            else BootAuthority(parts, self._counting, self.throttle)
-        )
+        self.manifest_shares = Shares(_MANIFESTS_A_MINUTE, "run")
+        """Counts manifests that are handed in for each run."""
+        self._lease_shares = Shares(parts.limits.posts_per_lease, "lease")
+        self.boot = None if parts.gateway_app_id is None else BootAuthority(parts, self._counting)
         """Answers dstack's KMS, where that is switched on."""
         self._limits = Limits(
             consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
@@ -122,6 +123,7 @@ class Broker:
             )
         )
         self._at_work = BoundedSemaphore(parts.limits.deciding)
+        self._renewing = BoundedSemaphore(parts.limits.deciding)
         # Of bytes: what the database holds is verified again as soon as it is anything else.
         self._policy = lru_cache(maxsize=MAX_OWNERS)(
             lambda data: verify_owned(OwnerPolicy, Envelope.from_bytes(data), parts.consortium)
@@ -179,6 +181,15 @@ class Broker:
             canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
         )
 
+    @property
+    def challenge_writes(self) -> bool:
+        """Whether making a challenge waits for the database now; as a rule it waits for nothing."""
+        return self._challenges.writes(expires_at=self._challenge_ends)
+
+    @property
+    def _challenge_ends(self) -> int:
+        return self.now() + self._parts.limits.challenge_seconds
+
     def challenge(self, request: ChallengeRequest) -> Challenge:
         """Issue a challenge (§3).
 
@@ -186,7 +197,7 @@ class Broker:
             ConsortiumMismatch: The asker means another consortium.
         """
         same_consortium(request.consortium_id, self._limits, "request")
-        expires_at = self.now() + self._parts.limits.challenge_seconds
+        expires_at = self._challenge_ends
         challenge = self._challenges.issue(request.purpose, expires_at=expires_at)
         return Challenge(
             version=1,
@@ -204,28 +215,41 @@ class Broker:
         """
         return self._decide(request, "release", self._release)
 
-    def renew(self, request: RenewalRequest) -> RenewalAnswer:
-        """Let a lease end later, or refuse (§5). Errors as ``release``."""
-        return self._decide(request, "renewal", self._renew)
+    def renew(self, request: RenewalRequest, *, holder: str | None = None) -> RenewalAnswer:
+        """Let a lease end later, or refuse (§5). Errors as ``release``.
+
+        Args:
+            request: The request.
+            holder: Id of the lease whose holder sent it, where that is known already: it is counted
+                for that lease once its challenge is fresh, and for all before, so that a copy takes
+                nothing from the holder.
+        """
+        return self._decide(request, "renewal", self._renew, holder)
+
+    def granted(self, shown: LeaseShown) -> bool:
+        """Whether a request's head was made by the holder of a lease that was granted here."""
+        return self._parts.keyring.granted(shown)
 
     def _decide(
         self,
         request: Asked,
         action: ChallengePurpose,
         grant: Callable[[Asked, ChallengeState | None, Appraised, int], Answered],
+        holder: str | None = None,
     ) -> Answered:
         """Checks 1-7, the chain, then ``grant``; what is refused goes into the ledger."""
         now = self.now()
-        self.throttle.take(now)
         try:
             with self._parts.store.transaction(alone=False) as transaction:
                 challenge = self._challenges.burn(
                     transaction.challenges, request.challenge, action, now=now
                 )
+            if holder is not None:
+                self._count(holder, challenge, now)
             admit(request, challenge, now=now, limits=self._limits)
             collateral = self._parts.collateral(request.evidence)
             gpu_collateral = self._parts.gpu_collateral()
-            with self._at_work:
+            with self._at_work if holder is None else self._renewing:
                 appraised = appraise_guest(
                     request,
                     self._parts.policy,
@@ -242,6 +266,12 @@ class Broker:
             with self._parts.store.transaction(alone=False):
                 self.ledger.append("refusal", refusal_entry(request, action, error))
             raise
+
+    def _count(self, holder: str, challenge: ChallengeState | None, now: int) -> None:
+        if challenge is None or challenge.used or now >= challenge.expires_at:
+            self.throttle.take(now)
+        else:
+            self._lease_shares.take(holder, now)
 
     def _release(
         self, request: ReleaseRequest, challenge: ChallengeState | None, guest: Appraised, now: int
@@ -269,8 +299,10 @@ class Broker:
                 limits=self._limits_for(transaction, guest),
                 spent=spent,
             )
-            sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
             lease_id = self._parts.random(32).hex()
+            sealed = self._parts.keyring.seal_answer(  # (15)
+                request, registered, permit.checkpoint, lease_id
+            )
             receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
             index = record(
                 transaction,

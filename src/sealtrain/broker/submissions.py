@@ -134,6 +134,19 @@ class Registry:
             found = verify_succession(envelope, self._parts.consortium)
             return self._record_succession(found.in_time(self._parts.clock()))
 
+    def known_run(self, run_ids: Iterable[str]) -> str:
+        """Return the first of these runs that keys were released to here.
+
+        Raises:
+            RunMismatch: None was; nothing is recorded of it.
+        """
+        named = list(run_ids)
+        with self._parts.store.reading() as transaction:
+            for run_id in named:
+                if transaction.run(run_id) is not None:
+                    return run_id
+        raise _no_such_run(named[0])
+
     def submit_manifest(self, data: bytes) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.
 
@@ -291,12 +304,7 @@ class Registry:
 
     def _trust(self, run_id: str, run: RunState | None) -> Trust:
         if run is None:
-            raise RunMismatch(
-                "this broker released no key to such a run",
-                check="run",
-                got=run_id,
-                hint="submit the manifest to the broker whose receipts are in it",
-            )
+            raise _no_such_run(run_id)
         policy = self._parts.policy
         return Trust(
             version=1,
@@ -352,3 +360,12 @@ class Registry:
     def _accepted(self, index: int, digest: str) -> Accepted:
         proof = self._parts.ledger.proof(index).to_dict()
         return Accepted(version=1, index=index, digest=digest, proof=proof)
+
+
+def _no_such_run(run_id: str) -> RunMismatch:
+    return RunMismatch(
+        "this broker released no key to such a run",
+        check="run",
+        got=run_id,
+        hint="submit the manifest to the broker whose receipts are in it",
+    )

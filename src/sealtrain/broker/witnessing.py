@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from sealtrain.broker.cosignatures import CosignedNote
 from sealtrain.broker.parts import BrokerParts
+from sealtrain.consortium.ledger import MAX_PAGE_BYTES
+from sealtrain.consortium.ledger_tree import within
 from sealtrain.consortium.rotation import signed_by
 from sealtrain.consortium.witness import Witnessed, verify_witnessed
 from sealtrain.errors import LedgerInconsistent
@@ -60,14 +62,19 @@ class Witnessing:
                     owner=owner,
                     line=line.to_line(),
                 )
-            kept = transaction.cosignatures.page(checkpoint.size, 1)
+            kept = list(transaction.cosignatures.page(checkpoint.size, 1))
         return CosignedPage(checkpoints=tuple(_note(one) for one in kept))
 
     def page(self, start: int, limit: int) -> CosignedPage:
-        """Cosigned checkpoints of at least ``start`` entries, smallest first."""
+        """Cosigned checkpoints of at least ``start`` entries, smallest first.
+
+        At most ``MAX_COSIGNED_PAGE``, and of no more bytes than a page of entries; the first comes
+        in any case.
+        """
         with self._parts.store.reading() as transaction:
-            found = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
-        return CosignedPage(checkpoints=tuple(_note(one) for one in found))
+            kept = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
+            notes = list(within((_note(one).encode() for one in kept), MAX_PAGE_BYTES))
+        return CosignedPage(checkpoints=tuple(note.decode() for note in notes))
 
     def newest(self, quorum: int) -> CosignedPage:
         """The largest checkpoint that ``quorum`` owners cosigned; empty when there is none."""

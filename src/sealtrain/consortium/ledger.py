@@ -49,6 +49,8 @@ __all__ = [
 MAX_ENTRY_BYTES = 256 << 10
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
+MAX_PAGE_BYTES = MAX_ENTRY_BYTES
+"""Of entries that are shown at once: what a page costs is bounded, whatever is in it."""
 _ROTATED = b'"kind":"rotation"'
 KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """Spelling of an entry's kind."""
@@ -207,6 +209,16 @@ class Ledger:
         """Up to ``limit`` (at most ``MAX_PAGE``) entries from ``start`` on."""
         limit = max(0, min(limit, MAX_PAGE))
         return [_entry(data) for data in self._store.read(max(0, start), limit)]
+
+    def page(self, start: int, limit: int, max_bytes: int = MAX_PAGE_BYTES) -> list[bytes]:
+        """Entries from ``start`` on as they are stored: canonical JSON.
+
+        Args:
+            start: Index of the first, from 0.
+            limit: At most so many, and at most ``MAX_PAGE``.
+            max_bytes: Of all together; the first one comes in any case.
+        """
+        return self._store.page(start, min(limit, MAX_PAGE), max_bytes)
 
     def root(self, size: int | None = None) -> str:
         """Root over the first ``size`` entries (all when ``None``), 64 hex digits.
