@@ -1,6 +1,6 @@
 """Vectors of the key-release protocol, made without sealtrain.
 
-Writes ``vectors/release/{conversations,receipts,challenges}.json``. Everything follows from the
+Writes ``vectors/release/{conversations,receipts,challenges,leases}.json``. All follows from the
 seeds below, so a second run writes the same bytes. HPKE ciphertexts are random, so none is there.
 Run: ``python tools/vectorgen/release.py [FOLDER]``.
 """
@@ -215,6 +215,32 @@ def challenge(purpose: str, generation: str, expires_at: int) -> Json:
     }
 
 
+def shown_lease(root: str, lease_id: str, body: bytes) -> Json:
+    """The header by which the holder of a lease shows it."""
+    key = derived(seed(root), "lease-key", lease_id)
+    digest = hashlib.sha256(body).digest()
+    code = hmac.digest(key, b"sealtrain/renewal/v1:" + digest, "sha256")
+    return {
+        "root": hexed(root),
+        "lease_id": lease_id,
+        "key": key.hex(),
+        "body": body.hex(),
+        "header": f"{lease_id} {digest.hex()} {code.hex()}",
+    }
+
+
+def leases() -> Json:
+    """Headers of renewals."""
+    return {
+        "cases": [
+            shown_lease("root", hexed("lease"), b"{}"),
+            shown_lease("root", hexed("lease"), b""),
+            shown_lease("root", hexed("another lease"), b"{}"),
+            shown_lease("another root", hexed("lease"), b"{}"),
+        ]
+    }
+
+
 def challenges() -> Json:
     """Challenges of one broker."""
     first, second = hexed("generation", 16), hexed("next generation", 16)
@@ -261,6 +287,7 @@ def main(out: Path) -> None:
         ("conversations", {"cases": conversations}),
         ("receipts", {"public_key": public, "cases": receipts}),
         ("challenges", challenges()),
+        ("leases", leases()),
     ):
         (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
 
