@@ -106,25 +106,33 @@
     │   ├── KmsUnreachable         kms-unreachable
     │   ├── PeerUnreachable        peer-unreachable
     │   ├── RankLost               rank-lost
+    │   ├── RequestLate            request-late
     │   ├── StorageFailed          storage-failed
     │   ├── StorageUnreachable     storage-unreachable
-    │   └── TooFewParties          too-few-parties
+    │   ├── TooFewParties          too-few-parties
+    │   └── TooManyRequests        too-many-requests
     ├── DataInvalid                exit 5   the data is not what it must be
+    │   ├── EntryUnknown           entry-unknown
     │   ├── NotSealed              not-sealed
     │   ├── FormatUnknown          format-unknown
     │   ├── SchemaMismatch         schema-mismatch
     │   ├── RecordInvalid          record-invalid
     │   ├── ModelInvalid           model-invalid
     │   ├── ValidationFailed       validation-failed
-    │   └── LimitExceeded          limit-exceeded
+    │   └── LimitExceeded          input beyond the limit that protects a step
+    │       ├── HeadTooLarge       head-too-large
+    │       └── RequestTooLarge    request-too-large
     └── TrainingFailed             training-failed
 
 Anything else that escapes is a bug and exits 1. A message never holds a key, a row or a sample.
+
+A class says by itself how it leaves a process (``exit_code``), how a service answers with it
+(``http_status``) and what a client may expect of asking again (``retry``).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 __all__ = [
     "AcceleratorUnreachable",
@@ -166,6 +174,7 @@ __all__ = [
     "DebugGuest",
     "DecryptionLost",
     "EgressRefused",
+    "EntryUnknown",
     "EnvironmentChanged",
     "EventLogMismatch",
     "EvidenceMalformed",
@@ -179,6 +188,7 @@ __all__ = [
     "GpuReportInvalid",
     "GpuSetRefused",
     "GuestApiUnreachable",
+    "HeadTooLarge",
     "HeaderDamaged",
     "KeyFileInvalid",
     "KeyProviderMismatch",
@@ -214,8 +224,10 @@ __all__ = [
     "ReleaseRefused",
     "RemoteVerdictRefused",
     "ReportDataMismatch",
+    "RequestLate",
     "RequestReplayed",
     "RequestStale",
+    "RequestTooLarge",
     "RevocationUnknown",
     "RootMismatch",
     "RunLogBroken",
@@ -232,6 +244,7 @@ __all__ = [
     "TcbStatusRefused",
     "TokenRefused",
     "TooFewParties",
+    "TooManyRequests",
     "TrainingFailed",
     "TranscriptInvalid",
     "TripBroken",
@@ -245,6 +258,9 @@ __all__ = [
     "WrongKey",
     "error_by_code",
 ]
+
+
+Retry = Literal["never", "again", "later"]
 
 
 class SealtrainError(Exception):
@@ -261,6 +277,11 @@ class SealtrainError(Exception):
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+    """Status of a service's answer that carries the error."""
+    retry: ClassVar[Retry] = "never"
+    """What asking again may bring; ``"again"``: nothing was decided, the same request may succeed
+    in a moment; ``"later"``: owners or operators can change the answer; ``"never"``: neither."""
 
     def __init__(
         self,
@@ -324,6 +345,7 @@ class ConfigError(SealtrainError):
 
     code = "config"
     exit_code = 2
+    http_status = 400
 
 
 class UsageError(ConfigError):
@@ -379,6 +401,7 @@ class Refused(SealtrainError):
 
     code = "refused"
     exit_code = 3
+    http_status = 403
 
 
 class SealRefused(Refused):
@@ -469,6 +492,7 @@ class CollateralExpired(EvidenceRefused):
     """Collateral is not valid at the verification time."""
 
     code = "collateral-expired"
+    retry = "later"
 
 
 class CollateralMismatch(EvidenceRefused):
@@ -619,18 +643,21 @@ class ApprovalsMissing(ReleaseRefused):
     """Fewer owners approved than the threshold asks for."""
 
     code = "approvals-missing"
+    retry = "later"
 
 
 class ApprovalExpired(ReleaseRefused):
     """The approvals that would complete the threshold have expired."""
 
     code = "approval-expired"
+    retry = "later"
 
 
 class ApprovalRevoked(ReleaseRefused):
     """An owner revoked the recipe."""
 
     code = "approval-revoked"
+    retry = "later"
 
 
 class ApprovalUnknown(ReleaseRefused):
@@ -649,18 +676,21 @@ class ChallengeUnknown(ReleaseRefused):
     """The broker never issued this challenge."""
 
     code = "challenge-unknown"
+    retry = "again"
 
 
 class ChallengeReplayed(ReleaseRefused):
     """The challenge was used before."""
 
     code = "challenge-replayed"
+    retry = "again"
 
 
 class ChallengeExpired(ReleaseRefused):
     """The challenge is too old."""
 
     code = "challenge-expired"
+    retry = "again"
 
 
 class DatasetUnknown(ReleaseRefused):
@@ -691,6 +721,7 @@ class LeaseStale(ReleaseRefused):
     """The lease has ended; keys must not be used any longer."""
 
     code = "lease-stale"
+    retry = "later"
 
 
 class LeaseUnknown(ReleaseRefused):
@@ -715,12 +746,14 @@ class ChainRefused(ReleaseRefused):
     """The owners' contract on the chain does not allow this, or is not the one that was pinned."""
 
     code = "chain-refused"
+    retry = "later"
 
 
 class AnswerInvalid(ReleaseRefused):
     """A broker's answer belongs to another conversation or breaks the protocol."""
 
     code = "answer-invalid"
+    retry = "again"
 
 
 class KmsAnswerInvalid(Refused):
@@ -757,6 +790,7 @@ class TokenRefused(Refused):
     """An operator's token is missing, unknown, or not for this."""
 
     code = "token-refused"
+    http_status = 401
 
 
 class RunLogBroken(Refused):
@@ -878,12 +912,15 @@ class Unreachable(SealtrainError):
 
     code = "unreachable"
     exit_code = 4
+    http_status = 503
+    retry: ClassVar[Retry] = "again"
 
 
 class AcceleratorUnreachable(Unreachable):
     """The accelerator is gone or broken; resume the run with one that works (--accelerator)."""
 
     code = "accelerator-unreachable"
+    retry = "never"
 
 
 class BrokerUnreachable(Unreachable):
@@ -914,6 +951,7 @@ class DecryptionLost(Unreachable):
     """The process that decrypts ahead of training ended without a word."""
 
     code = "decryption-lost"
+    retry = "never"
 
 
 class GuestApiUnreachable(Unreachable):
@@ -932,18 +970,28 @@ class PeerUnreachable(Unreachable):
     """The other side of a channel does not answer in time."""
 
     code = "peer-unreachable"
+    retry = "never"
 
 
 class RankLost(Unreachable):
     """A process that trains together with the run ended without a word."""
 
     code = "rank-lost"
+    retry = "never"
+
+
+class RequestLate(Unreachable):
+    """A request did not arrive in the time that the broker waits for one."""
+
+    code = "request-late"
+    http_status = 408
 
 
 class StorageFailed(Unreachable):
     """The disk did not take what had to be kept: it is full, read-only or broken."""
 
     code = "storage-failed"
+    retry = "never"
 
 
 class StorageUnreachable(Unreachable):
@@ -956,6 +1004,14 @@ class TooFewParties(Unreachable):
     """Fewer parties than a round of a federation needs answered in its time."""
 
     code = "too-few-parties"
+    retry = "never"
+
+
+class TooManyRequests(Unreachable):
+    """The broker answers no more requests of this caller, or of all, for now."""
+
+    code = "too-many-requests"
+    http_status = 429
 
 
 class DataInvalid(SealtrainError):
@@ -963,6 +1019,14 @@ class DataInvalid(SealtrainError):
 
     code = "data-invalid"
     exit_code = 5
+    http_status = 400
+
+
+class EntryUnknown(DataInvalid):
+    """The ledger has no such entry, or not that many."""
+
+    code = "entry-unknown"
+    http_status = 404
 
 
 class NotSealed(DataInvalid):
@@ -1005,6 +1069,20 @@ class LimitExceeded(DataInvalid):
     """Input is larger, deeper or longer than the limit that protects this step."""
 
     code = "limit-exceeded"
+
+
+class HeadTooLarge(LimitExceeded):
+    """Path, query and headers of a request are longer than the broker reads."""
+
+    code = "head-too-large"
+    http_status = 431
+
+
+class RequestTooLarge(LimitExceeded):
+    """The body of a request is longer than the broker reads for this path."""
+
+    code = "request-too-large"
+    http_status = 413
 
 
 class TrainingFailed(SealtrainError):

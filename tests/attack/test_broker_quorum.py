@@ -474,7 +474,7 @@ class _Closing:
             wire.submit_manifest = self._answer(wire.url, place in refusing)  # type: ignore[method-assign]
 
     def _answer(self, url: str, refuses: bool) -> Any:
-        def submit(_manifest: bytes) -> int:
+        def submit(_manifest: bytes, _run_ids: object) -> int:
             if refuses:
                 raise ClaimContradicted("no", check="manifest")
             self.taken.append(url)
@@ -487,9 +487,9 @@ def test_one_broker_that_refuses_a_manifest_does_not_spoil_the_run(world: Quorum
     quorum = world.quorum()
     grants = world.obtain(quorum)
     one = _Closing(world, 0)
-    quorum.submit_manifest(b"{}", grants)
+    quorum.submit_manifest(b"{}", ["ab" * 16], grants)
     assert one.taken == [B, C]
     assert world.told == [(A, "claim-contradicted")]
     _Closing(world, 0, 1, 2)
     with pytest.raises(ClaimContradicted):
-        quorum.submit_manifest(b"{}", grants)
+        quorum.submit_manifest(b"{}", ["ab" * 16], grants)

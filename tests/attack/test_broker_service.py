@@ -215,7 +215,7 @@ def test_without_a_ledger_it_says_nothing_that_boots(
         monkeypatch.setattr(world.ledger, "append", full)
         for document in (body, b"{}"):
             answered = httpx.post(f"{url}/bootAuth/app", content=document, trust_env=False)
-            assert answered.status_code == 500
+            assert answered.status_code == 503
             assert "isAllowed" not in answered.text
 
 
@@ -275,7 +275,7 @@ def test_one_address_does_not_use_up_what_others_need(tmp_path: Path) -> None:
                 f"{url}/bootAuth/app", content=body, headers=headers, trust_env=False
             )
             if answered.status_code == 429:
-                assert answered.json()["error"]["code"] == "limit-exceeded"
+                assert answered.json()["error"]["code"] == "too-many-requests"
             return answered.status_code
 
         assert [status("192.0.2.1") for _ in range(5)] == [200, 200, 200, 429, 429]

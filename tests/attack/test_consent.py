@@ -172,6 +172,7 @@ def test_a_broker_that_releases_without_consent_is_found_by_an_audit(
                 "not_after": "2026-09-21T15:33:20Z",
                 "evidence_digest": "01" * 32,
                 "receipt_digest": "02" * 32,
+                "checkpoint": None,
                 "simulated": True,
                 "needs": needs,
             },

@@ -99,15 +99,15 @@ def test_the_numbers_and_the_state_are_there_and_name_nobody(
     assert 'policy_violations_total{reason="token-refused"}' in page.text
     with BrokerClient(url) as client:
         told = client.status(state)
-        assert (told.ready, told.why_not) == (True, None)
+        assert (told.ready, told.failing) == (True, {})
         assert told.sizes["ledger_entries"] == world.ledger.size
 
         def full() -> None:
             raise Unreachable("x", check="disk", got="3 bytes free")
 
-        monkeypatch.setattr(type(world.broker), "ready", lambda _self: full())
+        monkeypatch.setitem(world.broker._parts.surroundings, "disk", full)
         told = client.status(state)
-        assert (told.ready, told.why_not) == (False, "disk: 3 bytes free")
+        assert (told.ready, told.failing) == (False, {"disk": "3 bytes free"})
         with pytest.raises(TokenRefused) as caught:
             client.status(numbers)
     assert caught.value.exit_code == 3

@@ -15,60 +15,30 @@ from broker_world import config_of, served_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from manifest_world import digest, identity
+from owner_requests import HTTP, approval, post, revocation, signed
 from prometheus_client.parser import text_string_to_metric_families
-from release_world import DAY, NOW, ReleaseWorld, release_world
+from release_world import DAY, NOW, ReleaseWorld
 
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.serve import listening
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
 from sealtrain.broker.tokens import TokenState, make_token
-from sealtrain.consortium.approvals import Decision, Target, sign_decision
-from sealtrain.errors import LimitExceeded, RequestStale, SignatureInvalid, UsageError
+from sealtrain.consortium.approvals import Target
+from sealtrain.consortium.ledger import Ledger
+from sealtrain.errors import RequestStale, SignatureInvalid, TooManyRequests, UsageError
 from sealtrain.records.http_signature import sign_request, verify_request
 from sealtrain.release.client import BrokerClient
 
 pytestmark = pytest.mark.claim("C46")
 
 Served = tuple[ReleaseWorld, str]
-# One for all: making one reads the machine's certificates. No connection outlives its request.
-HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served_world(tmp_path_factory.mktemp("owners")) as both:
         yield both
-
-
-def approval(world: ReleaseWorld, owner: str = "hospital-c") -> bytes:
-    made = Decision.approve(
-        consortium_id=world.consortium.consortium_id,
-        target=world.target,
-        needs=world.needs,
-        signed_at=world.clock(),
-        not_after=world.clock() + DAY,
-    )
-    return sign_decision(made, identity(owner).signer).to_bytes()
-
-
-def revocation(world: ReleaseWorld, owner: str, target: Target | None = None) -> Any:
-    made = Decision.revoke(
-        consortium_id=world.consortium.consortium_id,
-        target=target or world.target,
-        signed_at=world.clock(),
-    )
-    return sign_decision(made, identity(owner).signer)
-
-
-def signed(url: str, body: bytes, *, owner: str = "hospital-c", at: int = NOW) -> dict[str, str]:
-    nonce = os.urandom(16).hex()
-    return sign_request("POST", url, body, identity(owner).signer, created=at, nonce=nonce)
-
-
-def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | None]:
-    answered = HTTP.post(url, content=body, headers=headers)
-    return answered.status_code, answered.json().get("error", {}).get("code")
 
 
 def test_what_no_owner_signed_is_not_looked_at(served: Served) -> None:
@@ -144,10 +114,15 @@ def test_a_request_seen_before_a_restart_is_refused_after_it(tmp_path: Path) -> 
         path, body = f"{url}/v1/approvals", approval(world)
         headers = signed(path, body)
         assert post(path, body, headers) == (200, None)
-    [database] = tmp_path.glob("state-*/broker.sqlite")
-    with release_world(tmp_path) as world:
         parts = world.broker._parts
-        again = Broker(replace(parts, store=Store(database)))
+    [state] = tmp_path.glob("state-*")
+    with Ledger.open(
+        state / "ledger.sqlite",
+        origin=parts.ledger.origin,
+        signer=parts.keyring.signer,
+        clock=parts.clock,
+    ) as ledger:
+        again = Broker(replace(parts, store=Store(state / "broker.sqlite"), ledger=ledger))
         with listening(again, config_of(tmp_path, port=int(url.rpartition(":")[2]))) as same:
             assert same == url
             assert post(path, body, headers) == (403, "request-replayed")
@@ -228,9 +203,9 @@ def test_a_client_signs_again_once_and_no_more(
     world, url = served
     limits = world.broker.caps
     asked: list[int] = []
-    honest = world.broker.owners.admit
+    honest = world.broker.owners.known
 
-    def never(**request: Any) -> str:
+    def never(**request: Any) -> object:
         asked.append(1)
         world.clock.advance(-limits.request_seconds * 2 * len(asked))
         try:
@@ -238,7 +213,7 @@ def test_a_client_signs_again_once_and_no_more(
         finally:
             world.clock.now = NOW
 
-    monkeypatch.setattr(world.broker.owners, "admit", never)
+    monkeypatch.setattr(world.broker.owners, "known", never)
     me = identity("hospital-c").signer
     with BrokerClient(url, signer=me, clock=world.clock) as client, pytest.raises(RequestStale):
         client.submit_decision(sign_decision_of(world))
@@ -266,7 +241,7 @@ def test_a_client_without_an_identity_hands_nothing_in(served: Served) -> None:
 def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
     limits = BrokerLimits(posts_per_minute=4, posts_per_address=1000, posts_per_owner=2)
     with served_world(tmp_path, limits=limits) as (world, url):
-        flood = [post(f"{url}/v1/manifests", b"{}", {})[0] for _ in range(8)]
+        flood = [post(f"{url}/v1/releases", b"{}", {})[0] for _ in range(8)]
         assert flood[-1] == 429
         unsigned = [post(f"{url}/v1/approvals", b"{}", {})[0] for _ in range(8)]
         assert set(unsigned) == {403}
@@ -275,7 +250,7 @@ def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
         with BrokerClient(url, signer=loud, clock=world.clock) as client:
             for _ in range(2):
                 client.submit_decision(sign_decision_of(world))
-            with pytest.raises(LimitExceeded):
+            with pytest.raises(TooManyRequests):
                 client.submit_decision(sign_decision_of(world))
         me = identity("hospital-b").signer
         with BrokerClient(url, signer=me, clock=world.clock) as client:

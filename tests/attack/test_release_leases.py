@@ -148,6 +148,7 @@ def test_an_invented_lease(world: ReleaseWorld) -> None:
         run_id=grant.run_id,
         keys={},
         latest_checkpoint=None,
+        lease_key=grant.lease_key,
         receipts=other.receipts,
     )
     refused(world, LeaseUnknown, swapped)
@@ -170,6 +171,7 @@ def test_a_guest_with_another_recipe_cannot_renew(world: ReleaseWorld) -> None:
         run_id=grant.run_id,
         keys={},
         latest_checkpoint=None,
+        lease_key=grant.lease_key,
         receipts=(replace(grant.receipts[0], receipt=receipt),),
     )
     with pytest.raises(LeaseUnknown):
@@ -217,10 +219,11 @@ def test_a_renewal_without_a_checkpoint_keeps_the_anchor(world: ReleaseWorld) ->
 
 @pytest.mark.negative(1)
 def test_a_renewal_request_cannot_be_replayed(world: ReleaseWorld) -> None:
-    renewed(world, world.obtain())
+    grant = renewed(world, world.obtain())
     request = world.wire.requests[-1]
+    sent = load_message(RenewalRequest, canonical_json(request.to_dict()))
     with pytest.raises(ChallengeReplayed):
-        world.wire.renew(load_message(RenewalRequest, canonical_json(request.to_dict())))
+        world.wire.renew(sent, grant.lease_key)
 
 
 @pytest.mark.negative(2)

@@ -61,7 +61,7 @@ pytestmark = pytest.mark.claim("C18")
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReleaseWorld]:
-    limits = BrokerLimits(posts_per_minute=100_000, outstanding_challenges=100_000)
+    limits = BrokerLimits(posts_per_minute=100_000)
     with release_world(tmp_path_factory.mktemp("negative"), limits=limits) as made:
         yield made
 

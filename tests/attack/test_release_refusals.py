@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from broker_world import served_world
 from manifest_world import identity, target_of
 from release_world import (
     DAY,
@@ -25,7 +26,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.store import Transaction
+from sealtrain.broker.transaction import Transaction
 from sealtrain.errors import (
     AppIdMismatch,
     ApprovalExpired,
@@ -41,7 +42,6 @@ from sealtrain.errors import (
     DatasetUnknown,
     EventLogMismatch,
     KeyProviderMismatch,
-    LimitExceeded,
     NoStanza,
     PlatformMismatch,
     QuoteRootUntrusted,
@@ -51,12 +51,14 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
     StatementInvalid,
+    TooManyRequests,
     Unreachable,
     WrongKey,
 )
 from sealtrain.keys.derive import recipe_key
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import LockedRecipe
+from sealtrain.release.client import BrokerClient
 from sealtrain.release.messages import ReleaseRequest
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_recipe
@@ -392,14 +394,61 @@ def test_of_eight_simultaneous_replays_one_wins(world: ReleaseWorld) -> None:
 
 
 @pytest.mark.claim("C17")
-def test_waiting_challenges_are_bounded(tmp_path: Path) -> None:
-    with release_world(tmp_path, limits=BrokerLimits(outstanding_challenges=3)) as world:
-        for _ in range(3):
-            world.wire.challenge(world.consortium.consortium_id, "release")
-        with pytest.raises(LimitExceeded):
-            world.wire.challenge(world.consortium.consortium_id, "release")
-        world.clock.advance(121)
-        world.wire.challenge(world.consortium.consortium_id, "release")
+def test_challenges_that_wait_cost_nothing_and_keep_nobody_out(
+    world: ReleaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_disk(*_: object, **__: object) -> None:
+        raise AssertionError("a challenge that nobody used touched the database")
+
+    consortium_id = world.consortium.consortium_id
+    with monkeypatch.context() as patched:
+        patched.setattr("sealtrain.broker.store.begin", no_disk)
+        issued = {world.wire.challenge(consortium_id, "release").challenge for _ in range(5000)}
+    assert len(issued) == 5000
+    world.obtain()
+    with world.store.reading() as transaction:
+        assert transaction.counts(world.clock())[0] == 1
+
+
+@pytest.mark.claim("C17")
+@pytest.mark.parametrize("place", [0, 7, 8, 15, 16, 31])
+def test_a_challenge_that_was_altered_is_not_the_brokers(world: ReleaseWorld, place: int) -> None:
+    """A later end, another random part, another tag: none was made here."""
+    plain = world.wire.challenge
+
+    def altered(consortium_id: str, purpose: str) -> Any:
+        found = plain(consortium_id, purpose)
+        data = bytearray(bytes.fromhex(found.challenge))
+        data[place] ^= 1
+        return found.model_copy(update={"challenge": data.hex()})
+
+    world.wire.challenge = altered  # type: ignore[method-assign]
+    refused(world, ChallengeUnknown, world.obtain)
+
+
+@pytest.mark.claim("C17")
+def test_a_challenge_for_a_renewal_serves_for_no_release(world: ReleaseWorld) -> None:
+    plain = world.wire.challenge
+    world.wire.challenge = lambda consortium_id, _purpose: plain(  # type: ignore[method-assign]
+        consortium_id, "renewal"
+    )
+    refused(world, ChallengeUnknown, world.obtain)
+
+
+@pytest.mark.claim("C17")
+def test_a_challenge_of_another_root_secret_or_consortium_is_unknown(
+    world: ReleaseWorld, tmp_path: Path
+) -> None:
+    for changed in ({"root": bytes([9]) * 32}, {"owners": ("hospital-a", "hospital-b")}):
+        (tmp_path / str(len(changed))).mkdir(exist_ok=True)
+        with release_world(tmp_path / str(len(changed)), **changed) as other:
+            theirs = other.wire.challenge(other.consortium.consortium_id, "release")
+        plain = world.wire.challenge
+        world.wire.challenge = lambda *_asked, theirs=theirs: theirs  # type: ignore[method-assign]
+        try:
+            refused(world, ChallengeUnknown, world.obtain)
+        finally:
+            world.wire.challenge = plain  # type: ignore[method-assign]
 
 
 @pytest.mark.claim("C17")
@@ -549,13 +598,21 @@ def test_nothing_leaves_when_the_database_cannot_commit(
 
 
 def test_decisions_per_minute_are_bounded(tmp_path: Path) -> None:
-    with release_world(tmp_path, limits=BrokerLimits(posts_per_minute=2)) as world:
+    limits = BrokerLimits(posts_per_minute=2)
+    with served_world(tmp_path, limits=limits) as (world, url), BrokerClient(url) as client:
         world.obtain()
+        again = world.wire.requests[-1]
+        assert isinstance(again, ReleaseRequest)
+
+        def ask() -> None:
+            client.release(again)
+
         with pytest.raises(ChallengeReplayed):
-            world.wire.release(world.wire.requests[-1])
-        with pytest.raises(LimitExceeded):
-            world.wire.release(world.wire.requests[-1])
+            ask()
+        for _ in range(3):
+            with pytest.raises(TooManyRequests):
+                ask()
         assert len(world.refusals()) == 1
         world.clock.advance(60)
         with pytest.raises(ChallengeReplayed):
-            world.wire.release(world.wire.requests[-1])
+            ask()

@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.secret import Secret
 from sealtrain.broker.backup import back_up, restore
 from sealtrain.cli import app
 from sealtrain.consortium.approvals import Decision, sign_decision
@@ -337,10 +338,10 @@ class Struck(BrokerClient):
         super().__init__(url, timeout=20.0)
         self._kill = threading.Timer(seconds, process.kill)
 
-    def renew(self, request: RenewalRequest) -> RenewalAnswer:
+    def renew(self, request: RenewalRequest, lease_key: Secret) -> RenewalAnswer:
         self._kill.start()
         try:
-            return super().renew(request)
+            return super().renew(request, lease_key)
         finally:
             self._kill.join()
 
@@ -408,18 +409,13 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
             deadline = time.monotonic() + 15
             refused = 0
             while refused < 3 and time.monotonic() < deadline:
-                body = canonical_json(
-                    {
-                        "version": 1,
-                        "consortium_id": site.world.consortium.consortium_id,
-                        "purpose": "release",
-                    }
-                )
-                answered = httpx.post(f"{url}/v1/challenges", content=body, trust_env=False)
-                if answered.status_code != 200:
-                    assert answered.status_code == 500
-                    assert answered.json()["error"]["code"] == "internal"
-                    refused += 1
+                failed = BrokerUnreachable("")
+                try:
+                    with BrokerClient(url) as client:
+                        site.world.obtain(wire=client, attested=site.attested)
+                except BrokerUnreachable as error:
+                    failed = error
+                refused += failed.got == "HTTP 503 unreachable"
                 time.sleep(0.02)
             assert refused == 3
             assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200

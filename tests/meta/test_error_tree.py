@@ -88,6 +88,26 @@ def test_only_the_branches_choose_an_exit_code() -> None:
     }
 
 
+def test_a_service_answers_each_class_with_a_status_of_an_error() -> None:
+    for kind in CLASSES:
+        assert 400 <= kind.http_status <= 599, kind
+        assert kind.retry in ("never", "again", "later"), kind
+    branches = {kind.code: kind.http_status for kind in CLASSES if "http_status" in vars(kind)}
+    assert branches == {
+        "error": 500,
+        "config": 400,
+        "refused": 403,
+        "token-refused": 401,
+        "unreachable": 503,
+        "request-late": 408,
+        "too-many-requests": 429,
+        "data-invalid": 400,
+        "entry-unknown": 404,
+        "head-too-large": 431,
+        "request-too-large": 413,
+    }
+
+
 def test_every_exit_code_stands_in_the_table(repository: Path) -> None:
     page = (repository / "docs/reference/exit-codes.md").read_text()
     shown = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}

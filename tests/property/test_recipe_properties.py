@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.secret import Secret
+from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import LockInvalid, RecipeInvalid, SealtrainError
 from sealtrain.keys.derive import derive
 from sealtrain.recipe.compose import build_compose, compose_hash, extract_lock
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import parse_lock
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain.recipe.yamltext import parse_yaml
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.json"
 EVERY_LOCK = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["vectors"]]

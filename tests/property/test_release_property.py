@@ -56,7 +56,7 @@ def flipped(data: bytes, place: float, bit: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReleaseWorld]:
-    limits = BrokerLimits(posts_per_minute=100_000, outstanding_challenges=100_000)
+    limits = BrokerLimits(posts_per_minute=100_000)
     with release_world(tmp_path_factory.mktemp("property"), limits=limits) as made:
         yield made
 

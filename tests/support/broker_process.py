@@ -36,7 +36,9 @@ class ProcessSite:
     def log(self) -> Path:
         return self.folder / "log"
 
-    def start(self, *, max_file: int | None = None) -> tuple[subprocess.Popen[str], str]:
+    def start(
+        self, *, max_file: int | None = None, prelude: str = ""
+    ) -> tuple[subprocess.Popen[str], str]:
         """A broker process and its URL, always the same."""
 
         def starve() -> None:
@@ -45,7 +47,7 @@ class ProcessSite:
 
         # A log that grows would meet the limit too.
         log = Path("/dev/null") if max_file is not None else self.log
-        process, url = start(self.fields, log, before=starve)
+        process, url = start(self.fields, log, before=starve, prelude=prelude)
         if not url:
             assert process.stdout is not None
             process.stdout.close()
@@ -90,6 +92,6 @@ def process_site(folder: Path, database: str | None = None) -> Iterator[ProcessS
                 "database": None if database is None else f"file:{folder / 'database'}",
                 "port": port,
                 "now": NOW,
-                "limits": {"posts_per_minute": 1_000_000, "outstanding_challenges": 1_000_000},
+                "limits": {"posts_per_minute": 1_000_000},
             },
         )

@@ -30,16 +30,20 @@ serve(
 
 
 def start(
-    fields: Mapping[str, Any], log: Path, *, before: Callable[[], None] | None = None
+    fields: Mapping[str, Any],
+    log: Path,
+    *,
+    before: Callable[[], None] | None = None,
+    prelude: str = "",
 ) -> tuple[subprocess.Popen[str], str]:
     """A process with these settings, and its URL: empty if it ended instead of serving.
 
-    ``before`` runs in the new process first; ``limits`` and a clock that stands at ``now`` may be
-    among the settings.
+    ``before`` runs in the new process first, then the program text ``prelude``; ``limits`` and a
+    clock that stands at ``now`` may be among the settings.
     """
     with log.open("a") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, json.dumps(fields)],
+            [sys.executable, "-c", prelude + PROGRAM, json.dumps(fields)],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -104,9 +104,9 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from sealing_world import sealed_folder
     from training_world import RUN_ID, checkpoint_store, sources_of
 
+    from sealtrain.base.yamltext import parse_yaml
     from sealtrain.errors import RecipeInvalid
     from sealtrain.recipe.schema import parse_recipe
-    from sealtrain.recipe.yamltext import parse_yaml
     from sealtrain.runner.hush import Tally
     from sealtrain.runner.seclusion import Ways, enclosed
     from sealtrain.sealing.datakey import DataKey

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ class QuorumWire(Wire):
     def decisions(self, target: Any) -> list[dict[str, JsonValue]]:
         return [one.to_dict() for one in self._up().broker.registry.tally(target).decisions]
 
-    def submit_manifest(self, manifest: bytes) -> int:
+    def submit_manifest(self, manifest: bytes, _run_ids: Sequence[str]) -> int:
         return self._up().broker.registry.submit_manifest(manifest).index
 
     def close(self) -> None:

@@ -134,7 +134,7 @@ class Wire:
         sent = self._sent(ReleaseRequest, request)
         return self._answered(ReleaseAnswer, self._guarded(self.broker.release, sent))
 
-    def renew(self, request: RenewalRequest) -> RenewalAnswer:
+    def renew(self, request: RenewalRequest, _lease_key: Secret) -> RenewalAnswer:
         sent = self._sent(RenewalRequest, request)
         return self._answered(RenewalAnswer, self._guarded(self.broker.renew, sent))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash, extract_lock
 from sealtrain.recipe.installation import record_digest
 from sealtrain.recipe.lock import parse_lock
-from sealtrain.recipe.yamltext import parse_yaml
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "recipe"
 

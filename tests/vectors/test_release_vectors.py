@@ -13,14 +13,20 @@ from bare_evidence import EVIDENCE
 
 from sealtrain.attest.report_data import report_data
 from sealtrain.base.encoding import from_base64
+from sealtrain.base.secret import Secret
+from sealtrain.broker.challenges import expiry_of, make_challenge
+from sealtrain.broker.keyring import Keyring
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
 from sealtrain.errors import Refused
 from sealtrain.records.dsse import Envelope
+from sealtrain.release.lease_code import LEASE_HEADER, lease_shown, show_lease
 from sealtrain.release.messages import BrokerKeys, ReleaseRequest, RenewalRequest
 from sealtrain.release.transcript import answer_info, ledger_origin, transcript_digest
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "release"
 CONVERSATIONS = json.loads((FOLDER / "conversations.json").read_text())["cases"]
+CHALLENGES = json.loads((FOLDER / "challenges.json").read_text())
+LEASES = json.loads((FOLDER / "leases.json").read_text())["cases"]
 RECEIPTS = json.loads((FOLDER / "receipts.json").read_text())
 MODELS: dict[str, Any] = {
     "release": ReleaseRequest,
@@ -42,6 +48,36 @@ def test_a_message_commits_to_the_transcript_of_the_vector(case: dict[str, Any])
         assert answer_info(case["transcript_digest"]).hex() == case["hpke_info"]
     if "ledger_origin" in case:
         assert ledger_origin(transcript["consortium_id"]) == case["ledger_origin"]
+
+
+@pytest.mark.parametrize("case", CHALLENGES["cases"], ids=lambda case: case["challenge"][:16])
+def test_a_challenge_is_made_and_known_again(case: dict[str, Any]) -> None:
+    keyring = Keyring(Secret(bytes.fromhex(CHALLENGES["root"])))
+
+    def key(purpose: str, generation: str) -> Secret:
+        return keyring.challenge_key(CHALLENGES["consortium_id"], purpose, generation)
+
+    mine = key(case["purpose"], case["generation"])
+    assert mine.reveal().hex() == case["key"]
+    made = make_challenge(
+        mine, expires_at=case["expires_at"], random=lambda _size: bytes.fromhex(case["random"])
+    )
+    assert made == case["challenge"]
+    for other in CHALLENGES["cases"]:
+        same = (other["purpose"], other["generation"]) == (case["purpose"], case["generation"])
+        found = expiry_of(made, key(other["purpose"], other["generation"]))
+        assert found == (case["expires_at"] if same else None)
+
+
+@pytest.mark.parametrize("case", LEASES, ids=lambda case: case["header"][-16:])
+def test_a_lease_is_shown_by_its_key_and_known_by_the_root_alone(case: dict[str, Any]) -> None:
+    body, key = bytes.fromhex(case["body"]), Secret(bytes.fromhex(case["key"]))
+    assert show_lease(case["lease_id"], key, body) == {LEASE_HEADER: case["header"]}
+    shown = lease_shown(case["header"])
+    assert shown is not None
+    for other in LEASES:
+        known = Keyring(Secret(bytes.fromhex(other["root"]))).granted(shown)
+        assert known == (other["root"] == case["root"])
 
 
 @pytest.mark.parametrize("case", RECEIPTS["cases"], ids=lambda case: case["name"])

@@ -35,7 +35,6 @@ def main() -> int:
 
     plenty = BrokerLimits(
         posts_per_minute=1_000_000,
-        outstanding_challenges=1_000_000,
         connections_per_address=1_000,
     )
     with (

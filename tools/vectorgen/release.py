@@ -1,7 +1,7 @@
 """Vectors of the key-release protocol, made without sealtrain.
 
-Writes ``vectors/release/{conversations,receipts}.json``. Everything follows from the seeds below,
-so a second run writes the same bytes. HPKE ciphertexts are random by nature and therefore absent.
+Writes ``vectors/release/{conversations,receipts,challenges,leases}.json``. All follows from the
+seeds below, so a second run writes the same bytes. HPKE ciphertexts are random, so none is there.
 Run: ``python tools/vectorgen/release.py [FOLDER]``.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import sys
 from pathlib import Path
@@ -190,8 +191,74 @@ def forged(name: str, error: str) -> Json:
     return case
 
 
+def derived(root: bytes, purpose: str, *parts: str) -> bytes:
+    """HKDF-SHA256 without salt over length-prefixed words (spec/keys.md), by hand: RFC 5869."""
+    info = b""
+    for word in (f"sealtrain/{purpose}/v1", *parts):
+        info += len(word).to_bytes(4, "big") + word.encode()
+    extracted = hmac.digest(bytes(32), root, "sha256")
+    return hmac.digest(extracted, info + b"\x01", "sha256")
+
+
+def challenge(purpose: str, generation: str, expires_at: int) -> Json:
+    """A challenge as a broker makes it, and what else somebody may take it for."""
+    random = seed(f"challenge {purpose} {expires_at}", 8)
+    key = derived(seed("root"), "challenge-key", hexed("consortium"), purpose, generation)
+    head = expires_at.to_bytes(8, "big") + random
+    return {
+        "purpose": purpose,
+        "generation": generation,
+        "expires_at": expires_at,
+        "random": random.hex(),
+        "key": key.hex(),
+        "challenge": (head + hmac.digest(key, head, "sha256")[:16]).hex(),
+    }
+
+
+def shown_lease(root: str, lease_id: str, body: bytes) -> Json:
+    """The header by which the holder of a lease shows it."""
+    key = derived(seed(root), "lease-key", lease_id)
+    digest = hashlib.sha256(body).digest()
+    code = hmac.digest(key, b"sealtrain/renewal/v1:" + digest, "sha256")
+    return {
+        "root": hexed(root),
+        "lease_id": lease_id,
+        "key": key.hex(),
+        "body": body.hex(),
+        "header": f"{lease_id} {digest.hex()} {code.hex()}",
+    }
+
+
+def leases() -> Json:
+    """Headers of renewals."""
+    return {
+        "cases": [
+            shown_lease("root", hexed("lease"), b"{}"),
+            shown_lease("root", hexed("lease"), b""),
+            shown_lease("root", hexed("another lease"), b"{}"),
+            shown_lease("another root", hexed("lease"), b"{}"),
+        ]
+    }
+
+
+def challenges() -> Json:
+    """Challenges of one broker."""
+    first, second = hexed("generation", 16), hexed("next generation", 16)
+    return {
+        "root": hexed("root"),
+        "consortium_id": hexed("consortium"),
+        "cases": [
+            challenge("release", first, 1_772_366_520),
+            challenge("renewal", first, 1_772_366_520),
+            challenge("release", second, 1_772_366_520),
+            challenge("renewal", second, 0),
+            challenge("release", first, 2**53 - 1),
+        ],
+    }
+
+
 def main(out: Path) -> None:
-    """Write both files."""
+    """Write all files."""
     conversations = [
         release("one dataset, new run", 1, False),
         release("two datasets, resumed run", 2, True),
@@ -219,6 +286,8 @@ def main(out: Path) -> None:
     for name, value in (
         ("conversations", {"cases": conversations}),
         ("receipts", {"public_key": public, "cases": receipts}),
+        ("challenges", challenges()),
+        ("leases", leases()),
     ):
         (out / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
 

@@ -11,9 +11,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from sealtrain.attest.dstack.policy import DstackPolicy
@@ -26,6 +25,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.base.platforms import Platform
+from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import DataInvalid, TrustInvalid
 
 __all__ = ["AppraisalPolicy", "CpuPolicy", "load_policy", "policy_from_dict"]
@@ -79,17 +79,16 @@ def load_policy(path: Path) -> AppraisalPolicy:
     """Read a policy from a YAML (or JSON) file of at most 256 KiB.
 
     Raises:
-        TrustInvalid: No such file, not YAML, or a field is missing, unknown or malformed.
+        TrustInvalid: No such file, not the YAML of ``base.yamltext``, or a field is missing,
+            unknown or malformed.
     """
     try:
         data = read_bounded(Path(path), MAX_POLICY_BYTES)
-        value = yaml.load(data.decode("utf-8"), Loader=_StrictLoader)  # noqa: S506  # subclass of SafeLoader
     except DataInvalid as error:
         raise TrustInvalid(error.message, check="appraisal policy", hint=error.hint) from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f" at line {mark.line + 1}"
-        raise TrustInvalid(f"{path} is not YAML{where}", check="appraisal policy") from error
+    value = parse_yaml(
+        data, error=TrustInvalid, what="appraisal policy", max_bytes=MAX_POLICY_BYTES
+    )
     return policy_from_dict(value)
 
 
@@ -100,20 +99,3 @@ def policy_from_dict(data: JsonValue) -> AppraisalPolicy:
         TrustInvalid: A field is missing, unknown or malformed.
     """
     return load_model(AppraisalPolicy, data, TrustInvalid, "appraisal policy")
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without aliases (no expansion bombs) and without repeated keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "aliases are not accepted", None)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        mapping = super().construct_mapping(node, deep=deep)
-        if len(mapping) != len(node.value):
-            raise yaml.constructor.ConstructorError(
-                None, None, "a key is written twice", node.start_mark
-            )
-        return mapping

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sealtrain.errors import Unreachable
+
 if TYPE_CHECKING:
     import uvicorn
 
@@ -88,6 +90,9 @@ def in_background(
 
     Yields:
         What it said when it answered.
+
+    Raises:
+        Unreachable: It ended before it answered, and raised nothing.
     """
     started = threading.Event()
     answers: list[Told] = []
@@ -110,7 +115,7 @@ def in_background(
     thread.start()
     started.wait()
     try:
-        if not failures:
+        if answers:
             yield answers[0]
     finally:
         for quit_server in quitters:
@@ -119,3 +124,5 @@ def in_background(
         thread.join()
     if failures:
         raise failures[0]
+    if not answers:
+        raise Unreachable(f"the {name} ended before it answered", check="server")

@@ -61,6 +61,9 @@ class StrictModel(BaseModel):
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_LOOKED_AT = 16
+"""Problems of a document: a sender may make any number, and looking at one costs more than it."""
+
 
 def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], what: str) -> Model:
     """Validate parsed JSON or YAML against ``cls``.
@@ -78,7 +81,13 @@ def load_model(cls: type[Model], data: JsonValue, error: type[SealtrainError], w
 
 
 def load_json(
-    cls: type[Model], data: bytes, error: type[SealtrainError], what: str, *, max_bytes: int
+    cls: type[Model],
+    data: bytes,
+    error: type[SealtrainError],
+    what: str,
+    *,
+    max_bytes: int,
+    max_values: int = MAX_JSON_VALUES,
 ) -> Model:
     """Parse JSON strictly (``parse_json``) and validate it against ``cls``.
 
@@ -88,13 +97,15 @@ def load_json(
         error: Class to raise when the fields are not those of ``cls``.
         what: Name of the document for messages.
         max_bytes: Longest accepted document.
+        max_values: Most values in it, arrays and objects included.
 
     Raises:
-        LimitExceeded: Longer or deeper than allowed.
+        LimitExceeded: Longer, deeper or of more values than allowed.
         DataInvalid: Not JSON.
         SealtrainError: As ``load_model``.
     """
-    parse_json(data, max_bytes=max_bytes)  # stricter than the model's own parser
+    # Stricter than the model's own parser.
+    parse_json(data, max_bytes=max_bytes, max_values=max_values)
     return _validated(cls, data, error, what)
 
 
@@ -160,7 +171,7 @@ def _most_telling(invalid: ValidationError, fields: list[str]) -> tuple[ErrorDet
     A misspelling also makes the right field missing; naming the cause beats naming the effect.
     """
     problems = invalid.errors(include_url=False, include_input=False)
-    for problem in problems:
+    for problem in problems[:_LOOKED_AT]:
         if problem["type"] == "extra_forbidden" and str(problem["loc"][-1]) not in fields:
             near = difflib.get_close_matches(str(problem["loc"][-1]), fields, n=1, cutoff=0.6)
             if near:

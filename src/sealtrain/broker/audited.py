@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealtrain.consortium.audit import References
+from sealtrain.consortium.audit_references import References
 from sealtrain.consortium.ledger_file import reading
 from sealtrain.consortium.postgres import Postgres
 
@@ -21,6 +21,7 @@ _REFERENCES = {
     "successions": "SELECT ledger_index, digest FROM successions",
     "reservations": "SELECT ledger_index, run_id FROM reservations",
 }
+_RUNS = "SELECT run_id FROM runs"
 _NOTES = "SELECT size, note FROM cosigned ORDER BY size"
 _LINES = "SELECT owner, line FROM cosignatures WHERE size = ?"
 
@@ -52,15 +53,19 @@ def read_beside(where: Path | Postgres) -> Beside:
     """
     found: dict[str, dict[int, str]] = {table: {} for table in _REFERENCES}
     notes: list[str] = []
+    runs: frozenset[str] = frozenset()
     problem = None
     with reading(where) as db:
         try:
             with db.part():
                 for table, query in _REFERENCES.items():
                     found[table] = {int(index): str(value) for index, value in db.rows(query, ())}
+                runs = frozenset(str(row[0]) for row in db.rows(_RUNS, ()))
                 for size, note in list(db.rows(_NOTES, ())):
                     lines = sorted((str(row[0]), str(row[1])) for row in db.rows(_LINES, (size,)))
                     notes.append(str(note) + "".join(line for _, line in lines))
         except (db.failed, ValueError) as error:
             problem = f"not all of {db.name} can be read: {type(error).__name__}"
-    return Beside(references=References(**found), checkpoints=tuple(notes), problem=problem)
+    return Beside(
+        references=References(**found, runs=runs), checkpoints=tuple(notes), problem=problem
+    )

@@ -85,12 +85,10 @@ class Restored:
     Attributes:
         manifest: Of the backup.
         leases_ended: Leases that were live in it.
-        challenges_ended: Challenges that waited in it.
     """
 
     manifest: BackupManifest
     leases_ended: int
-    challenges_ended: int
 
 
 def back_up(state: Path, out: Path, *, now: int) -> BackupManifest:
@@ -174,13 +172,13 @@ def restore(file: Path, state: Path, *, now: int) -> Restored:
                 got=f"{root} at size {size}",
                 expected=f"{manifest.ledger_root} at size {manifest.ledger_size}",
             )
-        leases, challenges = _ended(folder, now, meta)
+        leases = _ended(folder, now, meta)
         for name in _FILES:
             sync(folder / name)
         sync(folder)
         folder.replace(state)
         sync(state.parent)
-    return Restored(manifest=manifest, leases_ended=leases, challenges_ended=challenges)
+    return Restored(manifest=manifest, leases_ended=leases)
 
 
 def _copy_both(state: Path, folder: Path) -> None:
@@ -213,7 +211,7 @@ def _audited(path: Path, meta: dict[str, str] | None = None) -> tuple[dict[str, 
     return meta, size, root
 
 
-def _ended(folder: Path, now: int, meta: dict[str, str]) -> tuple[int, int]:
+def _ended(folder: Path, now: int, meta: dict[str, str]) -> int:
     """Check the database against its ledger, then end what must not go on."""
     with closing(_open(folder / DATABASE)) as db:
         if db.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
@@ -221,7 +219,7 @@ def _ended(folder: Path, now: int, meta: dict[str, str]) -> tuple[int, int]:
     ledger, engine = LedgerStore(folder / LEDGER, meta), engine_of(folder / DATABASE)
     try:
         with begun(engine) as connection:
-            done = ended(connection, ledger, now)
+            done = ended(connection, ledger, meta["origin"], now)
     finally:
         engine.dispose()
         ledger.close()

@@ -6,22 +6,14 @@ is raised: HTTP makes a failure of it, and the KMS boots nothing on a failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import Response
-
 from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
-from sealtrain.broker.bodies import answer, read_body
 from sealtrain.broker.counting import Counting
+from sealtrain.broker.entries import is_refusal
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.throttle import Throttle
-from sealtrain.errors import ConfigError, DataInvalid, LimitExceeded, SealtrainError, Unreachable
+from sealtrain.errors import ConfigError, SealtrainError
 from sealtrain.release.boot import (
-    MAX_BOOT_BYTES,
     BootAnswer,
     BootInfo,
     BootRole,
@@ -31,16 +23,15 @@ from sealtrain.release.boot import (
     parse_boot,
 )
 
-__all__ = ["BootAuthority", "add_boot_routes"]
+__all__ = ["BootAuthority"]
 
 _NO_CONTRACT = "0x" + "00" * 20
-_MALFORMED = (DataInvalid.code, LimitExceeded.code)
 
 
 class BootAuthority:
     """The webhook of one broker. Thread-safe."""
 
-    def __init__(self, parts: BrokerParts, counting: Counting, throttle: Throttle) -> None:
+    def __init__(self, parts: BrokerParts, counting: Counting) -> None:
         """Take the rules for dstack guests out of the broker's policy.
 
         Raises:
@@ -57,7 +48,6 @@ class BootAuthority:
         self._policy = parts.policy.cpu
         self._parts = parts
         self._counting = counting
-        self._throttle = throttle
 
     @property
     def body_seconds(self) -> float:
@@ -88,11 +78,9 @@ class BootAuthority:
             The answer, and the code of the refusal if it is one.
 
         Raises:
-            LimitExceeded: Asked too often; nothing was decided.
             Unreachable: The decision could not be made or recorded.
         """
         now = self._parts.clock()
-        self._throttle.take(now)
         info: BootInfo | None = None
         try:
             info = parse_boot(body)
@@ -100,10 +88,11 @@ class BootAuthority:
             if role == "app" and self._parts.chain is not None:
                 self._parts.chain.allowed(info.app_id, info.compose_hash)
             self._permit(role, info, now)
-        except Unreachable:
-            raise  # the broker failed, nobody was refused
         except SealtrainError as error:
-            self._parts.ledger.append("refusal", _refusal(role, info, body, error))
+            if not is_refusal(error):
+                raise
+            with self._parts.store.transaction(alone=False):
+                self._parts.ledger.append("refusal", _refusal(role, info, body, error))
             return BootAnswer.refused(f"{error.code}: {error}"), error.code
         allowed = {
             "isAllowed": True,
@@ -137,37 +126,6 @@ class BootAuthority:
                     "approved_by": list(counted.approved_by),
                 },
             )
-
-
-def add_boot_routes(app: FastAPI, authority: Callable[[], BootAuthority]) -> None:
-    """Add the three paths that dstack's KMS asks."""
-
-    @app.get("/", response_model=BootService, summary="Who answers dstack's KMS")
-    def service() -> Response:
-        return answer(authority().service())
-
-    def add(role: BootRole, summary: str) -> None:
-        async def endpoint(request: Request) -> Response:
-            body = await read_body(request, MAX_BOOT_BYTES, authority().body_seconds)
-            told, code = await run_in_threadpool(authority().answer, role, body)
-            request.state.code = code
-            answered = answer(told)
-            if code in _MALFORMED:
-                answered.status_code = 400
-            return answered
-
-        app.add_api_route(
-            f"/bootAuth/{role}",
-            endpoint,
-            methods=["POST"],
-            response_model=BootAnswer,
-            responses={400: {"model": BootAnswer, "description": "Malformed; boots nothing"}},
-            summary=summary,
-            openapi_extra={"x-body": "BootInfo"},
-        )
-
-    add("app", "May this dstack guest get its keys")
-    add("kms", "May this dstack KMS run or get root keys")
 
 
 def _refusal(

@@ -23,7 +23,6 @@ class BrokerLimits:
         challenge_seconds: Lifetime of a challenge, seconds.
         deciding: Guests whose evidence is verified at a time; the others wait. More threads of one
             Python do not more, they only keep each other waiting.
-        outstanding_challenges: Challenges that may wait unused at a time.
         posts_per_minute: Requests that may write to the ledger, per minute and broker.
         future_seconds: How far ahead of the broker's clock an owner's signature may be dated.
         request_seconds: How long an owner's signed request is good for.
@@ -36,14 +35,19 @@ class BrokerLimits:
             ``None`` for half of all.
         posts_per_owner: Requests that one owner signed, per minute, whatever others send; ``None``
             for half of all.
-        connections_per_address: Open connections of one address.
+        posts_per_lease: Renewals that the holder of one lease signed, per minute, whatever others
+            send.
+        connections: Open connections of callers that did not show who they are.
+        connections_per_address: Of these, of one address (of one /64 of IPv6).
+        connections_per_account: Open connections of one owner, or of the holder of one lease,
+            besides these.
+        body_bytes: Memory for bodies of callers that did not show who they are.
         head_seconds: For the head of a request to arrive.
         body_seconds: For its body to arrive.
     """
 
     challenge_seconds: int = 120
     deciding: int = 4
-    outstanding_challenges: int = 1024
     posts_per_minute: int = 600
     future_seconds: int = 300
     request_seconds: int = 300
@@ -53,7 +57,11 @@ class BrokerLimits:
     ledger_page: int = 1000
     posts_per_address: int | None = None
     posts_per_owner: int | None = None
+    posts_per_lease: int = 60
+    connections: int = 256
     connections_per_address: int = 128
+    connections_per_account: int = 4
+    body_bytes: int = 64 << 20
     head_seconds: float = 10.0
     body_seconds: float = 30.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,8 +33,8 @@ class Cosignatures:
                 cosignatures.insert().values(size=size, owner=owner, line=line)
             )
 
-    def page(self, start: int, limit: int) -> list[CosignedNote]:
-        """Cosigned checkpoints of at least ``start`` entries, smallest first."""
+    def page(self, start: int, limit: int) -> Iterator[CosignedNote]:
+        """Cosigned checkpoints of at least ``start`` entries, smallest first, as they are taken."""
         return self._notes(
             sa.select(cosigned)
             .where(cosigned.c.size >= start)
@@ -48,18 +49,12 @@ class Cosignatures:
             .group_by(cosignatures.c.size)
             .having(sa.func.count() >= quorum)
         )
-        found = self._notes(
-            sa.select(cosigned)
-            .where(cosigned.c.size.in_(enough))
-            .order_by(cosigned.c.size.desc())
-            .limit(1)
-        )
-        return found[0] if found else None
+        newest = sa.select(cosigned).where(cosigned.c.size.in_(enough))
+        return next(self._notes(newest.order_by(cosigned.c.size.desc()).limit(1)), None)
 
-    def _notes(self, query: sa.Select[Any]) -> list[CosignedNote]:
-        return [
-            (str(row.note), self._lines(row.size)) for row in self._connection.execute(query).all()
-        ]
+    def _notes(self, query: sa.Select[Any]) -> Iterator[CosignedNote]:
+        for row in self._connection.execute(query).all():
+            yield str(row.note), self._lines(row.size)
 
     def _lines(self, size: int) -> list[str]:
         found = self._connection.execute(sa.select(cosignatures).filter_by(size=size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.store import Transaction
+from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.records.dsse import Envelope

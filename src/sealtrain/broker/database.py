@@ -1,7 +1,8 @@
 """Connections to a broker's database: where it is, how a transaction begins and how it fails.
 
-Every transaction begins with one lock, so what it read is still true when it commits, whatever
-other threads or processes do: SQLite's write lock, in PostgreSQL an advisory lock.
+A transaction that writes begins with one lock, so what it read is still true when it commits,
+whatever other threads or processes do: SQLite's write lock, in PostgreSQL an advisory lock. One
+that only reads takes none and sees what was committed when it began.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["begin", "begun", "commit", "engine_of", "failures"]
 
 _BUSY_MILLISECONDS: Final = 20_000
 _LOCK: Final = 0x5354_4252  # "STBR"
+_READING: Final = "only_reads"
 
 
 def engine_of(where: Path | Postgres, *, migrating: bool = False) -> Engine:
@@ -49,7 +51,7 @@ def engine_of(where: Path | Postgres, *, migrating: bool = False) -> Engine:
         switch_to_wal(connection, patience=_BUSY_MILLISECONDS / 1000)
 
     sa.event.listen(engine, "connect", configure)
-    sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql("BEGIN IMMEDIATE"))
+    _begin_by(engine, writing="BEGIN IMMEDIATE", reading="BEGIN")
     return engine
 
 
@@ -96,10 +98,15 @@ def commit(connection: Connection) -> None:
     connection.commit()
 
 
-def begin(engine: Engine) -> Connection:
-    """A connection that has the lock. One that broke since its last use is made anew, once."""
+def begin(engine: Engine, *, reading: bool = False) -> Connection:
+    """A connection in a transaction. One that broke since its last use is made anew, once.
+
+    Args:
+        engine: Of the database.
+        reading: Take no lock; nothing may be written.
+    """
     for last in (False, True):
-        connection = engine.connect()
+        connection = engine.connect().execution_options(**{_READING: reading})
         try:
             connection.begin()
         except sa.exc.DBAPIError as error:
@@ -126,9 +133,20 @@ def _postgres(where: Postgres) -> Engine:
         execution_options={"place": where.name},
     )
     # The connection is in autocommit: the driver would send its BEGIN as a question of its own.
-    lock = f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})"
-    sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql(lock))
+    _begin_by(
+        engine,
+        writing=f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})",
+        reading="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    )
     return engine
+
+
+def _begin_by(engine: Engine, *, writing: str, reading: str) -> None:
+    def first(connection: Connection) -> None:
+        only_reads = connection.get_execution_options().get(_READING, False)
+        connection.exec_driver_sql(reading if only_reads else writing)
+
+    sa.event.listen(engine, "begin", first)
 
 
 def _failure(engine: Engine, error: Exception) -> SealtrainError | None:

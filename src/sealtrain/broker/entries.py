@@ -7,13 +7,18 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.guests import Appraised
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest
-from sealtrain.errors import SealtrainError
+from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.facts import Permit
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.transcript import transcript_digest
 
-__all__ = ["granted_entry", "receipt_of", "refusal_entry", "target_of"]
+__all__ = ["granted_entry", "is_refusal", "receipt_of", "refusal_entry", "target_of"]
+
+
+def is_refusal(error: SealtrainError) -> bool:
+    """Whether an error says no to the caller; else the broker could not say anything."""
+    return error.http_status < 500 and not isinstance(error, Unreachable)
 
 
 def target_of(request: ReleaseRequest | RenewalRequest) -> Target:
@@ -81,6 +86,7 @@ def granted_entry(
         "not_after": to_rfc3339(permit.not_after),
         "evidence_digest": guest.evidence_digest,
         "receipt_digest": receipt_digest(receipt),
+        "checkpoint": None if permit.checkpoint is None else permit.checkpoint.to_dict(),
         "simulated": guest.verdict.simulated,
         "needs": guest.measured.needs.to_dict(),
     }

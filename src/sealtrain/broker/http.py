@@ -1,23 +1,28 @@
 """The broker over HTTP (spec/key-release.md): bounded bodies in, typed errors out, nothing else.
 
-1. A body is read up to its cap and parsed strictly once; FastAPI parses none.
-2. Work runs in threads; the event loop only moves bytes.
+1. A body is read only of whoever was admitted by the request's head (``broker.admission``), up to
+   its cap, and parsed strictly once; FastAPI parses none.
+2. Work runs in threads, apart for each class of callers (``broker.lanes``); the event loop moves
+   bytes, verifies heads and makes challenges.
 3. An error of ours becomes its JSON; anything else becomes ``internal`` without a reason, and a log
    line with the kind of the error and its place, never with a value.
 4. Answers are never cached.
-5. What owners hand in is read only once the request proved to be an owner's (spec/requests.md).
+5. What is shown to anybody is bounded in bytes and in work.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Annotated, Any, NoReturn
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,8 +30,11 @@ from starlette.types import Message as StarletteMessage
 
 from sealtrain import __version__
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.broker.bodies import NO_STORE, answer, error_answer, internal_answer
-from sealtrain.broker.bootauth import BootAuthority, add_boot_routes
+from sealtrain.broker.admission import Admission, account_of
+from sealtrain.broker.bodies import NO_STORE, answer, error_answer, internal_answer, raw_answer
+from sealtrain.broker.boot_routes import add_boot_routes
+from sealtrain.broker.bootauth import BootAuthority
+from sealtrain.broker.lanes import Lanes
 from sealtrain.broker.metrics import Metrics
 from sealtrain.broker.openapi import describe
 from sealtrain.broker.posts import Serving, add_posts
@@ -36,13 +44,7 @@ from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
-from sealtrain.errors import (
-    DataInvalid,
-    LimitExceeded,
-    SealtrainError,
-    TokenRefused,
-    Unreachable,
-)
+from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
 from sealtrain.release.messages import (
     BrokerKeys,
     BrokerStatus,
@@ -69,7 +71,7 @@ _CosignedLimit = Annotated[int, Query(ge=1, le=MAX_COSIGNED_PAGE)]
 
 
 def broker_app(broker: Broker, metrics: Metrics, *, public_urls: tuple[str, ...] = ()) -> FastAPI:
-    """ASGI application of one broker; its documentation is at ``/docs``.
+    """ASGI application of one broker, without any page: it serves nothing that loads anything.
 
     Args:
         broker: What answers.
@@ -80,9 +82,7 @@ def broker_app(broker: Broker, metrics: Metrics, *, public_urls: tuple[str, ...]
     app = _application(
         lambda: broker, lambda: metrics, None if boot is None else lambda: boot, public_urls
     )
-    app.add_middleware(
-        Watch, shares=broker.shares, now=broker.now, metrics=metrics, random=os.urandom
-    )
+    app.add_middleware(Watch, now=broker.now, metrics=metrics, random=os.urandom)
     return app
 
 
@@ -109,21 +109,25 @@ def _application(
         title="sealtrain broker",
         version=__version__,
         summary="Releases data keys to guests that prove themselves, while owners approve.",
+        docs_url=None,
         redoc_url=None,
     )
-    _add_reads(app, broker)
-    _add_ledger(app, broker)
-    add_posts(app, broker, public_urls)
-    _add_operators(app, broker, metrics)
+    admission, lanes = Admission(broker, public_urls), Lanes()
+    _add_reads(app, broker, admission, lanes)
+    _add_ledger(app, broker, lanes)
+    add_posts(app, broker, admission, lanes)
+    _add_operators(app, broker, metrics, lanes)
     if boot is not None:
-        add_boot_routes(app, boot)
+        add_boot_routes(app, boot, admission, lanes)
     _add_errors(app)
     describe(app)
     return app
 
 
-def _add_reads(app: FastAPI, broker: Serving) -> None:
-    @app.get("/v1/health", response_model=Health)
+def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
+    read = partial(_read, app, lanes)
+
+    @read("/v1/health", Health)
     def health() -> Response:
         """Whether the broker answers, and for which consortium."""
         return answer(
@@ -131,88 +135,113 @@ def _add_reads(app: FastAPI, broker: Serving) -> None:
                 status="ok",
                 version=__version__,
                 consortium_id=broker().consortium.consortium_id,
-                ledger_size=broker().ledger.size,
+                ledger_size=broker().condition.ledger_size,
             )
         )
 
-    @app.get("/v1/ready", response_model=Ready)
+    @read("/v1/ready", Ready)
     def ready() -> Response:
         """Whether the broker can decide now: its databases, its disk, its collateral."""
-        try:
-            broker().ready()
-        except Unreachable as error:
-            _log.warning("not ready check=%s got=%s", error.check, error.got)
-            return internal_answer(503)
+        broker().condition.require()
         return answer(Ready(status="ready"))
 
-    @app.get("/v1/consortium", response_model=Consortium)
+    @read("/v1/consortium", Consortium)
     def consortium() -> Response:
         """The consortium document it serves."""
         return answer(broker().consortium)
 
     @app.get("/v1/keys", response_model=BrokerKeys)
-    def keys(app_id: _AppId, compose_hash: _Hash, nonce: _Hash) -> Response:
+    async def keys(request: Request, app_id: _AppId, compose_hash: _Hash, nonce: _Hash) -> Response:
         """Its public keys for one recipe, under fresh evidence of its own."""
-        broker().throttle.take(broker().now())
-        return answer(broker().keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
+        admission.stranger(request)
 
-    @app.get("/v1/datasets/registered", response_model=RegisteredDatasets)
+        def act() -> Response:
+            return answer(broker().keys(app_id=app_id, compose_hash=compose_hash, nonce=nonce))
+
+        return await lanes.guests.run(account_of(request), act)
+
+    @read("/v1/datasets/registered", RegisteredDatasets)
     def registered(app_id: _AppId, compose_hash: _Hash) -> Response:
         """Which datasets are registered here for one deployment."""
         found = broker().registry.registered(app_id=app_id, compose_hash=compose_hash)
         return answer(found)
 
-    @app.get("/v1/policies", response_model=OwnerPolicies)
+    @read("/v1/policies", OwnerPolicies)
     def policies() -> Response:
         """What owners ask of guests that read their data, beyond what this broker asks of all."""
         return answer(broker().registry.policies())
 
-    @app.get("/v1/approvals", response_model=TallyAnswer)
+    @read("/v1/approvals", TallyAnswer)
     def approvals(app_id: _AppId, compose_hash: _Hash, recipe_hash: _Hash) -> Response:
         """Where the approval of one recipe stands."""
         target = Target(app_id=app_id, compose_hash=compose_hash, recipe_hash=recipe_hash)
         return answer(broker().registry.tally(target))
 
 
-def _add_ledger(app: FastAPI, broker: Serving) -> None:
-    @app.get("/v1/ledger/checkpoint", response_model=LedgerCheckpoint)
+def _add_ledger(app: FastAPI, broker: Serving, lanes: Lanes) -> None:
+    read = partial(_read, app, lanes)
+
+    @read("/v1/ledger/checkpoint", LedgerCheckpoint)
     def checkpoint() -> Response:
         """Signed head of the ledger."""
         return answer(LedgerCheckpoint(checkpoint=broker().ledger.checkpoint()))
 
-    @app.get("/v1/ledger/entries", response_model=LedgerPage)
+    @read("/v1/ledger/entries", LedgerPage)
     def entries(start: _Index = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-        """Consecutive entries of the ledger."""
-        found = broker().ledger.entries(start, limit)
-        return answer(LedgerPage(start=start, entries=tuple(found)))
+        """Consecutive entries of the ledger, fewer than asked for where they are long."""
+        found = broker().ledger.page(start, limit)
+        return raw_answer(b'{"entries":[%b],"start":%d}' % (b",".join(found), start))
 
-    @app.get("/v1/ledger/proof", response_model=LedgerProof)
+    @read("/v1/ledger/proof", LedgerProof)
     def proof(index: _Index) -> Response:
         """Proof that an entry is in the ledger."""
         return answer(broker().ledger.proof(index))
 
-    @app.get("/v1/ledger/consistency", response_model=LedgerConsistency)
+    @read("/v1/ledger/consistency", LedgerConsistency)
     def consistency(first: _Index, second: _Index) -> Response:
         """Proof that the ledger only grew between two sizes."""
         return answer(LedgerConsistency(path=broker().ledger.consistency(first, second)))
 
-    @app.get("/v1/ledger/rotations", response_model=LedgerRotations)
+    @read("/v1/ledger/rotations", LedgerRotations)
     def rotations() -> Response:
         """Every change of the ledger's key."""
         return answer(broker().rotations())
 
-    @app.get("/v1/ledger/cosigned", response_model=CosignedPage)
+    @read("/v1/ledger/cosigned", CosignedPage)
     def cosigned(start: _Index = 0, limit: _CosignedLimit = MAX_COSIGNED_PAGE) -> Response:
-        """Checkpoints that owners cosigned, smallest first."""
+        """Checkpoints that owners cosigned, smallest first, fewer where they are long."""
         return answer(broker().registry.witnessing.page(start, limit))
 
-    @app.get("/v1/ledger/cosigned/latest", response_model=CosignedPage)
+    @read("/v1/ledger/cosigned/latest", CosignedPage)
     def latest(quorum: Annotated[int, Query(ge=1, le=MAX_OWNERS)] = 1) -> Response:
         """The newest checkpoint that so many owners cosigned."""
         return answer(broker().registry.witnessing.newest(quorum))
 
 
-def _add_operators(app: FastAPI, broker: Serving, metrics: Callable[[], Metrics]) -> None:
+def _read(
+    app: FastAPI, lanes: Lanes, path: str, answered: type[BaseModel], **more: Any
+) -> Callable[[Callable[..., Response]], None]:
+    """Add a ``GET`` whose work is done in the lane of reads."""
+
+    def add(show: Callable[..., Response]) -> None:
+        @wraps(show)
+        async def endpoint(request: Request, **asked: Any) -> Response:
+            return await lanes.reads.run(account_of(request), partial(show, **asked))
+
+        # FastAPI reads the query from a signature: that of ``show``, and the request.
+        plain = inspect.signature(show)
+        extra = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
+        endpoint.__signature__ = plain.replace(  # type: ignore[attr-defined]
+            parameters=[*plain.parameters.values(), extra]
+        )
+        app.get(path, response_model=answered, **more)(endpoint)
+
+    return add
+
+
+def _add_operators(
+    app: FastAPI, broker: Serving, metrics: Callable[[], Metrics], lanes: Lanes
+) -> None:
     text = {"text/plain": {"schema": {"type": "string"}}}
 
     @app.get(
@@ -221,61 +250,63 @@ def _add_operators(app: FastAPI, broker: Serving, metrics: Callable[[], Metrics]
         responses={200: {"description": "Numbers", "content": text}},
         openapi_extra=_BY_TOKEN,
     )
-    def numbers(request: Request) -> Response:
+    async def numbers(request: Request) -> Response:
         """Numbers for Prometheus; asks for a token of scope metrics."""
-        broker().operators.admit(request.headers.get("authorization", ""), "metrics")
-        return Response(metrics().text(), headers=dict(NO_STORE), media_type=Metrics.MEDIA_TYPE)
+
+        def act() -> Response:
+            broker().operators.admit(request.headers.get("authorization", ""), "metrics")
+            return Response(metrics().text(), headers=dict(NO_STORE), media_type=Metrics.MEDIA_TYPE)
+
+        return await lanes.reads.run(account_of(request), act)
 
     @app.get("/v1/status", response_model=BrokerStatus, openapi_extra=_BY_TOKEN)
-    def status(request: Request) -> Response:
+    async def status(request: Request) -> Response:
         """How the broker is; asks for a token of scope status."""
-        asked = broker()
-        asked.operators.admit(request.headers.get("authorization", ""), "status")
-        why: str | None = None
-        try:
-            asked.ready()
-        except Unreachable as error:
-            why = f"{error.check}: {error.got or error.message}"
-        return answer(
-            BrokerStatus(
-                version=__version__,
-                consortium_id=asked.consortium.consortium_id,
-                now=to_rfc3339(asked.now()),
-                started_at=to_rfc3339(asked.operators.began),
-                ready=why is None,
-                why_not=why,
-                sizes={name: value for name, (_, value) in asked.sizes().items()},
+
+        def act() -> Response:
+            asked = broker()
+            asked.operators.admit(request.headers.get("authorization", ""), "status")
+            failing, sizes = asked.condition.failing(), asked.condition.sizes()
+            return answer(
+                BrokerStatus(
+                    version=__version__,
+                    consortium_id=asked.consortium.consortium_id,
+                    now=to_rfc3339(asked.now()),
+                    started_at=to_rfc3339(asked.operators.began),
+                    ready=not failing,
+                    failing=failing,
+                    sizes={name: value for name, (_, value) in sizes.items()},
+                )
             )
-        )
+
+        return await lanes.reads.run(account_of(request), act)
 
 
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(SealtrainError)
     async def ours(request: Request, error: SealtrainError) -> Response:
         request.state.code = error.code
-        if error.exit_code not in _STATUS:
+        if isinstance(error, Unreachable) and error.http_status >= 500:
+            _log.warning(
+                "cannot answer code=%s check=%s got=%s", error.code, error.check, error.got
+            )
+        elif error.http_status >= 500:
             _log_bug(error)
             return internal_answer()
-        status = 429 if isinstance(error, LimitExceeded) and error.check in _RATE_CHECKS else None
-        if isinstance(error, LimitExceeded | DataInvalid) and error.check in _CHECKS:
-            status = _CHECKS[error.check]
-        if isinstance(error, TokenRefused):
-            answered = error_answer(error, 401)
-            answered.headers["www-authenticate"] = "Bearer"
-            return answered
-        return error_answer(error, status or _STATUS[error.exit_code])
+        return error_answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def query(request: Request, error: RequestValidationError) -> Response:
         request.state.code = DataInvalid.code
         where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        return error_answer(DataInvalid(f"the request has a wrong {where}", check="query"), 400)
+        return error_answer(DataInvalid(f"the request has a wrong {where}", check="query"))
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
         request.state.code = DataInvalid.code
         none = DataInvalid("no such path or method", check="path")
-        answered = error_answer(none, error.status_code)
+        answered = error_answer(none)
+        answered.status_code = error.status_code
         if error.status_code == 405:
             answered.headers["allow"] = ", ".join(_methods(app, request.url.path))
         return answered
@@ -312,9 +343,6 @@ class _Shield:
 
 
 _BY_TOKEN: dict[str, Any] = {"security": [{"operator": []}]}
-_STATUS = {2: 400, 3: 403, 5: 400}
-_RATE_CHECKS = ("rate", "outstanding challenges")
-_CHECKS = {"body size": 413, "body time": 408, "index": 404, "ledger size": 404}
 
 
 def _log_bug(error: Exception) -> None:

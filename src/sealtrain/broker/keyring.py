@@ -7,6 +7,7 @@ is here.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -17,9 +18,10 @@ from sealtrain.base.secret import Secret
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import DatasetMismatch, NoStanza, WrongKey
-from sealtrain.keys.derive import recipe_key, signing_key
+from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
+from sealtrain.keys.derive import derive, recipe_key, signing_key
 from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.release.lease_code import LeaseShown, lease_code
 from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
 from sealtrain.release.transcript import answer_info, broker_id, transcript_digest
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -35,12 +37,14 @@ __all__ = ["Keyring"]
 
 _PAIRS = 256
 """Recipe keys that are kept; deriving one anew gives the same."""
+_CHALLENGE_KEYS = 16
+_LEASE_KEYS = 1024
 
 
 class Keyring:
     """Everything derived from one root secret, for one consortium."""
 
-    __slots__ = ("_former", "_recipe_key", "former", "signer")
+    __slots__ = ("_former", "_lease_key", "_recipe_key", "challenge_key", "former", "signer")
 
     def __init__(self, root: Secret, former: Sequence[Secret] = ()) -> None:
         """Derive everything.
@@ -53,6 +57,11 @@ class Keyring:
         """Signs receipts and ledger checkpoints."""
         # A pair takes longer to derive than to use, and each release uses the same few.
         self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
+        self.challenge_key = lru_cache(maxsize=_CHALLENGE_KEYS)(
+            partial(derive, root, "challenge-key")
+        )
+        """Of challenges: of consortium id, purpose and generation (spec/key-release.md §3)."""
+        self._lease_key = lru_cache(maxsize=_LEASE_KEYS)(partial(derive, root, "lease-key"))
         self._former = tuple(Keyring(one) for one in former)
         self.former = tuple(one.signer for one in self._former)
         """Signers of the former root secrets."""
@@ -76,11 +85,20 @@ class Keyring:
             for owner in consortium.owners
         )
 
+    def granted(self, shown: LeaseShown) -> bool:
+        """Whether a request's head was made by the holder of a lease that was granted here."""
+        for root in (self, *self._former):
+            key = root._lease_key(shown.lease_id)
+            if hmac.compare_digest(lease_code(key, shown.digest), shown.code):
+                return True
+        return False
+
     def seal_answer(
         self,
         request: ReleaseRequest,
         manifests: Mapping[str, DatasetManifest],
         checkpoint: Anchor | None,
+        lease_id: str,
     ) -> bytes:
         """Unwrap the keys, or shares, of a request that was decided on and seal them to the guest.
 
@@ -88,6 +106,7 @@ class Keyring:
             request: The request ``decide`` said yes to.
             manifests: Verified manifest of each dataset in it.
             checkpoint: Newest anchored checkpoint of the run.
+            lease_id: The lease that goes with them.
 
         Returns:
             HPKE ciphertext (spec/key-release.md §4.4).
@@ -108,6 +127,7 @@ class Keyring:
         answer = {
             "keys": keys,
             "latest_checkpoint": None if checkpoint is None else checkpoint.to_dict(),
+            "lease_key": to_base64(self._lease_key(lease_id).reveal()),
         }
         info = answer_info(transcript_digest(request.transcript()))
         return guest.seal(canonical_json(answer), info=info)
@@ -125,7 +145,7 @@ class Keyring:
             error.check = "stanza"
             error.hint = "give the guest the folder as its owner sealed it for this recipe"
             raise
-        except Exception as error:
+        except (SealRefused, DataInvalid) as error:
             raise DatasetMismatch(
                 "the dataset's stanza is malformed",
                 check="stanza",

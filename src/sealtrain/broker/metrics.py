@@ -17,7 +17,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sealtrain.broker.service import Broker
-from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.errors import UsageError
 
 __all__ = ["Metrics", "metrics_page"]
 
@@ -106,11 +106,7 @@ class _Sizes:
 
     def collect(self) -> Iterator[Metric]:
         """What the Prometheus client asks for; without the sizes where they cannot be read."""
-        try:
-            found = self._broker.sizes()
-        except SealtrainError:
-            return
-        for name, (text, value) in found.items():
+        for name, (text, value) in self._broker.condition.sizes().items():
             yield GaugeMetricFamily(f"sealtrain_broker_{name}", text, value)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from sealtrain.broker.tables import nonces
 from sealtrain.errors import RequestReplayed
 
-__all__ = ["Nonces"]
+__all__ = ["Nonces", "replayed"]
 
 
 class Nonces:
@@ -35,10 +35,15 @@ class Nonces:
                 nonces.insert().values(key_id=key_id, nonce=nonce, forget_after=forget_after)
             )
         except sa.exc.IntegrityError as error:
-            raise RequestReplayed(
-                "the request was sent before",
-                check="request nonce",
-                got=nonce,
-                expected="a nonce that serves once",
-                hint="sign a new request: run the command again",
-            ) from error
+            raise replayed(nonce) from error
+
+
+def replayed(nonce: str) -> RequestReplayed:
+    """The error for a request whose nonce served before."""
+    return RequestReplayed(
+        "the request was sent before",
+        check="request nonce",
+        got=nonce,
+        expected="a nonce that serves once",
+        hint="sign a new request: run the command again",
+    )

@@ -39,6 +39,7 @@ _ERRORS = {
     "431": "Head too large",
     "408": "The body did not arrive in time",
     "500": "The broker failed",
+    "503": "The broker cannot answer this now",
 }
 _SECURITY = {
     "operator": {"type": "http", "scheme": "bearer", "description": "spec/requests.md §2"},

@@ -1,11 +1,17 @@
-"""Lets in who shows an operator's token (spec/requests.md §2)."""
+"""Lets in operators who show a token (spec/requests.md §2), also while the database is away.
+
+The newest tokens that could be read are remembered: an operator asks for the state exactly when
+something fails. A token that is removed meanwhile is good until the database can be read again.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.tokens import Scope
+from sealtrain.broker.tokens import KeptToken, Scope, admitted
+from sealtrain.errors import Unreachable
 
 __all__ = ["Operators"]
 
@@ -17,6 +23,8 @@ class Operators:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
+        self._kept: list[KeptToken] = []
+        self._read()
         self.began = parts.clock()
         """When the broker was put together, seconds since the epoch."""
 
@@ -32,5 +40,10 @@ class Operators:
         """
         bearer = authorization[: len(_BEARER)].lower() == _BEARER
         token = authorization[len(_BEARER) :].strip() if bearer else ""
-        with self._parts.store.transaction() as transaction:
-            return transaction.tokens.admit(token, scope, now=self._parts.clock()).name
+        with suppress(Unreachable):
+            self._read()
+        return admitted(self._kept, token, scope, now=self._parts.clock()).name
+
+    def _read(self) -> None:
+        with self._parts.store.reading() as transaction:
+            self._kept = transaction.tokens.kept()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sealtrain.attest.evidence import Collateral, Evidence
@@ -46,7 +46,8 @@ class BrokerParts:
             answer it (spec/boot-authority.md).
         chain: What must allow a deployment besides its owners; ``None`` where nothing does
             (spec/chain.md).
-        able: Raises ``Unreachable`` where the broker could not decide: no disk, no collateral.
+        surroundings: What it needs besides its databases and the chain to decide, by name; each
+            raises ``Unreachable`` where it fails.
     """
 
     consortium: Consortium
@@ -63,4 +64,4 @@ class BrokerParts:
     lease_seconds: int
     gateway_app_id: str | None = None
     chain: ChainGate | None = None
-    able: Callable[[], None] = lambda: None
+    surroundings: Mapping[str, Callable[[], object]] = field(default_factory=dict)

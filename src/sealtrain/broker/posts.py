@@ -1,21 +1,30 @@
-"""Every ``POST`` under ``/v1``: of guests by evidence, of owners by a signature on the request."""
+"""Every ``POST`` under ``/v1``: of guests by evidence, of owners by a signature on the request.
+
+Each is admitted by its head, then its body is read, then it is parsed and decided on in threads of
+the callers it belongs to (``broker.admission``, ``broker.lanes``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import StrictModel
+from sealtrain.broker.admission import Admission, account_of
 from sealtrain.broker.bodies import answer, read_body
+from sealtrain.broker.lanes import Lanes
 from sealtrain.broker.service import Broker
-from sealtrain.broker.urls import asked_url
+from sealtrain.errors import SignatureInvalid
 from sealtrain.release.messages import (
+    MAX_CHALLENGE_BYTES,
     MAX_MANIFEST_BYTES,
     MAX_REQUEST_BYTES,
+    MAX_REQUEST_VALUES,
     Accepted,
     Challenge,
     ChallengeRequest,
@@ -37,44 +46,76 @@ Serving = Callable[[], Broker]
 Asked = TypeVar("Asked", bound=StrictModel)
 
 
-def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> None:
+def add_posts(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
     """Add them.
 
     Args:
         app: What answers.
         broker: Who does.
-        public_urls: URLs under which owners reach it; none for the address of the connection.
+        admission: Tells who asks.
+        lanes: Threads to work in.
     """
+    _add_guests(app, broker, admission, lanes)
+    _add_owners(app, broker, admission, lanes)
+    _add_manifests(app, broker, admission, lanes)
 
-    def post(
-        path: str,
-        asked: type[Asked],
-        answered: type[StrictModel],
-        act: Callable[[Asked], StrictModel],
-        summary: str,
-        admit: Callable[[Request, bytes], object] | None = None,
-    ) -> None:
-        async def endpoint(request: Request) -> Response:
-            body = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
 
-            def acted() -> Response:
-                if admit is not None:
-                    admit(request, body)
-                return answer(act(load_message(asked, body)))
+def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
+    def body(asked: type[StrictModel]) -> dict[str, str]:
+        return {"x-body": asked.__name__}
 
-            return await run_in_threadpool(acted)
+    @app.post("/v1/challenges", response_model=Challenge, openapi_extra=body(ChallengeRequest))
+    async def challenges(request: Request) -> Response:
+        """Issue a challenge."""
+        data = await read_body(request, MAX_CHALLENGE_BYTES, broker().caps.body_seconds)
+        asked = load_message(ChallengeRequest, data, max_bytes=MAX_CHALLENGE_BYTES)
 
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            response_model=answered,
-            summary=summary,
-            openapi_extra={
-                "x-body": asked.__name__,
-                **({} if admit is None else {"security": [{"owner": []}]}),
-            },
-        )
+        def act() -> Response:
+            return answer(broker().challenge(asked))
+
+        # Made at once where nothing must be written: it waits for no thread.
+        if not broker().challenge_writes:
+            return act()
+        return await lanes.guests.run(account_of(request), act)
+
+    @app.post("/v1/releases", response_model=ReleaseAnswer, openapi_extra=body(ReleaseRequest))
+    async def releases(request: Request) -> Response:
+        """Release keys to a guest."""
+        admission.stranger(request)
+        data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
+
+        def act() -> Response:
+            return answer(broker().release(_parsed(ReleaseRequest, data)))
+
+        return await lanes.guests.run(account_of(request), act)
+
+    @app.post("/v1/renewals", response_model=RenewalAnswer, openapi_extra=body(RenewalRequest))
+    async def renewals(request: Request) -> Response:
+        """Renew a lease."""
+        shown = admission.holder(request)
+        if shown is None:
+            admission.stranger(request)
+        data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
+
+        def act() -> Response:
+            asked = _parsed(RenewalRequest, data)
+            if shown is None:
+                return answer(broker().renew(asked))
+            if sha256_hex(data) != shown.digest.hex() or asked.lease_id != shown.lease_id:
+                raise SignatureInvalid(
+                    "the body is not the one that the lease's holder sent",
+                    check="lease",
+                    hint="it was altered or cut on the way: ask again",
+                )
+            return answer(broker().renew(asked, holder=shown.lease_id))
+
+        if shown is None:
+            return await lanes.guests.run(account_of(request), act)
+        return await lanes.holders.run(shown.lease_id, act)
+
+
+def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
+    """Paths for what owners hand in: their signature on the request comes first."""
 
     def owned(
         path: str,
@@ -83,39 +124,25 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
         act: Callable[[Asked], StrictModel],
         summary: str,
     ) -> None:
-        """A path for what owners hand in: their signature on the request comes first."""
+        async def endpoint(request: Request) -> Response:
+            found = admission.owner(request)
+            data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
 
-        def admit(request: Request, body: bytes) -> None:
-            broker().owners.admit(
-                method=request.method,
-                url=_own_url(request, public_urls),
-                headers=request.headers.items(),
-                body=body,
-            )
+            def acted() -> Response:
+                broker().owners.admit(found, data)
+                return answer(act(_parsed(asked, data)))
 
-        post(path, asked, answered, act, summary, admit)
+            return await lanes.owners.run(found.owner, acted)
 
-    post(
-        "/v1/challenges",
-        ChallengeRequest,
-        Challenge,
-        lambda asked: broker().challenge(asked),
-        "Issue a challenge",
-    )
-    post(
-        "/v1/releases",
-        ReleaseRequest,
-        ReleaseAnswer,
-        lambda asked: broker().release(asked),
-        "Release keys to a guest",
-    )
-    post(
-        "/v1/renewals",
-        RenewalRequest,
-        RenewalAnswer,
-        lambda asked: broker().renew(asked),
-        "Renew a lease",
-    )
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=answered,
+            summary=summary,
+            openapi_extra={"x-body": asked.__name__, "security": [{"owner": []}]},
+        )
+
     owned(
         "/v1/approvals",
         EnvelopeDocument,
@@ -159,29 +186,38 @@ def add_posts(app: FastAPI, broker: Serving, public_urls: tuple[str, ...]) -> No
         "Submit a cosignature of the ledger's checkpoint",
     )
 
+
+def _add_manifests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
     # No model: the manifest is a file whose bytes count.
     body = {"application/json": {"schema": {"type": "object"}}}
+    runs = {
+        "name": "run_id",
+        "in": "query",
+        "required": True,
+        "schema": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
+    }
 
     @app.post(
         "/v1/manifests",
         response_model=Accepted,
         summary="Record a run manifest",
-        openapi_extra={"requestBody": {"required": True, "content": body}},
+        openapi_extra={
+            "requestBody": {"required": True, "content": body},
+            "parameters": [runs],
+        },
     )
     async def manifests(request: Request) -> Response:
-        body = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
-        broker().throttle.take(broker().now())
-        return await run_in_threadpool(lambda: answer(broker().registry.submit_manifest(body)))
+        named, account = admission.runs(request), account_of(request)
+        admission.stranger(request)
+        run_id = await lanes.guests.run(account, partial(broker().registry.known_run, named))
+        broker().manifest_shares.take(run_id, broker().now())
+        data = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
+
+        def act() -> Response:
+            return answer(broker().registry.submit_manifest(data))
+
+        return await lanes.manifests.run(account, act)
 
 
-def _own_url(request: Request, public_urls: tuple[str, ...]) -> str:
-    """What was asked, at the address the broker knows itself by."""
-    scope = request.scope
-    host, port = scope["server"]
-    listening = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    query = scope["query_string"].decode("latin-1")
-    return asked_url(
-        public_urls or (listening,),
-        host=request.headers.get("host", ""),
-        target=scope["raw_path"].decode("latin-1") + (f"?{query}" if query else ""),
-    )
+def _parsed(asked: type[Asked], data: bytes) -> Asked:
+    return load_message(asked, data, max_values=MAX_REQUEST_VALUES)

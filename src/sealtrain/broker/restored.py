@@ -1,38 +1,29 @@
 """What every restored broker does before it serves: compare its two halves, end what is over.
 
-Challenges that wait end, because one may have been used since; leases end, because one may have
-been replaced since. Guests resume with fresh evidence. Files are put back by ``broker.backup``; in
+It records what the ledger states and the tables lack, begins another memory, so that no challenge
+made before serves, and ends leases, because one may have been replaced since. Guests resume with
+fresh evidence. Files are put back by ``broker.backup``; in
 PostgreSQL by ``pg_restore``, and a broker there does not start before this was done (``settle``).
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Final
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.base.canonical import parse_json
 from sealtrain.broker.database import begun, engine_of
+from sealtrain.broker.following import Following
 from sealtrain.broker.home import move_in
+from sealtrain.broker.incarnation import begin_anew
 from sealtrain.broker.schema import HEAD, version_of
-from sealtrain.broker.tables import challenges, leases, metadata
+from sealtrain.broker.tables import leases
 from sealtrain.consortium.ledger_tree import StoredTree
 from sealtrain.consortium.postgres import Postgres
-from sealtrain.errors import ConfigError, LedgerInconsistent
+from sealtrain.errors import ConfigError
 
 __all__ = ["Settled", "ended", "settle"]
-
-# Tables whose rows name an entry of the ledger, and the field of the entry that names the row.
-_RECORDED: Final = {
-    "decisions": "digest",
-    "datasets": "digest",
-    "withdrawals": "digest",
-    "owner_policies": "digest",
-    "successions": "digest",
-    "manifests": "manifest_digest",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +35,12 @@ class Settled:
         size: Entries of the ledger.
         root: Root over them, hex.
         leases_ended: Leases that were live in it.
-        challenges_ended: Challenges that waited in it.
     """
 
     origin: str
     size: int
     root: str
     leases_ended: int
-    challenges_ended: int
 
 
 def settle(database: Postgres, *, now: int) -> Settled:
@@ -74,25 +63,24 @@ def settle(database: Postgres, *, now: int) -> Settled:
     try:
         size = ledger.recompute()
         with begun(engine) as connection:
-            leases_ended, challenges_ended = ended(connection, ledger, now)
+            leases_ended = ended(connection, ledger, meta["origin"], now)
             move_in(connection, anew=True)
         return Settled(
             origin=meta["origin"],
             size=size,
             root=ledger.subtree(0, size).hex(),
             leases_ended=leases_ended,
-            challenges_ended=challenges_ended,
         )
     finally:
         engine.dispose()
         ledger.close()
 
 
-def ended(connection: Connection, ledger: StoredTree, now: int) -> tuple[int, int]:
-    """Check the tables against their ledger, then end what must not go on.
+def ended(connection: Connection, ledger: StoredTree, origin: str, now: int) -> int:
+    """Bring the tables and their ledger together, then end what must not go on.
 
     Returns:
-        Leases and challenges that ended.
+        Leases that ended.
 
     Raises:
         ConfigError: The tables are of another version.
@@ -107,27 +95,14 @@ def ended(connection: Connection, ledger: StoredTree, now: int) -> tuple[int, in
             expected=HEAD,
             hint="restore it with the version of sealtrain that made it",
         )
-    for name, field in _RECORDED.items():
-        table = metadata.tables[name]
-        for digest, index in connection.execute(sa.select(table.c.digest, table.c.ledger_index)):
-            _recorded(ledger, name, field, digest, index)
-    over = connection.execute(
-        leases.update()
-        .where(leases.c.superseded_at.is_(None), leases.c.not_after > now)
-        .values(superseded_at=now)
-    ).rowcount
-    waited = connection.execute(
-        challenges.update().where(challenges.c.used_at.is_(None)).values(used_at=now)
-    ).rowcount
-    return over, waited
-
-
-def _recorded(ledger: StoredTree, table: str, field: str, digest: str, index: int) -> None:
-    found = ledger.read(index, 1) if 0 <= index < ledger.size() else []
-    if not found or parse_json(found[0])["body"].get(field) != digest:
-        raise LedgerInconsistent(
-            f"the backup's database names an entry of the ledger that is not there ({table})",
-            check="ledger entry",
-            got=index,
-            hint="the two are not of one broker, or not of one moment",
-        )
+    following = Following(ledger, origin)
+    following.verify(connection)
+    following.catch_up(connection)
+    begin_anew(connection, os.urandom, began_at=now)
+    return int(
+        connection.execute(
+            leases.update()
+            .where(leases.c.superseded_at.is_(None), leases.c.not_after > now)
+            .values(superseded_at=now)
+        ).rowcount
+    )

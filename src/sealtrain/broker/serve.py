@@ -176,7 +176,7 @@ def assembled(
                     lease_seconds=config.lease_seconds,
                     gateway_app_id=config.gateway_app_id if config.boot_auth else None,
                     chain=chain,
-                    able=partial(_able, config),
+                    surroundings=_surroundings(config),
                 )
             )
     finally:
@@ -231,13 +231,24 @@ def _app(broker: Broker, config: BrokerConfig) -> Iterator[FastAPI]:
         yield app
 
 
-def _able(config: BrokerConfig) -> None:
-    """What a decision needs besides the databases.
+def _surroundings(config: BrokerConfig) -> dict[str, Callable[[], object]]:
+    """What a decision needs besides the databases; each raises ``Unreachable`` where it fails."""
+    return {
+        "disk": partial(_room_on_disk, config),
+        "collateral": partial(_collateral_file, config),
+        "gpu collateral": partial(gpu_collateral, config),
+    }
 
-    Raises:
-        Unreachable: The disk is nearly full, or a collateral file cannot be read.
-    """
-    free = shutil.disk_usage(config.state).free
+
+def _room_on_disk(config: BrokerConfig) -> None:
+    try:
+        free = shutil.disk_usage(config.state).free
+    except OSError as error:
+        raise Unreachable(
+            "the broker's state folder cannot be read",
+            check="disk",
+            got=error.strerror or type(error).__name__,
+        ) from error
     if free < _FREE_BYTES:
         raise Unreachable(
             "the broker's disk is nearly full",
@@ -245,12 +256,14 @@ def _able(config: BrokerConfig) -> None:
             got=f"{free} bytes free",
             expected=f"at least {_FREE_BYTES}",
         )
+
+
+def _collateral_file(config: BrokerConfig) -> None:
     try:
         if config.collateral is not None and not services_of(config.collateral):
             load_collateral(config.collateral)
     except (ConfigError, EvidenceRefused) as error:
         raise Unreachable("the broker's collateral cannot be read", check="collateral") from error
-    gpu_collateral(config)
 
 
 def require_extra() -> None:

@@ -3,7 +3,8 @@
 1. A request's head must arrive within some seconds of its first byte (or of connecting), however
    its bytes are spread; the body has its own limit (``broker.bodies``).
 2. Who does not read an answer for ``READ_SECONDS`` is cut off.
-3. One address holds at most so many connections, so it cannot take them all. Proxies are exempt.
+3. One address holds at most so many connections. When the table is full, connections whose request
+   is unfinished give way to new ones (``broker.connections``).
 4. Told to stop, it stops accepting and finishes what it began.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import socket as sockets
 from asyncio import TimerHandle, Transport
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,63 +22,68 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sealtrain.base.background import Quitters, in_background, serve_on
-from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.connections import Connection, Connections, Stage
 from sealtrain.errors import UsageError
 
 __all__ = ["READ_SECONDS", "serve_app", "serving"]
 
 READ_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10
-_CONNECTIONS: Final = 256
+_BACKLOG: Final = 1024
 
 
 class _Bounded(H11Protocol):
     """Uvicorn's HTTP/1.1 with the limits it has no setting for."""
 
-    held: ClassVar[Counter[str]]
-    """Connections by address."""
-    limits: ClassVar[BrokerLimits]
-    proxies: ClassVar[tuple[str, ...]]
+    table: ClassVar[Connections]
+    """Every connection of the server."""
+    head_seconds: ClassVar[float]
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Admit a connection, or cut it."""
         super().connection_made(transport)
         self._slow: TimerHandle | None = None
         self._unread: TimerHandle | None = None
-        self._address = self.client[0] if self.client else ""
-        self.held[self._address] += 1
-        crowded = self.held[self._address] > self.limits.connections_per_address
-        if crowded and self._address not in self.proxies:
+        address = self.client[0] if self.client else ""
+        self._connection: Connection | None = self.table.open(address, transport.abort)
+        if self._connection is None:
             transport.abort()
-        else:
-            self._expect_head()
+            return
+        self.app_state = {**self.app_state, "connection": self._connection}
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
         self._cancel()
         if self._unread is not None:
             self._unread.cancel()
-        self.held[self._address] -= 1
-        if not self.held[self._address]:
-            del self.held[self._address]
+        if self._connection is not None:
+            self.table.close(self._connection)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; more bytes of an unfinished head win no more time."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
+            self._reached(Stage.HEAD)
             self._expect_head()
         else:
+            self._reached(Stage.BODY if self.cycle.more_body else Stage.WORK)
             self._cancel()
 
     def on_response_complete(self) -> None:
         """Between requests the keep-alive limit holds."""
         self._cancel()
+        if self._connection is not None:
+            self._connection.finished()
+        self._reached(Stage.IDLE)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         """The peer does not read: give it some time."""
         super().pause_writing()
+        self._reached(Stage.UNREAD)
         if self._unread is None:
             self._unread = self.loop.call_later(READ_SECONDS, self.transport.abort)
 
@@ -87,11 +92,17 @@ class _Bounded(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._reached(Stage.WORK)
         super().resume_writing()
+
+    def _reached(self, stage: Stage) -> None:
+        if self._connection is not None:
+            self._connection.stage = stage
 
     def _expect_head(self) -> None:
         if self._slow is None and not self.transport.is_closing():
-            self._slow = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
+            self._slow = self.loop.call_later(self.head_seconds, self.transport.abort)
 
     def _cancel(self) -> None:
         if self._slow is not None:
@@ -121,10 +132,9 @@ async def serve_app(
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    class Connection(_Bounded):
-        held: ClassVar[Counter[str]] = Counter()
-        limits = config.limits
-        proxies = config.proxies
+    class Protocol(_Bounded):
+        table: ClassVar[Connections] = Connections(config.limits, config.proxies)
+        head_seconds = config.limits.head_seconds
 
     settings = uvicorn.Config(
         app,
@@ -137,8 +147,8 @@ async def serve_app(
         date_header=False,  # `broker.watching` tells the broker's time
         proxy_headers=bool(config.proxies),
         forwarded_allow_ips=list(config.proxies),
-        http=Connection,
-        limit_concurrency=_CONNECTIONS,
+        http=Protocol,
+        backlog=_BACKLOG,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
@@ -168,7 +178,7 @@ def _listen(config: BrokerConfig) -> sockets.socket:
     try:
         listener.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
         listener.bind((config.host, config.port))
-        listener.listen(128)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise UsageError(

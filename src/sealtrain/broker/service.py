@@ -12,8 +12,9 @@ Contract of a release (spec/key-release.md §4):
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import BoundedSemaphore
 from typing import TypeVar
 
@@ -23,16 +24,25 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.bootauth import BootAuthority
 from sealtrain.broker.budgets import spent_so_far
+from sealtrain.broker.challenges import Challenges
+from sealtrain.broker.condition import Condition
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.counting import Counting
-from sealtrain.broker.entries import granted_entry, receipt_of, refusal_entry, target_of
+from sealtrain.broker.entries import (
+    granted_entry,
+    is_refusal,
+    receipt_of,
+    refusal_entry,
+    target_of,
+)
 from sealtrain.broker.guests import Appraised, appraise_guest, hold_owners_policies
 from sealtrain.broker.operators import Operators
 from sealtrain.broker.owners import Owners
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.store import Transaction
+from sealtrain.broker.recording import record
 from sealtrain.broker.submissions import Registry
 from sealtrain.broker.throttle import Shares, Throttle
+from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
@@ -40,13 +50,15 @@ from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
 from sealtrain.consortium.rotation import rotation_entry
-from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.errors import SealtrainError
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
 from sealtrain.release.facts import ChallengeState, Limits
+from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
     BrokerKeys,
     Challenge,
+    ChallengePurpose,
     ChallengeRequest,
     EnvelopeDocument,
     LedgerRotation,
@@ -60,6 +72,8 @@ from sealtrain.release.transcript import KEYS_PURPOSE
 
 __all__ = ["Broker"]
 
+_log = logging.getLogger("sealtrain.broker")
+_MANIFESTS_A_MINUTE = 8
 _MANIFESTS = 256
 """How many verified dataset manifests are remembered."""
 
@@ -72,26 +86,34 @@ class Broker:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
-        parts.store.join(parts.ledger)
+        missing = parts.store.join(parts.ledger, now=parts.clock())
+        if missing:
+            _log.warning("recorded entries=%s that the database lacked", missing)
         self._counting = Counting(parts.consortium, parts.limits)
         self.registry = Registry(parts, self._counting)
         """What owners and guests submit."""
         self.owners = Owners(parts)
         """Who may hand in what owners hand in."""
+        self.condition = Condition(parts)
+        """How it is."""
         self.operators = Operators(parts)
         """Who may see how it is."""
         self.throttle = Throttle(parts.limits.posts_per_minute)
         """Counts requests that cost disk or a quote."""
-        self.shares = Shares(parts.limits.share)
+        self.shares = Shares(parts.limits.share, "address")
         """Counts the same for each address."""
-        self.boot = (
-            None
-            if parts.gateway_app_id is None
-            else BootAuthority(parts, self._counting, self.throttle)
-        )
+        self.manifest_shares = Shares(_MANIFESTS_A_MINUTE, "run")
+        """Counts manifests that are handed in for each run."""
+        self._lease_shares = Shares(parts.limits.posts_per_lease, "lease")
+        self.boot = None if parts.gateway_app_id is None else BootAuthority(parts, self._counting)
         """Answers dstack's KMS, where that is switched on."""
         self._limits = Limits(
             consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
+        )
+        self._challenges = Challenges(
+            partial(parts.keyring.challenge_key, parts.consortium.consortium_id),
+            parts.store,
+            parts.random,
         )
         # No process changes its own key: what there is now is all there will be.
         self._rotations = LedgerRotations(
@@ -101,6 +123,7 @@ class Broker:
             )
         )
         self._at_work = BoundedSemaphore(parts.limits.deciding)
+        self._renewing = BoundedSemaphore(parts.limits.deciding)
         # Of bytes: what the database holds is verified again as soon as it is anything else.
         self._policy = lru_cache(maxsize=MAX_OWNERS)(
             lambda data: verify_owned(OwnerPolicy, Envelope.from_bytes(data), parts.consortium)
@@ -127,33 +150,6 @@ class Broker:
     def caps(self) -> BrokerLimits:
         """Caps."""
         return self._parts.limits
-
-    def ready(self) -> None:
-        """Return if the broker can decide now.
-
-        Raises:
-            Unreachable: A database, the disk, the collateral or the chain cannot be used.
-        """
-        self.sizes()
-        self._parts.able()
-        if self._parts.chain is not None:
-            self._parts.chain.ready()
-
-    def sizes(self) -> dict[str, tuple[str, int]]:
-        """What its databases hold: name → words about it and a number.
-
-        Raises:
-            Unreachable: They cannot be read.
-        """
-        now = self.now()
-        with self._parts.store.transaction() as transaction:
-            challenges, leases, decisions = transaction.counts(now)
-        return {
-            "ledger_entries": ("Entries of the ledger.", self.ledger.size),
-            "leases": ("Leases that are live.", leases),
-            "challenges_outstanding": ("Challenges that wait to be used.", challenges),
-            "decisions": ("Decisions of owners.", decisions),
-        }
 
     def now(self) -> int:
         """The broker's time, seconds since the epoch."""
@@ -185,25 +181,24 @@ class Broker:
             canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
         )
 
+    @property
+    def challenge_writes(self) -> bool:
+        """Whether making a challenge waits for the database now; as a rule it waits for nothing."""
+        return self._challenges.writes(expires_at=self._challenge_ends)
+
+    @property
+    def _challenge_ends(self) -> int:
+        return self.now() + self._parts.limits.challenge_seconds
+
     def challenge(self, request: ChallengeRequest) -> Challenge:
         """Issue a challenge (§3).
 
         Raises:
             ConsortiumMismatch: The asker means another consortium.
-            LimitExceeded: Too many wait to be used.
         """
         same_consortium(request.consortium_id, self._limits, "request")
-        now = self.now()
-        expires_at = now + self._parts.limits.challenge_seconds
-        challenge = self._parts.random(32).hex()
-        with self._parts.store.transaction(alone=False) as transaction:
-            transaction.issue(
-                challenge,
-                request.purpose,
-                now=now,
-                expires_at=expires_at,
-                max_outstanding=self._parts.limits.outstanding_challenges,
-            )
+        expires_at = self._challenge_ends
+        challenge = self._challenges.issue(request.purpose, expires_at=expires_at)
         return Challenge(
             version=1,
             consortium_id=request.consortium_id,
@@ -220,26 +215,41 @@ class Broker:
         """
         return self._decide(request, "release", self._release)
 
-    def renew(self, request: RenewalRequest) -> RenewalAnswer:
-        """Let a lease end later, or refuse (§5). Errors as ``release``."""
-        return self._decide(request, "renewal", self._renew)
+    def renew(self, request: RenewalRequest, *, holder: str | None = None) -> RenewalAnswer:
+        """Let a lease end later, or refuse (§5). Errors as ``release``.
+
+        Args:
+            request: The request.
+            holder: Id of the lease whose holder sent it, where that is known already: it is counted
+                for that lease once its challenge is fresh, and for all before, so that a copy takes
+                nothing from the holder.
+        """
+        return self._decide(request, "renewal", self._renew, holder)
+
+    def granted(self, shown: LeaseShown) -> bool:
+        """Whether a request's head was made by the holder of a lease that was granted here."""
+        return self._parts.keyring.granted(shown)
 
     def _decide(
         self,
         request: Asked,
-        action: str,
+        action: ChallengePurpose,
         grant: Callable[[Asked, ChallengeState | None, Appraised, int], Answered],
+        holder: str | None = None,
     ) -> Answered:
         """Checks 1-7, the chain, then ``grant``; what is refused goes into the ledger."""
         now = self.now()
-        self.throttle.take(now)
         try:
             with self._parts.store.transaction(alone=False) as transaction:
-                challenge = transaction.burn(request.challenge, now=now)
+                challenge = self._challenges.burn(
+                    transaction.challenges, request.challenge, action, now=now
+                )
+            if holder is not None:
+                self._count(holder, challenge, now)
             admit(request, challenge, now=now, limits=self._limits)
             collateral = self._parts.collateral(request.evidence)
             gpu_collateral = self._parts.gpu_collateral()
-            with self._at_work:
+            with self._at_work if holder is None else self._renewing:
                 appraised = appraise_guest(
                     request,
                     self._parts.policy,
@@ -250,12 +260,18 @@ class Broker:
             if self._parts.chain is not None:
                 self._parts.chain.allowed(request.app_id, request.compose_hash)
             return grant(request, challenge, appraised, now)
-        except Unreachable:
-            raise  # the broker failed, nobody was refused
         except SealtrainError as error:
+            if not is_refusal(error):
+                raise
             with self._parts.store.transaction(alone=False):
                 self.ledger.append("refusal", refusal_entry(request, action, error))
             raise
+
+    def _count(self, holder: str, challenge: ChallengeState | None, now: int) -> None:
+        if challenge is None or challenge.used or now >= challenge.expires_at:
+            self.throttle.take(now)
+        else:
+            self._lease_shares.take(holder, now)
 
     def _release(
         self, request: ReleaseRequest, challenge: ChallengeState | None, guest: Appraised, now: int
@@ -283,37 +299,19 @@ class Broker:
                 limits=self._limits_for(transaction, guest),
                 spent=spent,
             )
-            sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
             lease_id = self._parts.random(32).hex()
-            receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
-            with transaction.at_once():
-                if run is None:
-                    transaction.begin_run(
-                        request.run_id,
-                        app_id=request.app_id,
-                        compose_hash=request.compose_hash,
-                        recipe_hash=request.recipe_hash,
-                        now=now,
-                    )
-                transaction.withdrawals.given(
-                    request.run_id,
-                    [one.dataset_id for one in permit.datasets],
-                    resumed=run is not None,
-                )
-                transaction.grant_lease(
-                    lease_id,
-                    request.run_id,
-                    not_after=permit.not_after,
-                    instance_id=guest.measured.instance_id,
-                    now=now,
-                )
-            # Last, so that the ledger holds no release that the database undid; before the commit,
-            # so that the database holds none that the ledger does not.
-            index = self.ledger.append(
-                "release", granted_entry(request, permit, guest, lease_id, receipt)
+            sealed = self._parts.keyring.seal_answer(  # (15)
+                request, registered, permit.checkpoint, lease_id
             )
-            if permit.reserves:
-                transaction.reserve(request.run_id, ledger_index=index)
+            receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
+            index = record(
+                transaction,
+                self.ledger,
+                "release",
+                granted_entry(request, permit, guest, lease_id, receipt),
+                now=now,
+                instance_id=guest.measured.instance_id,
+            )
         return ReleaseAnswer(
             version=1,
             run_id=request.run_id,
@@ -341,11 +339,12 @@ class Broker:
                 limits=self._limits_for(transaction, guest),
             )
             receipt = self._signed(receipt_of(request, permit, guest, request.lease_id, now))
-            if permit.checkpoint is not None:
-                transaction.anchor(request.run_id, permit.checkpoint)
-            transaction.extend_lease(request.lease_id, not_after=permit.not_after)
-            index = self.ledger.append(
-                "renewal", granted_entry(request, permit, guest, request.lease_id, receipt)
+            index = record(
+                transaction,
+                self.ledger,
+                "renewal",
+                granted_entry(request, permit, guest, request.lease_id, receipt),
+                now=now,
             )
         return RenewalAnswer(
             version=1,

@@ -13,20 +13,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 
-from sealtrain.broker.tables import challenges, datasets, decisions, leases, runs
+from sealtrain.broker.tables import datasets, decisions, leases, runs
 
 __all__ = [
     "BEGIN_RUN",
-    "BURN",
-    "CHALLENGE",
     "DECISIONS",
     "END_LEASES",
-    "FORGET_CHALLENGES",
     "GRANT_LEASE",
-    "ISSUE",
     "LEASE",
     "RUN",
-    "WAITING",
     "Settled",
     "among",
     "datasets_named",
@@ -42,32 +37,6 @@ Settled = dict[tuple[sa.Executable, tuple[Any, ...]], list[Any]]
 _key: Final[sa.BindParameter[str]] = sa.bindparam("key", type_=sa.Text)
 _at: Final[sa.BindParameter[int]] = sa.bindparam("at", type_=sa.BigInteger)
 
-FORGET_CHALLENGES: Final = challenges.delete().where(challenges.c.expires_at < _at)
-WAITING: Final = (
-    sa.select(sa.func.count())
-    .select_from(challenges)
-    .where(challenges.c.used_at.is_(None), challenges.c.expires_at > _at)
-)
-"""How many challenges wait to be used."""
-ISSUE: Final = challenges.insert().from_select(
-    ["challenge", "purpose", "issued_at", "expires_at"],
-    sa.select(
-        _key,
-        sa.bindparam("purpose", type_=sa.Text),
-        _at,
-        sa.bindparam("until", type_=sa.BigInteger),
-    ).where(WAITING.scalar_subquery() < sa.bindparam("most", type_=sa.BigInteger)),
-)
-"""Records one unless too many wait."""
-CHALLENGE: Final = sa.select(challenges.c.purpose, challenges.c.expires_at).where(
-    challenges.c.challenge == _key
-)
-BURN: Final = (
-    challenges.update()
-    .where(challenges.c.challenge == _key, challenges.c.used_at.is_(None))
-    .values(used_at=_at)
-    .returning(challenges.c.purpose, challenges.c.expires_at)
-)
 DECISIONS: Final = (
     sa.select(decisions.c.envelope)
     .order_by(decisions.c.sequence)

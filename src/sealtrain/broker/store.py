@@ -1,78 +1,62 @@
-"""What a broker remembers, in one database: challenges, decisions, datasets, runs, leases.
+"""A broker's database and its ledger, as one memory that is true after every crash.
 
-Contract: every change is one transaction that begins with the write lock (``broker.database``), so
-what a transaction read is still true when it commits, whatever other threads or processes do. No
-key is ever stored. The ledger is another file or schema (``consortium.ledger``): a change of the
-tables here cannot touch it.
-
-``burn`` is the heart of replay protection: one conditional update; of many callers with the same
-challenge exactly one sees it unused.
+1. Every change is a transaction that begins with the write lock (``broker.database``); changes that
+   come at once commit together (``broker.together``).
+2. The ledger is the truth. Before a transaction does anything, the database holds what the ledger
+   states: entries whose change it lacks are recorded first (``broker.following``).
+3. Reading takes no lock and shows no less than the ledger did when it began.
+4. The ledger is another file or schema (``consortium.ledger``): a change of the tables cannot touch
+   it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker import statements
-from sealtrain.broker.cosignatures import Cosignatures
-from sealtrain.broker.database import begun, engine_of
+from sealtrain.broker.database import begin, begun, commit, engine_of, failures
+from sealtrain.broker.following import Following
 from sealtrain.broker.home import move_in
-from sealtrain.broker.nonces import Nonces
-from sealtrain.broker.policies import Policies
+from sealtrain.broker.incarnation import begin_anew, incarnation_of
 from sealtrain.broker.schema import check
-from sealtrain.broker.succession import Successions
-from sealtrain.broker.tables import (
-    challenges,
-    datasets,
-    decisions,
-    leases,
-    manifests,
-    reservations,
-    runs,
-)
 from sealtrain.broker.together import Together
-from sealtrain.broker.tokens import Tokens
-from sealtrain.broker.withdrawn import Withdrawals
+from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.postgres import Postgres
-from sealtrain.consortium.receipts import Anchor
-from sealtrain.errors import LimitExceeded
-from sealtrain.release.facts import ChallengeState, LeaseState, RunState
-from sealtrain.release.messages import ChallengePurpose
 
-__all__ = ["Store", "StoredDocument", "Transaction"]
-
-_FORGET_CHALLENGE_AFTER = 24 * 3600
-
-StoredDocument = tuple[int, str, bytes]
-"""Index of its ledger entry, digest, envelope bytes."""
+__all__ = ["Store"]
 
 
 class Store:
     """One database, safe to use from many threads."""
 
-    def __init__(self, where: Path | Postgres) -> None:
+    def __init__(
+        self, where: Path | Postgres, *, random: Callable[[int], bytes] = os.urandom
+    ) -> None:
         """Open or create.
 
         Args:
             where: SQLite file, whose folder must exist; or a PostgreSQL database.
+            random: Source of what tells one memory from another.
 
         Raises:
             ConfigError: It was written by another version, is not a broker's, or was copied.
             Unreachable: It cannot be opened.
         """
         self._engine = engine_of(where)
-        self._together = Together(self._engine)
+        self._random = random
+        self._following: Following | None = None
+        self._together = Together(self._engine, self._begin)
         try:
             with begun(self._engine) as connection:
                 check(connection)
                 move_in(connection)
+                if incarnation_of(connection) is None:
+                    begin_anew(connection, random, began_at=0)
         except BaseException:
             self.close()
             raise
@@ -86,305 +70,69 @@ class Store:
                 not may share the sync of the disk.
 
         Raises:
-            Unreachable: The database cannot be read or written; nothing happened, unless the
-                connection to a server broke during the commit.
+            Unreachable: The database cannot be read or written. Nothing happened; unless the
+                connection to a server broke during the commit, or the ledger took the entries and
+                the database did not: then the next transaction records them.
         """
         with self._together.block(alone=alone) as (connection, settled):
             yield Transaction(connection, settled)
 
-    def join(self, ledger: Ledger) -> None:
-        """Let entries commit with the transaction in which they are appended, where both can.
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """What is committed, without waiting for writers.
+
+        Raises:
+            Unreachable: The database cannot be read.
+        """
+        size = 0 if self._following is None else self._following.size
+        with failures(self._engine), begin(self._engine, reading=True) as connection:
+            if self._following is None or self._following.holds(connection, size):
+                yield Transaction(connection)
+                return
+        # A writer is between its two commits, or failed there: its turn, or ours, ends that.
+        with self.transaction(alone=False) as transaction:
+            yield transaction
+
+    def join(self, ledger: Ledger, *, now: int) -> int:
+        """Follow a ledger from now on: entries commit with the transaction that appends them.
+
+        What the database lacks of the ledger is recorded. It may then be an old copy, or a new one:
+        leases in those entries end, and nothing that was used before serves again.
 
         Args:
             ledger: Of the same database; or a file, which commits by itself.
+            now: Seconds since the epoch.
+
+        Returns:
+            How many entries the database lacked.
+
+        Raises:
+            LedgerInconsistent: The database holds what this ledger does not: the ledger was set
+                back or replaced, or an entry cannot be recorded.
+            Unreachable: The database cannot be written.
         """
+        following = Following(ledger.stored, ledger.origin)
+        with begun(self._engine) as connection:
+            following.verify(connection)
+            missing = following.catch_up(connection)
+            if missing:
+                begin_anew(connection, self._random, began_at=now)
+        self._following = self._together.following = following
         self._together.ledger = ledger
+        return missing
 
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
 
-
-class Transaction:
-    """Reads and writes of one transaction; holds the write lock.
-
-    Args:
-        connection: In the transaction.
-        settled: As for ``statements.settled_rows``.
-    """
-
-    def __init__(self, connection: Connection, settled: statements.Settled | None = None) -> None:
-        self._connection = connection
-        self._settled = settled
-        self.cosignatures = Cosignatures(connection)
-        """Owners' cosignatures of the ledger."""
-        self.nonces = Nonces(connection)
-        """Nonces of signed requests."""
-        self.tokens = Tokens(connection)
-        """Operators' tokens."""
-        self.withdrawals = Withdrawals(connection)
-        """Datasets that owners took back, and which run was given which."""
-        self.policies = Policies(connection, settled)
-        """What owners ask of guests that read their data."""
-        self.successions = Successions(connection, settled)
-        """What took the consortium's place."""
-
-    def _run(self, statement: sa.Executable, values: Mapping[str, Any]) -> Any:
-        return statements.run(self._connection, statement, values)
-
-    def _settled_rows(self, statement: sa.Executable, values: Mapping[str, Any]) -> list[Any]:
-        return statements.settled_rows(self._connection, statement, values, self._settled)
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """What the block writes goes to a server in one go; its errors may come at the end."""
-        driver: Any = self._connection.connection.driver_connection
-        with getattr(driver, "pipeline", nullcontext)():
-            yield
-
-    # Challenges
-
-    def issue(
-        self,
-        challenge: str,
-        purpose: ChallengePurpose,
-        *,
-        now: int,
-        expires_at: int,
-        max_outstanding: int,
-    ) -> None:
-        """Record a fresh challenge and forget those long over.
-
-        Raises:
-            LimitExceeded: ``max_outstanding`` challenges wait to be used already.
-        """
-        self._run(statements.FORGET_CHALLENGES, {"at": now - _FORGET_CHALLENGE_AFTER})
-        fresh = {"key": challenge, "purpose": purpose, "at": now, "until": expires_at}
-        if self._run(statements.ISSUE, {**fresh, "most": max_outstanding}).rowcount != 1:
-            raise LimitExceeded(
-                "too many challenges wait to be used",
-                check="outstanding challenges",
-                got=self._run(statements.WAITING, {"at": now}).fetchone()[0],
-                expected=f"fewer than {max_outstanding}",
-                hint="try again when some have expired",
-            )
-
-    def burn(self, challenge: str, *, now: int) -> ChallengeState | None:
-        """Use up a challenge and return what it was before; ``None`` if never issued."""
-        won = self._run(statements.BURN, {"key": challenge, "at": now}).fetchone()
-        row = won or self._run(statements.CHALLENGE, {"key": challenge}).fetchone()
-        if row is None:
-            return None
-        return ChallengeState(purpose=row[0], expires_at=row[1], used=won is None)
-
-    def counts(self, now: int) -> tuple[int, int, int]:
-        """How many challenges wait, leases live and decisions there are."""
-        waiting = (challenges.c.used_at.is_(None), challenges.c.expires_at > now)
-        live = (leases.c.superseded_at.is_(None), leases.c.not_after > now)
-        first, second, third = (
-            int(
-                self._connection.execute(
-                    sa.select(sa.func.count()).select_from(table).where(*where)
-                ).scalar_one()
-            )
-            for table, where in ((challenges, waiting), (leases, live), (decisions, ()))
-        )
-        return first, second, third
-
-    # Decisions of owners
-
-    def decision(self, digest: str) -> StoredDocument | None:
-        """A decision submitted before, by the digest of its envelope."""
-        return self._document(decisions, decisions.c.digest == digest)
-
-    def add_decision(
-        self, *, digest: str, app_id: str, compose_hash: str, recipe_hash: str,
-        envelope: bytes, ledger_index: int,
-    ) -> None:  # fmt: skip
-        """Record a verified decision."""
-        self._connection.execute(
-            decisions.insert().values(
-                digest=digest,
-                app_id=app_id,
-                compose_hash=compose_hash,
-                recipe_hash=recipe_hash,
-                envelope=envelope,
-                ledger_index=ledger_index,
-            )
-        )
-
-    def decisions(self, *, limit: int) -> tuple[bytes, ...]:
-        """Envelopes of every decision of this consortium, oldest first.
-
-        Raises:
-            LimitExceeded: There are more than ``limit``.
-        """
-        rows = self._settled_rows(statements.DECISIONS, {"limit": limit + 1})
-        found = tuple(bytes(envelope) for (envelope,) in rows)
-        if len(found) > limit:
-            raise LimitExceeded(
-                "the broker holds too many decisions",
-                check="decisions",
-                got=f"over {limit}",
-                expected=f"at most {limit}",
-            )
-        return found
-
-    # Datasets
-
-    def manifests_of_dataset(self, dataset_id: str) -> dict[tuple[str, str], StoredDocument]:
-        """The latest manifest of a dataset for each (app id, compose hash) it is sealed for."""
-        return self._manifests([dataset_id]).get(dataset_id, {})
-
-    def _manifests(
-        self, dataset_ids: Sequence[str]
-    ) -> dict[str, dict[tuple[str, str], StoredDocument]]:
-        found: dict[str, dict[tuple[str, str], StoredDocument]] = {}
-        named = statements.places(dataset_ids)
-        for row in self._settled_rows(statements.datasets_named(len(named)), named):
-            dataset_id, app_id, compose_hash, index, digest, envelope = row
-            stored = (index, digest, bytes(envelope))
-            found.setdefault(dataset_id, {})[app_id, compose_hash] = stored
-        return found
-
-    def put_dataset(
-        self,
-        *,
-        dataset_id: str,
-        app_id: str,
-        compose_hash: str,
-        digest: str,
-        envelope: bytes,
-        ledger_index: int,
-    ) -> None:
-        """Record a verified manifest in place of its predecessor for the same deployment."""
-        key = {"dataset_id": dataset_id, "app_id": app_id, "compose_hash": compose_hash}
-        self._connection.execute(
-            datasets.delete().where(*(datasets.c[name] == value for name, value in key.items()))
-        )
-        self._connection.execute(
-            datasets.insert().values(
-                **key, digest=digest, envelope=envelope, ledger_index=ledger_index
-            )
-        )
-
-    def datasets(
-        self, dataset_ids: Sequence[str], *, app_id: str, compose_hash: str
-    ) -> dict[str, bytes]:
-        """Envelopes by dataset id, for this deployment where there is one, else for another.
-
-        Ids nobody registered are absent.
-        """
-        return {
-            dataset_id: (known.get((app_id, compose_hash)) or list(known.values())[-1])[2]
-            for dataset_id, known in self._manifests(dataset_ids).items()
-        }
-
-    def registered(self, *, app_id: str, compose_hash: str) -> tuple[str, ...]:
-        """Ids of the datasets that are registered for a deployment, in their order."""
-        rows = self._connection.execute(
-            sa.select(datasets.c.dataset_id)
-            .where(datasets.c.app_id == app_id, datasets.c.compose_hash == compose_hash)
-            .order_by(datasets.c.dataset_id)
-        )
-        return tuple(row.dataset_id for row in rows)
-
-    # Runs and leases
-
-    def run(self, run_id: str) -> RunState | None:
-        """A run that got keys before."""
-        row = self._run(statements.RUN, {"key": run_id}).fetchone()
-        if row is None:
-            return None
-        app_id, compose_hash, recipe_hash, counter, digest = row
-        return RunState(
-            app_id=app_id,
-            compose_hash=compose_hash,
-            recipe_hash=recipe_hash,
-            checkpoint=None if counter is None else Anchor(counter=counter, digest=digest),
-        )
-
-    def begin_run(
-        self, run_id: str, *, app_id: str, compose_hash: str, recipe_hash: str, now: int
-    ) -> None:
-        """Record a new run."""
-        run = {"run_id": run_id, "recipe_hash": recipe_hash, "started_at": now}
-        self._run(statements.BEGIN_RUN, {**run, "app_id": app_id, "compose_hash": compose_hash})
-
-    def anchor(self, run_id: str, checkpoint: Anchor) -> None:
-        """Record a run's newest checkpoint; ``release.decide`` made sure it is newer."""
-        self._connection.execute(
-            runs.update()
-            .where(runs.c.run_id == run_id)
-            .values(checkpoint_counter=checkpoint.counter, checkpoint_digest=checkpoint.digest)
-        )
-
-    def lease(self, lease_id: str) -> LeaseState | None:
-        """A lease granted before."""
-        row = self._run(statements.LEASE, {"key": lease_id}).fetchone()
-        if row is None:
-            return None
-        run_id, not_after, superseded_at, instance_id = row
-        return LeaseState(
-            run_id=run_id,
-            not_after=not_after,
-            superseded=superseded_at is not None,
-            instance_id=instance_id,
-        )
-
-    def grant_lease(
-        self, lease_id: str, run_id: str, *, not_after: int, instance_id: str, now: int
-    ) -> None:
-        """Give a run a new lease; its earlier ones end."""
-        self._run(statements.END_LEASES, {"key": run_id, "at": now})
-        lease = {"lease_id": lease_id, "not_after": not_after, "instance_id": instance_id}
-        self._run(statements.GRANT_LEASE, {**lease, "run_id": run_id})
-
-    def extend_lease(self, lease_id: str, *, not_after: int) -> None:
-        """Let a lease end later."""
-        self._connection.execute(
-            leases.update().where(leases.c.lease_id == lease_id).values(not_after=not_after)
-        )
-
-    # Reservations of privacy
-
-    def reservations(self) -> dict[int, str]:
-        """Index of every ledger entry that reserves privacy → its run id."""
-        rows = self._connection.execute(sa.select(reservations))
-        return {int(row.ledger_index): row.run_id for row in rows}
-
-    def reserve(self, run_id: str, *, ledger_index: int) -> None:
-        """Record where the ledger holds a run's reservation."""
-        self._connection.execute(
-            reservations.insert().values(run_id=run_id, ledger_index=ledger_index)
-        )
-
-    # Run manifests
-
-    def manifest(self, digest: str) -> int | None:
-        """Ledger index of a manifest recorded before."""
-        found = self._connection.execute(
-            sa.select(manifests.c.ledger_index).where(manifests.c.digest == digest)
-        ).scalar_one_or_none()
-        return None if found is None else int(found)
-
-    def add_manifest(self, digest: str, run_id: str, *, ledger_index: int) -> None:
-        """Record that a run's manifest was submitted."""
-        self._connection.execute(
-            manifests.insert().values(digest=digest, run_id=run_id, ledger_index=ledger_index)
-        )
-
-    def manifests_of(self, run_id: str) -> int:
-        """How many manifests were submitted for a run."""
-        counted = self._connection.execute(
-            sa.select(sa.func.count()).select_from(manifests).where(manifests.c.run_id == run_id)
-        ).scalar_one()
-        return int(counted)
-
-    def _document(self, table: sa.Table, where: sa.ColumnElement[bool]) -> StoredDocument | None:
-        row = self._connection.execute(
-            sa.select(table.c.ledger_index, table.c.digest, table.c.envelope).where(where)
-        ).one_or_none()
-        if row is None:
-            return None
-        return cast("int", row.ledger_index), cast("str", row.digest), bytes(row.envelope)
+    def _begin(self) -> Connection:
+        """Begin a transaction on a database that holds what the ledger states."""
+        connection = begin(self._engine)
+        try:
+            while self._following is not None and self._following.catch_up(connection):
+                commit(connection)
+                connection.begin()
+        except BaseException:
+            connection.close()
+            raise
+        return connection

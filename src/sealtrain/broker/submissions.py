@@ -6,16 +6,18 @@ same bytes again changes nothing and answers as the first time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.counting import Counting
+from sealtrain.broker.entries import is_refusal
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.store import StoredDocument
+from sealtrain.broker.recording import record
 from sealtrain.broker.succession import ENTRY_KIND
+from sealtrain.broker.transaction import StoredDocument, Transaction
 from sealtrain.broker.witnessing import Witnessing
 from sealtrain.consortium.approvals import (
     SignedDecision,
@@ -74,12 +76,9 @@ class Registry:
         """
         envelope = document.envelope()
         now = self._parts.clock()
-        try:
+        with self._refusing("approval", envelope.digest):
             signed = verify_decision(envelope, self._parts.consortium, now=now)
             return self._record_decision(signed, now)
-        except SealtrainError as error:
-            self._refuse("approval", envelope.digest, error)
-            raise
 
     def register_dataset(self, document: EnvelopeDocument) -> Accepted:
         """Record an owner's dataset manifest, new or continuing the one recorded.
@@ -88,12 +87,9 @@ class Registry:
             Refused: Not signed by its owner, or not the successor of the recorded manifest.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing("dataset", envelope.digest):
             manifest = verify_dataset(envelope, self._parts.consortium)
             return self._record_dataset(manifest, envelope)
-        except SealtrainError as error:
-            self._refuse("dataset", envelope.digest, error)
-            raise
 
     def withdraw(self, document: EnvelopeDocument) -> Accepted:
         """Record that an owner took datasets back: no release, no renewal, for good.
@@ -102,12 +98,9 @@ class Registry:
             Refused: Not signed by an owner of this consortium, malformed, or of another's data.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing("withdrawal", envelope.digest):
             signed = verify_owned(Withdrawal, envelope, self._parts.consortium)
             return self._record_withdrawal(signed)
-        except SealtrainError as error:
-            self._refuse("withdrawal", envelope.digest, error)
-            raise
 
     def set_policy(self, document: EnvelopeDocument) -> Accepted:
         """Record what an owner asks of guests that read their data.
@@ -117,15 +110,12 @@ class Registry:
                 of the one in force.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing(POLICY, envelope.digest):
             return self._record_policy(verify_owned(OwnerPolicy, envelope, self._parts.consortium))
-        except SealtrainError as error:
-            self._refuse(POLICY, envelope.digest, error)
-            raise
 
     def policies(self) -> OwnerPolicies:
         """Owners' policies in force."""
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             found = transaction.policies.in_force()
         return OwnerPolicies(
             policies=tuple(
@@ -140,12 +130,22 @@ class Registry:
             Refused: Too few owners signed it, it is over, or another one was recorded before.
         """
         envelope = document.envelope()
-        try:
+        with self._refusing("succession", envelope.digest):
             found = verify_succession(envelope, self._parts.consortium)
             return self._record_succession(found.in_time(self._parts.clock()))
-        except SealtrainError as error:
-            self._refuse("succession", envelope.digest, error)
-            raise
+
+    def known_run(self, run_ids: Iterable[str]) -> str:
+        """Return the first of these runs that keys were released to here.
+
+        Raises:
+            RunMismatch: None was; nothing is recorded of it.
+        """
+        named = list(run_ids)
+        with self._parts.store.reading() as transaction:
+            for run_id in named:
+                if transaction.run(run_id) is not None:
+                    return run_id
+        raise _no_such_run(named[0])
 
     def submit_manifest(self, data: bytes) -> Accepted:
         """Verify a run's manifest as an auditor would and record its digest.
@@ -159,22 +159,19 @@ class Registry:
             LimitExceeded: Too many manifests for this run.
         """
         digest = sha256_hex(data)
-        try:
+        with self._refusing("manifest", digest):
             read = read_manifest(data)
             asked = [one.run_id for one in stays_of(read.predicate)]
-            with self._parts.store.transaction() as transaction:
+            with self._parts.store.reading() as transaction:
                 known = {one: run for one in asked if (run := transaction.run(one)) is not None}
             trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))
             verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
             outputs = outputs_entry([(one.name, one.sha256) for one in read.subjects])
             return self._record_manifest(digest, list(known), outputs)
-        except SealtrainError as error:
-            self._refuse("manifest", digest, error)
-            raise
 
     def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
         """Which datasets are registered here for a deployment."""
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             ids = transaction.registered(app_id=app_id, compose_hash=compose_hash)
         return RegisteredDatasets(dataset_ids=ids)
 
@@ -184,7 +181,7 @@ class Registry:
         Counted by the needs that approvals state; a release is decided by the measured recipe's.
         """
         now = self._parts.clock()
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             decisions = self._counting.decisions(transaction)
         counted = tally_as_stated(decisions, self._parts.consortium, target, now)
         envelopes = [one.envelope for one in decisions if one.decision.target == target]
@@ -195,7 +192,7 @@ class Registry:
         )
 
     def _record_decision(self, signed: SignedDecision, now: int) -> Accepted:
-        decision, envelope = signed.decision, signed.envelope
+        decision = signed.decision
         if decision.ends is not None and decision.ends < now:
             raise ApprovalExpired(
                 "the approval is over already",
@@ -213,16 +210,11 @@ class Registry:
                 transaction.successions.require_none()
                 not_overtaken(signed, self._counting.decisions(transaction))
             self._room_for(signed, self._counting.decisions(transaction))
-            index = self._parts.ledger.append(signed.entry_kind, signed.entry)
-            transaction.add_decision(
-                digest=signed.digest,
-                app_id=decision.app_id,
-                compose_hash=decision.compose_hash,
-                recipe_hash=decision.recipe_hash,
-                envelope=envelope.to_bytes(),
-                ledger_index=index,
-            )
+            index = self._record(transaction, signed.entry_kind, signed.entry)
         return self._accepted(index, signed.digest)
+
+    def _record(self, transaction: Transaction, kind: str, body: dict[str, JsonValue]) -> int:
+        return record(transaction, self._parts.ledger, kind, body, now=self._parts.clock())
 
     def _room_for(self, signed: SignedDecision, recorded: Iterable[SignedDecision]) -> None:
         """Each owner has an own share, half of it for stopping: nobody uses up another's."""
@@ -250,15 +242,7 @@ class Registry:
                 return self._accepted(before[0], digest)
             self._same_owner(manifest.owner, manifest.owner_id, known.values())
             self._succeeds(manifest, before)
-            index = self._parts.ledger.append("dataset", dataset_entry(manifest, envelope))
-            transaction.put_dataset(
-                dataset_id=manifest.dataset_id,
-                app_id=manifest.app_id,
-                compose_hash=manifest.compose_hash,
-                digest=digest,
-                envelope=envelope.to_bytes(),
-                ledger_index=index,
-            )
+            index = self._record(transaction, "dataset", dataset_entry(manifest, envelope))
         return self._accepted(index, digest)
 
     def _record_succession(self, found: Succession) -> Accepted:
@@ -268,8 +252,7 @@ class Registry:
             if before is not None and before[1] == digest:
                 return self._accepted(before[2], digest)
             transaction.successions.require_none()
-            index = self._parts.ledger.append(ENTRY_KIND, found.entry)
-            transaction.successions.add(found.successor.consortium_id, digest, ledger_index=index)
+            index = self._record(transaction, ENTRY_KIND, found.entry)
         return self._accepted(index, digest)
 
     def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:
@@ -280,10 +263,7 @@ class Registry:
                 for dataset_id in named:
                     known = transaction.manifests_of_dataset(dataset_id)
                     self._same_owner(owner.name, owner.owner_id, known.values())
-                index = self._parts.ledger.append("withdrawal", signed.entry)
-                transaction.withdrawals.add(
-                    named, owner=owner.name, digest=signed.digest, ledger_index=index
-                )
+                index = self._record(transaction, "withdrawal", signed.entry)
         return self._accepted(index, signed.digest)
 
     def _record_policy(self, signed: SignedPolicy) -> Accepted:
@@ -292,13 +272,7 @@ class Registry:
             if index is None:
                 before, _ = transaction.policies.in_force().get(signed.owner.name, (None, b""))
                 continues(signed, before)
-                index = self._parts.ledger.append(POLICY, signed.entry)
-                transaction.policies.add(
-                    signed.owner.name,
-                    digest=signed.digest,
-                    envelope=signed.envelope.to_bytes(),
-                    ledger_index=index,
-                )
+                index = self._record(transaction, POLICY, signed.entry)
         return self._accepted(index, signed.digest)
 
     def _same_owner(self, owner: str, owner_id: str, known: Iterable[StoredDocument]) -> None:
@@ -330,12 +304,7 @@ class Registry:
 
     def _trust(self, run_id: str, run: RunState | None) -> Trust:
         if run is None:
-            raise RunMismatch(
-                "this broker released no key to such a run",
-                check="run",
-                got=run_id,
-                hint="submit the manifest to the broker whose receipts are in it",
-            )
+            raise _no_such_run(run_id)
         policy = self._parts.policy
         return Trust(
             version=1,
@@ -369,22 +338,34 @@ class Registry:
                         got=recorded,
                         expected=f"at most {self._parts.limits.manifests_per_run}",
                     )
-                index = self._parts.ledger.append(
+                index = self._record(
+                    transaction,
                     "manifest",
                     {"run_id": run_id, "manifest_digest": digest, "outputs": outputs} | parties,
                 )
-                transaction.add_manifest(digest, run_id, ledger_index=index)
         return self._accepted(index, digest)
 
-    def _refuse(self, action: str, digest: str, error: SealtrainError) -> None:
-        body: dict[str, Any] = {
-            "action": action,
-            "code": error.code,
-            "check": error.check,
-            "digest": digest,
-        }
-        self._parts.ledger.append("refusal", body)
+    @contextmanager
+    def _refusing(self, action: str, digest: str) -> Iterator[None]:
+        """Record what the block refuses."""
+        try:
+            yield
+        except SealtrainError as error:
+            if is_refusal(error):
+                body = {"action": action, "code": error.code, "check": error.check}
+                with self._parts.store.transaction(alone=False):
+                    self._parts.ledger.append("refusal", body | {"digest": digest})
+            raise
 
     def _accepted(self, index: int, digest: str) -> Accepted:
         proof = self._parts.ledger.proof(index).to_dict()
         return Accepted(version=1, index=index, digest=digest, proof=proof)
+
+
+def _no_such_run(run_id: str) -> RunMismatch:
+    return RunMismatch(
+        "this broker released no key to such a run",
+        check="run",
+        got=run_id,
+        hint="submit the manifest to the broker whose receipts are in it",
+    )

@@ -16,22 +16,24 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 __all__ = [
-    "challenges",
     "cosignatures",
     "cosigned",
     "datasets",
     "decisions",
     "home",
+    "incarnations",
     "leases",
     "manifests",
     "metadata",
     "nonces",
     "owner_policies",
+    "reflected",
     "reservations",
     "run_datasets",
     "runs",
     "successions",
     "tokens",
+    "used_challenges",
     "withdrawals",
 ]
 
@@ -45,21 +47,30 @@ metadata = sa.MetaData(
     }
 )
 
-challenges = sa.Table(
-    "challenges",
+used_challenges = sa.Table(
+    "used_challenges",
     metadata,
     sa.Column("challenge", sa.Text, primary_key=True),
-    sa.Column("purpose", sa.Text, nullable=False),
-    sa.Column("issued_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=False, index=True),
-    sa.Column("used_at", sa.BigInteger),
 )
-# The waiting ones are counted for each new one; used ones are many times more.
-sa.Index(
-    "ix_challenges_waiting",
-    challenges.c.expires_at,
-    sqlite_where=challenges.c.used_at.is_(None),
-    postgresql_where=challenges.c.used_at.is_(None),
+
+incarnations = sa.Table(
+    "incarnations",
+    metadata,
+    # Always 0: a database is one memory.
+    sa.Column("place", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("generation", sa.Text, nullable=False),
+    sa.Column("began_at", sa.BigInteger, nullable=False),
+    sa.Column("forgotten_before", sa.BigInteger, nullable=False),
+)
+
+reflected = sa.Table(
+    "reflected",
+    metadata,
+    # Always 0: a database reflects one ledger.
+    sa.Column("place", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("entries", sa.BigInteger, nullable=False),
+    sa.Column("leaf", sa.Text, nullable=False),
 )
 
 cosigned = sa.Table(

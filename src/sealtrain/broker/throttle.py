@@ -1,4 +1,4 @@
-"""Caps on how often the broker does what costs it disk or a quote: in all, and for one address."""
+"""Caps on how often the broker does what costs it disk or a quote: in all, and for each account."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 from collections import Counter
 from ipaddress import ip_address, ip_network
 
-from sealtrain.errors import LimitExceeded
+from sealtrain.errors import TooManyRequests
 
-__all__ = ["Shares", "Throttle"]
+__all__ = ["Shares", "Throttle", "address_group"]
 
 
 class _Minute:
@@ -29,7 +29,7 @@ class _Minute:
             if account not in self._taken and len(self._taken) >= self._accounts:
                 account = "others"
             if self._taken[account] >= self._per_minute:
-                raise LimitExceeded(
+                raise TooManyRequests(
                     self._problem,
                     check="rate",
                     got=f"over {self._per_minute} a minute",
@@ -53,48 +53,49 @@ class Throttle:
             now: Seconds since the epoch.
 
         Raises:
-            LimitExceeded: This minute is used up.
+            TooManyRequests: This minute is used up.
         """
         self._calls.take("all", now)
 
 
 class Shares:
-    """At most so many calls of one address in any calendar minute. Thread-safe.
-
-    An IPv6 address counts as its /64: whoever has one has all of them.
+    """At most so many calls of each account in any calendar minute. Thread-safe.
 
     Args:
-        per_minute: Calls of one address in a minute.
-        exempt: Addresses that speak for many, such as a proxy that does not say for whom.
-        addresses: How many are told apart; the others share one account.
+        per_minute: Calls of one account in a minute.
+        whose: What an account is, for messages.
+        accounts: How many are told apart; the others share one.
     """
 
-    def __init__(
-        self, per_minute: int, *, exempt: tuple[str, ...] = (), addresses: int = 65_536
-    ) -> None:
-        problem = "this address has asked all it may ask in one minute"
-        self._calls = _Minute(per_minute, accounts=addresses, problem=problem)
-        self._exempt = frozenset(exempt)
+    def __init__(self, per_minute: int, whose: str, *, accounts: int = 65_536) -> None:
+        problem = f"this {whose} has asked all it may ask in one minute"
+        self._calls = _Minute(per_minute, accounts=accounts, problem=problem)
 
-    def take(self, address: str, now: int) -> None:
+    def take(self, account: str, now: int) -> None:
         """Count one call.
 
         Args:
-            address: Of the caller.
+            account: Of the caller.
             now: Seconds since the epoch.
 
         Raises:
-            LimitExceeded: This address has used up this minute.
+            TooManyRequests: This account has used up this minute.
         """
-        if address not in self._exempt:
-            self._calls.take(_network(address), now)
+        self._calls.take(account, now)
 
 
-def _network(address: str) -> str:
+def address_group(address: str) -> str:
+    """Addresses that count as one caller: an IPv4 address, also where it is mapped; a /64 of IPv6.
+
+    Args:
+        address: Of a socket; anything else is of one group.
+    """
     try:
         parsed = ip_address(address)
     except ValueError:
         return "unknown"  # not a socket of the internet
-    if parsed.version == 6 and parsed.ipv4_mapped is None:
-        return str(ip_network((parsed.packed[:8] + bytes(8), 64)))
-    return str(parsed)
+    if parsed.version == 4:
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ip_network((parsed.packed[:8] + bytes(8), 64)))

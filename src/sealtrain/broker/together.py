@@ -6,7 +6,8 @@
 2. The last one commits for all when nobody waits for a turn, or when the group is large or old.
    Nobody returns before that: what a caller was told is on disk.
 3. Ledger entries of the group are written at its end, in their order, before the database commits:
-   it never holds what the ledger does not.
+   it never holds what the ledger does not. What the ledger then holds and the database does not is
+   recorded before the next group begins (``broker.following``).
 4. If the commit fails, or the database undoes more than one block, the whole group fails.
 5. A block that asks to be alone begins after a commit of all before it and commits by itself. It
    may read the ledger and finds there what the database says. Only such a block changes what owners
@@ -24,7 +25,8 @@ from typing import Any, Final
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from sealtrain.broker.database import begin, commit, failures
+from sealtrain.broker.database import commit, failures
+from sealtrain.broker.following import Following
 from sealtrain.broker.statements import Settled
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.ledger_tree import Pending
@@ -43,8 +45,16 @@ _OLDEST_SECONDS: Final = 0.1
 class Together:
     """Blocks of many threads on one database."""
 
-    def __init__(self, engine: Engine, *, timer: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        begin: Callable[[], Connection],
+        *,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Of an engine, and a function that begins a transaction that writes."""
         self._engine = engine
+        self._begin = begin
         self._timer = timer
         self._turns = threading.Condition()
         self._busy = False
@@ -52,6 +62,8 @@ class Together:
         self._open: _Group | None = None  # of who has the turn, or of nobody
         self.ledger: Ledger | None = None
         """Whose entries commit with the blocks that append them."""
+        self.following: Following | None = None
+        """Notes how much of the ledger the database reflects."""
 
     @contextmanager
     def block(self, *, alone: bool) -> Iterator[tuple[Connection, Settled | None]]:
@@ -63,8 +75,9 @@ class Together:
             alone: Begin after all others were committed, and share the commit with none.
 
         Raises:
-            Unreachable: The database cannot be read or written. Nothing happened, unless the
-                connection to a server broke during the commit.
+            Unreachable: The database cannot be read or written. Nothing happened; unless the
+                connection to a server broke during the commit, or the ledger took the block's
+                entries and the database did not.
         """
         self._take_turn()
         try:
@@ -84,7 +97,8 @@ class Together:
             self._commit(self._open)
         if self._open is None:
             with failures(self._engine):
-                self._open = _Group(begin(self._engine), self.ledger, self._timer())
+                began = self._timer()
+                self._open = _Group(self._begin(), self.ledger, self.following, began)
         return self._open
 
     def _take_turn(self) -> None:
@@ -129,7 +143,13 @@ class Together:
 class _Group:
     """One transaction, its ledger entries, and who waits for it."""
 
-    def __init__(self, connection: Connection, ledger: Ledger | None, began: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        ledger: Ledger | None,
+        following: Following | None,
+        began: float,
+    ) -> None:
         self.connection = connection
         self.settled: Settled = {}
         self.began = began
@@ -138,6 +158,7 @@ class _Group:
         self.lost: BaseException | None = None
         """Why nothing of it happened."""
         self._ledger = ledger
+        self._following = following
         self._ended = threading.Event()
         self._pending: Pending | None = None
         self._driver: Any = connection.connection.driver_connection
@@ -176,7 +197,9 @@ class _Group:
         """Make all of it durable: the ledger first."""
         try:
             with failures(self.connection.engine):
-                if self._pending is not None:
+                if self._pending is not None and self._pending.count:
+                    if self._following is not None:
+                        self._following.advance(self.connection, *self._pending.reaches())
                     self._pending.write()
                 commit(self.connection)
         except BaseException as error:
@@ -210,11 +233,12 @@ class _Group:
                 expected=f"a commit within {_COMMIT_SECONDS:g} s",
             )
         if isinstance(self.lost, SealtrainError):
-            raise self.lost
+            # Another one for each thread: raising writes the thread's frames into the object.
+            raise self.lost.restated(self.lost.message) from self.lost
         if self.lost is not None:
             raise Unreachable(
                 "the broker's database undid the request with others",
                 check="database",
                 got=type(self.lost).__name__,
-                hint="nothing of it happened: ask again",
+                hint="ask again: what the ledger took of it is found there",
             ) from self.lost

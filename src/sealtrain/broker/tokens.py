@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import hmac
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -20,7 +21,17 @@ from sealtrain.broker.tables import tokens
 from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, UsageError
 from sealtrain.sealing.datakey import Randomness
 
-__all__ = ["MAX_TOKENS", "Scope", "TokenState", "Tokens", "make_token", "name_of", "scope_of"]
+__all__ = [
+    "MAX_TOKENS",
+    "KeptToken",
+    "Scope",
+    "TokenState",
+    "Tokens",
+    "admitted",
+    "make_token",
+    "name_of",
+    "scope_of",
+]
 
 Scope = Literal["metrics", "status"]
 MAX_TOKENS: Final = 64
@@ -75,6 +86,10 @@ class TokenState:
     not_after: int
 
 
+KeptToken = tuple[str, TokenState]
+"""SHA-256 of a token, and what it is for."""
+
+
 class Tokens:
     """Reads and writes of one transaction."""
 
@@ -122,42 +137,45 @@ class Tokens:
 
     def all(self) -> list[TokenState]:
         """Every token, by name."""
+        return [state for _, state in self.kept()]
+
+    def kept(self) -> list[KeptToken]:
+        """Every token with its hash."""
         rows = self._connection.execute(sa.select(tokens).order_by(tokens.c.name)).all()
-        return [
-            TokenState(
-                name=row.name,
-                scope=scope_of(row.scope),
-                made_at=row.made_at,
-                not_after=row.not_after,
-            )
-            for row in rows
-        ]
+        return [(row.digest, _state(row)) for row in rows]
 
-    def admit(self, token: str, scope: Scope, *, now: int) -> TokenState:
-        """Return the token that was shown, if it is good for ``scope``.
 
-        Args:
-            token: As shown; empty for none.
-            scope: What is asked for.
-            now: Seconds since the epoch.
+def admitted(kept: Sequence[KeptToken], token: str, scope: Scope, *, now: int) -> TokenState:
+    """Return the token that was shown, if it is good for ``scope``.
 
-        Raises:
-            TokenRefused: Unknown, over, or of another scope.
-        """
-        shown = _digest(token[:_MAX_LENGTH])
-        rows = self._connection.execute(sa.select(tokens.c.name, tokens.c.digest)).all()
-        # Every one is compared, each in constant time.
-        named = [row.name for row in rows if hmac.compare_digest(row.digest, shown)]
-        for state in self.all():
-            if state.name in named and state.scope == scope and now <= state.not_after:
-                return state
-        raise TokenRefused(
-            "this is for operators who show a token",
-            check="token",
-            got="none" if not token else "one that is unknown, over or of another scope",
-            expected=f"Authorization: Bearer, a token of scope {scope}",
-            hint=f"sealtrain broker token create NAME --scope {scope}",
-        )
+    Args:
+        kept: The tokens that there are.
+        token: As shown; empty for none.
+        scope: What is asked for.
+        now: Seconds since the epoch.
+
+    Raises:
+        TokenRefused: Unknown, over, or of another scope.
+    """
+    shown = _digest(token[:_MAX_LENGTH])
+    # Every one is compared, each in constant time.
+    same = [state for digest, state in kept if hmac.compare_digest(digest, shown)]
+    for state in same:
+        if state.scope == scope and now <= state.not_after:
+            return state
+    raise TokenRefused(
+        "this is for operators who show a token",
+        check="token",
+        got="none" if not token else "one that is unknown, over or of another scope",
+        expected=f"Authorization: Bearer, a token of scope {scope}",
+        hint=f"sealtrain broker token create NAME --scope {scope}",
+    )
+
+
+def _state(row: Any) -> TokenState:
+    return TokenState(
+        name=row.name, scope=scope_of(row.scope), made_at=row.made_at, not_after=row.not_after
+    )
 
 
 def _digest(token: str) -> str:

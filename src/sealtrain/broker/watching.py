@@ -1,4 +1,4 @@
-"""What surrounds every request: an id, the date, a share for each address, a log line, a count."""
+"""What surrounds every request: an id, the date, a bounded head, a log line, a count."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sealtrain.broker.bodies import error_answer
 from sealtrain.broker.logs import request_line
 from sealtrain.broker.metrics import Metrics
-from sealtrain.broker.throttle import Shares
-from sealtrain.errors import LimitExceeded, Refused, error_by_code
+from sealtrain.errors import HeadTooLarge, Refused, error_by_code
 
 __all__ = ["Watch"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_COSTLY_READS: Final = frozenset({"/v1/keys"})
 _MAX_HEAD: Final = 16 << 10
 
 
@@ -28,7 +26,6 @@ class Watch:
 
     Args:
         app: The rest of it.
-        shares: Requests by address.
         now: The broker's time.
         metrics: Counts them.
         random: Makes request ids.
@@ -39,14 +36,12 @@ class Watch:
         self,
         app: ASGIApp,
         *,
-        shares: Shares,
         now: Callable[[], int],
         metrics: Metrics,
         random: Callable[[int], bytes],
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._app = app
-        self._shares = shares
         self._now = now
         self._metrics = metrics
         self._random = random
@@ -79,15 +74,11 @@ class Watch:
             self._account(scope, status, request_id, self._timer() - began)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        costs = scope["method"] == "POST" or scope["path"] in _COSTLY_READS
         try:
             _bound_head(scope)
-            if costs and scope.get("client"):
-                self._shares.take(scope["client"][0], self._now())
-        except LimitExceeded as error:
+        except HeadTooLarge as error:
             scope["state"]["code"] = error.code
-            status = 431 if error.check == "head size" else 429
-            await error_answer(error, status)(scope, receive, send)
+            await error_answer(error)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -120,12 +111,12 @@ def _bound_head(scope: Scope) -> None:
     The server's own cap is for heads that came in parts; one that came at once is whole.
 
     Raises:
-        LimitExceeded: They are longer.
+        HeadTooLarge: They are longer.
     """
     size = len(scope["raw_path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in scope["headers"])
     if size > _MAX_HEAD:
-        raise LimitExceeded(
+        raise HeadTooLarge(
             "the request's head is too large",
             check="head size",
             got=f"{size} bytes",

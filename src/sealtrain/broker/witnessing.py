@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from sealtrain.broker.cosignatures import CosignedNote
 from sealtrain.broker.parts import BrokerParts
+from sealtrain.consortium.ledger import MAX_PAGE_BYTES
+from sealtrain.consortium.ledger_tree import within
 from sealtrain.consortium.rotation import signed_by
 from sealtrain.consortium.witness import Witnessed, verify_witnessed
 from sealtrain.errors import LedgerInconsistent
@@ -33,7 +35,7 @@ class Witnessing:
             LedgerInconsistent: The ledger is not the one that owners cosigned.
         """
         self._parts = parts
-        with parts.store.transaction() as transaction:
+        with parts.store.reading() as transaction:
             newest = transaction.cosignatures.newest(1)
         if newest is not None:
             self._verify(_note(newest))
@@ -60,18 +62,23 @@ class Witnessing:
                     owner=owner,
                     line=line.to_line(),
                 )
-            kept = transaction.cosignatures.page(checkpoint.size, 1)
+            kept = list(transaction.cosignatures.page(checkpoint.size, 1))
         return CosignedPage(checkpoints=tuple(_note(one) for one in kept))
 
     def page(self, start: int, limit: int) -> CosignedPage:
-        """Cosigned checkpoints of at least ``start`` entries, smallest first."""
-        with self._parts.store.transaction() as transaction:
-            found = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
-        return CosignedPage(checkpoints=tuple(_note(one) for one in found))
+        """Cosigned checkpoints of at least ``start`` entries, smallest first.
+
+        At most ``MAX_COSIGNED_PAGE``, and of no more bytes than a page of entries; the first comes
+        in any case.
+        """
+        with self._parts.store.reading() as transaction:
+            kept = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
+            notes = list(within((_note(one).encode() for one in kept), MAX_PAGE_BYTES))
+        return CosignedPage(checkpoints=tuple(note.decode() for note in notes))
 
     def newest(self, quorum: int) -> CosignedPage:
         """The largest checkpoint that ``quorum`` owners cosigned; empty when there is none."""
-        with self._parts.store.transaction() as transaction:
+        with self._parts.store.reading() as transaction:
             found = transaction.cosignatures.newest(quorum)
         return CosignedPage(checkpoints=() if found is None else (_note(found),))
 

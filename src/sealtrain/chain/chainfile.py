@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
+from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import DataInvalid, TrustInvalid, UsageError
-from sealtrain.recipe.yamltext import parse_yaml
 
 __all__ = ["MAX_CHAIN_ID", "Address", "ChainFile", "address_of", "host_of", "load_chain_file"]
 
@@ -75,7 +74,7 @@ class ChainFile(StrictModel):
 
     def to_yaml(self) -> str:
         """The chain file's text."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return yaml_text(self.to_dict())
 
 
 def load_chain_file(path: Path) -> ChainFile:

@@ -100,11 +100,10 @@ def restored(
             "ledger_size": done.size,
             "ledger_root": done.root,
             "leases_ended": done.leases_ended,
-            "challenges_ended": done.challenges_ended,
         },
         [
             f"database  {where.name}",
             f"ledger    {done.size} entries, root {done.root}",
-            f"ended     {done.leases_ended} leases, {done.challenges_ended} challenges",
+            f"ended     {done.leases_ended} leases",
         ],
     )

@@ -12,6 +12,7 @@ from sealtrain.cli import broker_database
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
+    from sealtrain.release.client import BrokerClient
     from sealtrain.release.messages import BrokerStatus
 
 __all__ = ["register"]
@@ -36,7 +37,7 @@ def status(
 ) -> None:
     """Ask a broker how it is. Leaves with 4 when it cannot decide; nothing here is verified."""
     from sealtrain.cli.broker_tokens import read_token
-    from sealtrain.errors import AnswerInvalid, BrokerUnreachable
+    from sealtrain.errors import BrokerUnreachable
     from sealtrain.release.client import BrokerClient
     from sealtrain.release.pin import load_pin
 
@@ -49,9 +50,7 @@ def status(
             ready = False
         consortium = client.consortium(health.consortium_id)
         told = None if token_file is None else client.status(read_token(token_file))
-        head = client.ledger_checkpoint().splitlines()
-        if len(head) < 3:
-            raise AnswerInvalid("the broker's checkpoint is none", check="checkpoint")
+        head = _head(client)
     shown = {
         "url": client.url,
         "version": health.version,
@@ -63,7 +62,7 @@ def status(
             "owners": len(consortium.owners),
             "approve": consortium.thresholds.approve,
         },
-        "ledger": {"origin": head[0], "size": head[1], "root": head[2]},
+        "ledger": None if head is None else {"origin": head[0], "size": head[1], "root": head[2]},
         "operator": None if told is None else told.to_dict(),
     }
     emit(
@@ -75,7 +74,8 @@ def status(
             f"ready       {'yes' if ready else 'no'}",
             f"consortium  {consortium.name} "
             f"({consortium.thresholds.approve} of {len(consortium.owners)})",
-            f"ledger      {head[1]} entries, root {head[2]}",
+            f"ledger      {health.ledger_size} entries"
+            + ("" if head is None else f", root {head[2]}"),
             *_operator_lines(told),
         ],
     )
@@ -83,12 +83,25 @@ def status(
         raise typer.Exit(4)
 
 
+def _head(client: BrokerClient) -> list[str] | None:
+    """Origin, size and root of the ledger; ``None`` where it cannot be read now."""
+    from sealtrain.errors import AnswerInvalid, BrokerUnreachable
+
+    try:
+        head = client.ledger_checkpoint().splitlines()
+    except BrokerUnreachable:
+        return None
+    if len(head) < 3:
+        raise AnswerInvalid("the broker's checkpoint is not one", check="checkpoint")
+    return head
+
+
 def _operator_lines(told: BrokerStatus | None) -> list[str]:
     if told is None:
         return []
     return [
         f"since       {told.started_at}",
-        *([f"lacks       {told.why_not}"] if told.why_not else []),
+        *(f"failing     {part}: {found}" for part, found in told.failing.items()),
         *(f"{name.replace('_', ' ')}: {value}" for name, value in told.sizes.items()),
     ]
 
@@ -130,13 +143,12 @@ def restore(
         {
             "state": str(state),
             "leases_ended": done.leases_ended,
-            "challenges_ended": done.challenges_ended,
             **made.to_dict(),
         },
         [
             f"state   {state}, as of {made.made_at}",
             f"ledger  {made.ledger_size} entries, root {made.ledger_root}",
-            f"ended   {done.leases_ended} leases, {done.challenges_ended} challenges",
+            f"ended   {done.leases_ended} leases",
         ],
     )
 

@@ -16,7 +16,8 @@ from sealtrain.cli.output import Json, emit, progress_items, say, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sealtrain.consortium.audit import Auditor, AuditReport, References
+    from sealtrain.consortium.audit import Auditor, AuditReport
+    from sealtrain.consortium.audit_references import References
     from sealtrain.consortium.members import Consortium
     from sealtrain.release.client import BrokerClient
 
@@ -54,7 +55,11 @@ def show(
     if broker is None:
         raise UsageError("which ledger?", check="--broker", expected="a broker file")
     client = BrokerClient(load_pin(broker).url)
-    entries = client.ledger_entries(start, limit)
+    entries: list[dict[str, Any]] = []
+    while len(entries) < limit and (
+        page := client.ledger_entries(start + len(entries), limit - len(entries))
+    ):
+        entries += page
     checkpoint = client.ledger_checkpoint()
     rows = [
         (str(start + offset), entry["at"], entry["kind"], _summary(entry["body"]))

@@ -68,16 +68,15 @@ def policy(
     as_json: Json = False,
 ) -> None:
     """Write an appraisal policy that trusts this simulator and nothing else."""
-    import yaml
-
     from sealtrain.attest.simulator.machine import Machine
     from sealtrain.attest.simulator.state import ensure
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import atomic_write
+    from sealtrain.base.yamltext import yaml_text
 
     machine: Machine = Machine(tee=cast("SimulatedTee", tee), gpus=gpus, switches=switches)
     trusted = ensure(state, system_clock(), machine=machine).policy(machine)
-    atomic_write(out, yaml.safe_dump(trusted.to_dict(), sort_keys=False).encode())
+    atomic_write(out, yaml_text(trusted.to_dict()).encode())
     say("this policy accepts simulated evidence: use it to rehearse, never with real data")
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
 

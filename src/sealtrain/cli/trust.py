@@ -32,11 +32,10 @@ def new(
 
     Each broker attests itself first; its signing key is taken from that evidence.
     """
-    import yaml
-
     from sealtrain.attest.policy import load_policy
     from sealtrain.base.encoding import to_base64
     from sealtrain.base.files import atomic_write
+    from sealtrain.base.yamltext import yaml_text
     from sealtrain.cli.connection import attested_brokers, target_of
     from sealtrain.consortium.members import Consortium
     from sealtrain.errors import UsageError
@@ -66,7 +65,7 @@ def new(
         "simulated": "accept-insecure" if appraisal.platform == "simulator" else "refuse",
     }
     parse_trust(document)
-    atomic_write(out, yaml.safe_dump(document, sort_keys=False).encode())
+    atomic_write(out, yaml_text(document).encode())
     simulated = any(one.simulated for one in attested)
     emit(
         as_json,

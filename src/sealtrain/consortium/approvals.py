@@ -20,6 +20,7 @@ nobody stopped it; otherwise it is *sealed*. Status words are Vault's: threshold
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from sealtrain.base.canonical import JsonValue
@@ -150,6 +151,7 @@ def tally(
     *,
     needs: Needs,
     skew: int = CLOCK_SKEW,
+    over: AbstractSet[str] = frozenset(),
 ) -> Tally:
     """Count the decisions on ``target``.
 
@@ -160,6 +162,8 @@ def tally(
         now: Seconds since the epoch.
         needs: What the recipe needs, from its lock.
         skew: Seconds an owner's clock may be ahead.
+        over: Digests of approvals that ended before, by a clock that goes back since: they count as
+            expired whatever ``now`` is.
     """
     decisions = tuple(decisions)
     latest: dict[str, SignedDecision] = {}
@@ -190,7 +194,11 @@ def tally(
         elif stops.get(owner_id, set()) <= set(decision.lifts):
             latest[owner_id] = one
     revoked = stops.keys() - latest.keys()
-    counted = {owner_id: one for owner_id, one in latest.items() if _end(one) >= now}
+    counted = {
+        owner_id: one
+        for owner_id, one in latest.items()
+        if _end(one) >= now and one.digest not in over
+    }
 
     def names(owner_ids: Iterable[str]) -> tuple[str, ...]:
         wanted = set(owner_ids)

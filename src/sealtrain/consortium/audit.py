@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from sealtrain.base.canonical import parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.audit_entries import EntryRules
+from sealtrain.consortium.audit_references import References, Stated
 from sealtrain.consortium.ledger import KIND, MAX_ENTRY_BYTES
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.rotation import KIND as ROTATION
 from sealtrain.consortium.rotation import Rotation, keys_with, read_rotation, signed_by
 from sealtrain.consortium.witness import verify_witnessed
@@ -27,7 +27,10 @@ from sealtrain.records import merkle
 from sealtrain.records.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.records.ed25519 import key_id
 
-__all__ = ["AuditReport", "Auditor", "Finding", "References"]
+__all__ = ["BACKWARDS_SECONDS", "AuditReport", "Auditor", "Finding"]
+
+BACKWARDS_SECONDS: Final = 60
+"""An entry may state a time so much earlier than one before it: writers wait for their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,26 +50,6 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return {"index": self.index, "check": self.check, "problem": self.problem}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class References:
-    """What another database says of the ledger: index of an entry → what it must hold."""
-
-    decisions: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    datasets: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    manifests: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the run manifest."""
-    withdrawals: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    policies: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    successions: Mapping[int, str] = field(default_factory=dict)
-    """Digest of the envelope."""
-    reservations: Mapping[int, str] = field(default_factory=dict)
-    """Run id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +116,8 @@ class Auditor:
         self._tree = _Tree()
         self._findings: list[Finding] = []
         self._kinds: Counter[str] = Counter()
-        self._named: dict[int, tuple[str, Any]] = {}
+        self._latest = 0
+        self._stated = Stated()
         self._checkpoints: list[Checkpoint] = []
         self._cosignatures: set[tuple[int, str, str]] = set()
         self._witnessed: dict[str, int] = {}
@@ -171,12 +155,12 @@ class Auditor:
             self.found("entry form", error.message, index)
             return
         self._kinds[kind] += 1
+        self._follow_time(at, index)
         for problem in self._rules.problems(kind, at, body):
             self.found(kind, problem, index)
         if kind == ROTATION:
             self._rotate(body, index)
-        if kind in _REFERRED:
-            self._named[index] = (kind, body.get(_REFERRED[kind]))
+        self._stated.entry(index, kind, body)
 
     def made_with(self, key: str | None) -> None:
         """Take what the log says of the key that it was made with.
@@ -205,7 +189,8 @@ class Auditor:
         self._read_all()
         self._compare_checkpoints()
         if references is not None:
-            self._compare_references(references)
+            for index, problem in self._stated.differences(references):
+                self.found("database", problem, index)
         last = self._tree.size
         return AuditReport(
             origin=self._origin,
@@ -220,6 +205,14 @@ class Auditor:
                 sorted(self._findings, key=lambda one: last if one.index is None else one.index)
             ),
         )
+
+    def _follow_time(self, at: int, index: int) -> None:
+        """Name an entry whose time goes back; the entries after it are compared with its time."""
+        back = self._latest - at
+        if back > BACKWARDS_SECONDS:
+            self.found("time", f"its time goes back by {back} s: the broker's clock was set", index)
+            self._latest = at
+        self._latest = max(self._latest, at)
 
     def _rotate(self, body: dict[str, Any], index: int) -> None:
         try:
@@ -288,30 +281,6 @@ class Auditor:
             else:
                 good = one.size
 
-    def _compare_references(self, references: References) -> None:
-        expected: list[tuple[tuple[str, ...], Mapping[int, str]]] = [
-            (_DECISIONS, references.decisions),
-            (("dataset",), references.datasets),
-            (("manifest",), references.manifests),
-            (("withdrawal",), references.withdrawals),
-            ((POLICY,), references.policies),
-            (("succession",), references.successions),
-            (("release",), references.reservations),
-        ]
-        for kinds, wanted in expected:
-            for index, value in sorted(wanted.items()):
-                kind, named = self._named.get(index, ("", None))
-                if kind not in kinds or named != value:
-                    self.found(
-                        "database",
-                        f"the broker's database has a {kinds[0]} {value} at this place",
-                        index,
-                    )
-        kept = {*references.decisions, *references.withdrawals, *references.policies}
-        decided = {index for index, (kind, _) in self._named.items() if kind in _KEPT}
-        for index in sorted(decided - kept):
-            self.found("database", "the broker's database has lost this decision", index)
-
 
 def _claimed_size(note: str) -> int | None:
     """The size that a checkpoint names, whoever signed it."""
@@ -320,19 +289,6 @@ def _claimed_size(note: str) -> int | None:
 
 
 _SIZE = re.compile(r"0|[1-9][0-9]{0,15}")
-_DECISIONS = ("approval", "revocation")
-_KEPT = (*_DECISIONS, "withdrawal", POLICY)
-# The field of an entry that the broker's database knows too.
-_REFERRED = {
-    "approval": "digest",
-    "revocation": "digest",
-    "dataset": "digest",
-    "withdrawal": "digest",
-    POLICY: "digest",
-    "succession": "digest",
-    "manifest": "manifest_digest",
-    "release": "run_id",
-}
 
 
 class _Tree:

@@ -2,11 +2,14 @@
 
 ``EntryRules.problems`` takes the entries in order and answers with what does not hold of each. It
 believes no field that a signature in the entry does not cover: owners' documents are verified anew,
-and what the broker did is judged by the owners' documents before it.
+and what the broker did is judged by the owners' documents before it. An approval that has ended by
+the time of one entry has ended for every later entry, whatever time that one states: otherwise the
+broker's host would revive it by setting the clock back.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -22,6 +25,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.receipts import Anchor
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.uses import MAX_OUTPUTS
 from sealtrain.consortium.withdrawals import Withdrawal
@@ -61,6 +65,7 @@ class _Granted(StrictModel):
     not_after: Timestamp
     evidence_digest: Hex64
     receipt_digest: Hex64
+    checkpoint: Anchor | None
     simulated: bool
     needs: Needs
     privacy: tuple[_Reserved, ...] = ()
@@ -100,7 +105,9 @@ class EntryRules:
     def __init__(self, consortium: Consortium) -> None:
         self._consortium = consortium
         self._decisions: list[SignedDecision] = []
-        self._tallies: dict[tuple[Target, Needs], tuple[int, Tally]] = {}
+        self._ends: list[tuple[int, str]] = []  # of approvals that have not ended, first to last
+        self._over: set[str] = set()
+        self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
         self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
         self._owner_of: dict[str, str] = {}
         self._withdrawn: dict[str, str] = {}
@@ -109,6 +116,7 @@ class EntryRules:
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
         self._given: defaultdict[str, set[str]] = defaultdict(set)
+        self._anchors: dict[str, Anchor] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
         self.unknown: Counter[str] = Counter()
@@ -137,6 +145,8 @@ class EntryRules:
             "refusal": self._refusal,
         }.get(kind)
         self._entries += 1
+        while self._ends and self._ends[0][0] + DECISION_SECONDS < at:
+            self._over.add(heapq.heappop(self._ends)[1])
         if rule is None:
             self.unknown[kind] += 1
             return
@@ -156,6 +166,8 @@ class EntryRules:
         envelope = Envelope.from_dict(body.get("envelope"))
         signed = verify_decision(envelope, self._consortium, now=at)
         self._decisions.append(signed)
+        if signed.decision.ends is not None:
+            heapq.heappush(self._ends, (signed.decision.ends, signed.digest))
         yield from self._repeated("decision", signed.digest)
         if kind != signed.entry_kind:
             yield f"it is called {kind} and is signed as {signed.decision.decision}"
@@ -237,6 +249,7 @@ class EntryRules:
         run = self._runs.get(grant.run_id)
         if run is not None and run[0] != target:
             yield f"run {grant.run_id} began with another recipe"
+        yield from self._anchored(grant)
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
@@ -251,6 +264,14 @@ class EntryRules:
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)
+
+    def _anchored(self, grant: _Granted) -> Iterator[str]:
+        """The newest checkpoint of a run never goes back, nor is it another one."""
+        before, now = self._anchors.get(grant.run_id), grant.checkpoint
+        if before is not None and now != before and (now is None or now.counter <= before.counter):
+            yield f"run {grant.run_id} was taken back behind its checkpoint {before.counter}"
+        if now is not None:
+            self._anchors[grant.run_id] = now
 
     def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
         known = self._datasets.get((dataset.dataset_id, grant.app_id, grant.compose_hash))
@@ -299,20 +320,23 @@ class EntryRules:
         """
 
         def counted_at(time: int) -> Tally:
-            return tally(self._decisions, self._consortium, target, time, needs=needs)
+            return tally(
+                self._decisions, self._consortium, target, time, needs=needs, over=self._over
+            )
 
+        seen = len(self._decisions), len(self._over)
         known = self._tallies.get((target, needs))
         if known is not None:
-            decisions, counted = known
+            *before, counted = known
             until = counted.valid_until
-            if decisions == len(self._decisions) and until and counted.now <= at <= until:
+            if tuple(before) == seen and until and counted.now <= at <= until:
                 return counted
         counted = counted_at(at)
         if counted.sealed and not counted.revoked:
             earlier = counted_at(at - DECISION_SECONDS)
             if not earlier.sealed:
                 return earlier
-        self._tallies[target, needs] = (len(self._decisions), counted)
+        self._tallies[target, needs] = (*seen, counted)
         return counted
 
     def _repeated(self, what: str, digest: str) -> Iterator[str]:

@@ -24,7 +24,13 @@ from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.consortium.rotation import KIND as ROTATION
 from sealtrain.consortium.rotation import Rotation, lineage, read_rotation
-from sealtrain.errors import DataInvalid, LedgerInconsistent, LimitExceeded, SignatureInvalid
+from sealtrain.errors import (
+    DataInvalid,
+    EntryUnknown,
+    LedgerInconsistent,
+    LimitExceeded,
+    SignatureInvalid,
+)
 from sealtrain.records import merkle
 from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
 from sealtrain.records.ed25519 import Ed25519Signer, key_id
@@ -43,6 +49,8 @@ __all__ = [
 MAX_ENTRY_BYTES = 256 << 10
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
+MAX_PAGE_BYTES = MAX_ENTRY_BYTES
+"""Of entries that are shown at once: what a page costs is bounded, whatever is in it."""
 _ROTATED = b'"kind":"rotation"'
 KIND = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """Spelling of an entry's kind."""
@@ -175,6 +183,11 @@ class Ledger:
             self._here.pending = None
 
     @property
+    def stored(self) -> StoredTree:
+        """What lies beneath it, to read."""
+        return self._store
+
+    @property
     def size(self) -> int:
         """Number of entries."""
         return self._store.size()
@@ -183,11 +196,11 @@ class Ledger:
         """The entry at ``index``.
 
         Raises:
-            DataInvalid: There is none.
+            EntryUnknown: There is none.
         """
         found = self._store.read(index, 1) if index >= 0 else []
         if not found:
-            raise DataInvalid(
+            raise EntryUnknown(
                 "no such ledger entry", got=index, expected=f"below {self.size}", check="index"
             )
         return _entry(found[0])
@@ -197,11 +210,21 @@ class Ledger:
         limit = max(0, min(limit, MAX_PAGE))
         return [_entry(data) for data in self._store.read(max(0, start), limit)]
 
+    def page(self, start: int, limit: int, max_bytes: int = MAX_PAGE_BYTES) -> list[bytes]:
+        """Entries from ``start`` on as they are stored: canonical JSON.
+
+        Args:
+            start: Index of the first, from 0.
+            limit: At most so many, and at most ``MAX_PAGE``.
+            max_bytes: Of all together; the first one comes in any case.
+        """
+        return self._store.page(start, min(limit, MAX_PAGE), max_bytes)
+
     def root(self, size: int | None = None) -> str:
         """Root over the first ``size`` entries (all when ``None``), 64 hex digits.
 
         Raises:
-            DataInvalid: There are not that many entries.
+            EntryUnknown: There are not that many entries.
         """
         return self._store.subtree(0, self._within(size)).hex()
 
@@ -212,7 +235,7 @@ class Ledger:
             size: Number of entries; all when ``None``.
 
         Raises:
-            DataInvalid: There are not that many entries.
+            EntryUnknown: There are not that many entries.
         """
         return self._sign(self._within(size))
 
@@ -220,7 +243,7 @@ class Ledger:
         """Entry, inclusion proof and checkpoint; enough for ``verify_proof``.
 
         Raises:
-            DataInvalid: There is no such entry.
+            EntryUnknown: There is no such entry.
         """
         kept = self._store.kept
         size = kept.size if index < kept.size else self.size
@@ -243,7 +266,7 @@ class Ledger:
             second: At least ``first``; all entries when ``None``.
 
         Raises:
-            DataInvalid: There are not that many entries.
+            EntryUnknown: There are not that many entries.
             ProofInvalid: The sizes cannot be compared.
         """
         path = merkle.consistency_path(first, self._within(second), self._store.subtree)
@@ -324,7 +347,7 @@ class Ledger:
         if size is None:
             return present
         if not 0 <= size <= present:
-            raise DataInvalid(
+            raise EntryUnknown(
                 "the ledger has not that many entries",
                 check="ledger size",
                 got=size,

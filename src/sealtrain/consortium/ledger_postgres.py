@@ -44,6 +44,13 @@ _SAID: Final = "SELECT name, value FROM sealtrain_ledger.meta"
 _SIZE: Final = "SELECT coalesce(max(i) + 1, 0) FROM sealtrain_ledger.entry"
 _NODE: Final = "SELECT hash FROM sealtrain_ledger.node WHERE level = %s AND i = %s"
 _ENTRIES: Final = "SELECT data FROM sealtrain_ledger.entry WHERE i >= %s ORDER BY i LIMIT %s"
+_PAGE: Final = """
+SELECT data FROM (
+    SELECT i, data, sum(octet_length(data)) OVER (ORDER BY i) AS total FROM (
+        SELECT i, data FROM sealtrain_ledger.entry WHERE i >= %s ORDER BY i LIMIT %s
+    ) AS asked
+) AS counted WHERE total <= %s OR i = %s ORDER BY i
+"""
 _ALL_ENTRIES: Final = "SELECT i, data FROM sealtrain_ledger.entry ORDER BY i"
 _ALL_NODES: Final = (
     "SELECT level, i, hash FROM sealtrain_ledger.node ORDER BY (i + 1) << level, level"
@@ -151,6 +158,11 @@ class PostgresLedger:
         rows = self._reader.rows(_ENTRIES, [start, limit])
         return [bytes(row[0]) for row in rows]
 
+    def page(self, start: int, limit: int, max_bytes: int) -> list[bytes]:
+        """As ``read``, and no more than ``max_bytes`` of them, but one in any case."""
+        rows = self._reader.rows(_PAGE, [start, limit, max_bytes, start])
+        return [bytes(row[0]) for row in rows]
+
     def subtree(self, start: int, end: int) -> bytes:
         """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
         root = subtree(start, end, self.kept.node)
@@ -223,6 +235,10 @@ class _Pending:
         index = self._first + len(self._entries)
         self._entries.extend(entries)
         return index
+
+    def reaches(self) -> tuple[int, int, bytes]:
+        first = self._first or 0
+        return first, first + len(self._entries), self._entries[-1]
 
     def undo(self, count: int) -> None:
         del self._entries[count:]

@@ -31,6 +31,7 @@ from sealtrain.consortium.ledger_tree import (
     recomputed,
     subtree,
     tampered,
+    within,
 )
 from sealtrain.errors import Unreachable
 
@@ -41,6 +42,7 @@ VERSION = 1
 _BUSY_SECONDS = 30.0
 _CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 
+_FROM = "SELECT data FROM entry WHERE i >= ? ORDER BY i LIMIT ?"
 _ENTRIES = "SELECT i, data FROM entry ORDER BY i"
 _NODES = "SELECT level, i, hash FROM node ORDER BY (i + 1) << level, level"
 
@@ -130,10 +132,13 @@ class LedgerStore:
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""
         with self._reading() as db:
-            rows = db.execute(
-                "SELECT data FROM entry WHERE i >= ? ORDER BY i LIMIT ?", (start, limit)
-            )
-            return [bytes(row[0]) for row in rows]
+            return [bytes(row[0]) for row in db.execute(_FROM, (start, limit))]
+
+    def page(self, start: int, limit: int, max_bytes: int) -> list[bytes]:
+        """As ``read``, and no more than ``max_bytes`` of them, but one in any case."""
+        with self._reading() as db:
+            rows = db.execute(_FROM, (start, limit))  # read one by one, as they are taken
+            return list(within((bytes(row[0]) for row in rows), max_bytes))
 
     def subtree(self, start: int, end: int) -> bytes:
         """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
@@ -277,6 +282,9 @@ class _Pending:
         index = self._first + len(self._entries)
         self._entries.extend(entries)
         return index
+
+    def reaches(self) -> tuple[int, int, bytes]:
+        return self._first, self._first + len(self._entries), self._entries[-1]
 
     def undo(self, count: int) -> None:
         del self._entries[count:]

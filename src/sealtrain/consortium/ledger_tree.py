@@ -27,6 +27,7 @@ __all__ = [
     "recomputed",
     "subtree",
     "tampered",
+    "within",
 ]
 
 Node = Callable[[int, int], bytes]
@@ -97,6 +98,9 @@ class Pending(Protocol):
     def append(self, entries: Sequence[bytes]) -> int:
         """Add entries and return the index that the first will have."""
 
+    def reaches(self) -> tuple[int, int, bytes]:
+        """Entries of the ledger without those that wait and with them, and the last of them."""
+
     def undo(self, count: int) -> None:
         """Forget all but the first ``count``."""
 
@@ -134,6 +138,9 @@ class StoredTree(Protocol):
 
     def read(self, start: int, limit: int) -> list[bytes]:
         """Up to ``limit`` entries from index ``start`` on."""
+
+    def page(self, start: int, limit: int, max_bytes: int) -> list[bytes]:
+        """As ``read``, and no more than ``max_bytes`` of them, but one in any case."""
 
     def subtree(self, start: int, end: int) -> bytes:
         """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
@@ -228,6 +235,16 @@ def recomputed(
     if next(stored, None) is not None:
         raise tampered("it holds hashes of entries it does not have")
     return count
+
+
+def within(rows: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """The first of these that are no more than ``max_bytes`` together; the first in any case."""
+    total = 0
+    for number, data in enumerate(rows):
+        total += len(data)
+        if number and total > max_bytes:
+            return
+        yield data
 
 
 def tampered(why: str) -> LedgerInconsistent:

@@ -42,6 +42,8 @@ __all__ = [
 BUNDLE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 EVIDENCE_PAYLOAD_TYPE = "application/vnd.sealtrain.evidence+json"
 MAX_MANIFEST_BYTES = 8 << 20
+_MAX_VALUES = 10_000
+"""Of the file: statement and evidence are texts in it."""
 VERSION = 1
 
 
@@ -124,7 +126,7 @@ def _document(
 
 
 def _read(data: bytes) -> Manifest:
-    document = parse_canonical(data, max_bytes=MAX_MANIFEST_BYTES)
+    document = parse_canonical(data, max_bytes=MAX_MANIFEST_BYTES, max_values=_MAX_VALUES)
     match document:
         case {"bundle": {"dsseEnvelope": dict(first)}, "evidence": dict(second)}:
             signed_statement = dsse.Envelope.from_dict(first)

@@ -18,9 +18,9 @@ from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import load_model
+from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml
 from sealtrain.errors import LimitExceeded, RecipeInvalid
 from sealtrain.recipe.recipe import Recipe
-from sealtrain.recipe.yamltext import MAX_YAML_BYTES, parse_yaml
 
 __all__ = ["PHASES", "AnyRecipe", "Recipe", "json_schema", "load_recipe", "parse_recipe"]
 

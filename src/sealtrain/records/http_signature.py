@@ -1,12 +1,14 @@
 """Owners' requests signed by RFC 9421, with Ed25519. See ``spec/requests.md`` §1.
 
-``verify_request`` demands, in this order,
+``verify_head`` demands of a request's head, before its body is read, in this order,
 
-1. one signature with the tag ``sealtrain-owner``, by a trusted key, for this method and this URL,
-2. that the signed Content-Digest is that of the body,
+1. signature headers of at most 2 KiB,
+2. one signature with the tag ``sealtrain-owner``, by a trusted key, for this method and this URL,
 3. that it covers exactly ``COMPONENTS``, with exactly the parameters ``created``, ``keyid``,
    ``alg``, ``nonce`` and ``tag``, and a nonce of 32 hexadecimal digits, and
-4. a time of signing that is neither too old nor ahead.
+4. a time of signing that is neither too old nor ahead;
+
+``SignedHead.require_body`` then that the signed Content-Digest is that of the body.
 
 That a nonce serves once is for whoever keeps them to see to. The signed bytes begin with a
 quotation mark, so they are never taken for anything else that the same key signs.
@@ -15,7 +17,7 @@ quotation mark, so they are never taken for anything else that the same key sign
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,7 +34,15 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import RequestStale, SignatureInvalid
 from sealtrain.records.ed25519 import Ed25519Signer, verify_signature
 
-__all__ = ["COMPONENTS", "TAG", "SignedRequest", "sign_request", "verify_request"]
+__all__ = [
+    "COMPONENTS",
+    "TAG",
+    "SignedHead",
+    "SignedRequest",
+    "sign_request",
+    "verify_head",
+    "verify_request",
+]
 
 TAG: Final = "sealtrain-owner"
 COMPONENTS: Final = ("@method", "@authority", "@target-uri", "content-digest")
@@ -40,6 +50,9 @@ _LABEL: Final = "owner"
 _PARAMETERS: Final = frozenset({"created", "keyid", "alg", "nonce", "tag"})
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 _COVERED: Final = [*(f'"{name}"' for name in COMPONENTS), '"@signature-params"']
+_SIGNING: Final = frozenset({"signature", "signature-input", "content-digest"})
+_MAX_HEADER: Final = 2048
+"""Bytes of the three together: parsing more of them costs milliseconds."""
 _MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999
 
 
@@ -50,6 +63,23 @@ class SignedRequest:
     key_id: str
     nonce: str
     created: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedHead:
+    """A head that an owner signed; its body was not looked at yet."""
+
+    request: SignedRequest
+    _require: Callable[[bytes], None]
+
+    def require_body(self, body: bytes) -> SignedRequest:
+        """Return who signed, if it is for this body.
+
+        Raises:
+            SignatureInvalid: The digest that was signed is another body's.
+        """
+        self._require(body)
+        return self.request
 
 
 @dataclass(slots=True)
@@ -145,13 +175,38 @@ def verify_request(
     max_age: int,
     max_ahead: int,
 ) -> SignedRequest:
-    """Return who signed a request that passes the module's checks.
+    """Return who signed a request whose head and body pass the module's checks.
+
+    Args:
+        method: As ``verify_head``, with the other arguments and what is raised.
+        url: As ``verify_head``.
+        headers: As ``verify_head``.
+        body: What came.
+        keys: As ``verify_head``.
+        now: As ``verify_head``.
+        max_age: As ``verify_head``.
+        max_ahead: As ``verify_head``.
+    """
+    head = verify_head(method, url, headers, keys, now=now, max_age=max_age, max_ahead=max_ahead)
+    return head.require_body(body)
+
+
+def verify_head(
+    method: str,
+    url: str,
+    headers: Iterable[tuple[str, str]],
+    keys: Mapping[str, bytes],
+    *,
+    now: int,
+    max_age: int,
+    max_ahead: int,
+) -> SignedHead:
+    """Return who signed a request, by its head; the body is left to ``require_body``.
 
     Args:
         method: HTTP method, upper case.
         url: Absolute URL as whoever is asked knows itself, not as the request says.
         headers: Every header line.
-        body: What came.
         keys: Key id → raw Ed25519 key of everybody who may ask.
         now: Seconds since the epoch.
         max_age: Seconds a signature is good for.
@@ -161,13 +216,15 @@ def verify_request(
         SignatureInvalid: One of the first three checks fails.
         RequestStale: The last one does.
     """
+    lines = [(name, value) for name, value in headers if name.lower() in _SIGNING]
+    if sum(len(value) for _, value in lines) > _MAX_HEADER:
+        raise _invalid(f"signature headers of more than {_MAX_HEADER} bytes")
     verifier = _Verifier(
         signature_algorithm=_Ed25519, key_resolver=_Keys(public=keys, private=None)
     )
+    message = _Message(method, url, _Lines(lines))
     try:
-        found = verifier.verify(
-            _Message(method, url, _Lines(headers)), max_age=None, expect_tag=TAG, body=body
-        )
+        found = verifier.verify(message, max_age=None, expect_tag=TAG)
     except (HTTPMessageSignaturesException, ValueError, TypeError) as error:
         raise _invalid(str(error)) from error
     if len(found) != 1:
@@ -188,7 +245,15 @@ def verify_request(
             expected=f"{to_rfc3339(now - max_age)} to {to_rfc3339(now + max_ahead)}",
             hint="set your clock, or the broker's",
         )
-    return SignedRequest(key_id=key_id, nonce=nonce, created=created)
+
+    def require(body: bytes) -> None:
+        try:
+            verifier.verify_body(message, found, body)
+        except (HTTPMessageSignaturesException, ValueError, TypeError) as error:
+            raise _invalid(str(error)) from error
+
+    signer = SignedRequest(key_id=key_id, nonce=nonce, created=created)
+    return SignedHead(request=signer, _require=require)
 
 
 def _invalid(got: str) -> SignatureInvalid:

@@ -24,6 +24,8 @@ __all__ = ["PAYLOAD_TYPE", "STATEMENT_TYPE", "Statement", "Subject", "build", "p
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 MAX_SUBJECTS = 100_000
+MAX_STATEMENT_VALUES = 250_000
+"""Values in the JSON of a statement, arrays and objects included."""
 _MAX_NAME_CHARS = 1024
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
@@ -75,7 +77,7 @@ def parse(payload: bytes, predicate_type: str) -> Statement:
         StatementInvalid: A check of the module's list fails.
     """
     try:
-        document = parse_canonical(payload)
+        document = parse_canonical(payload, max_values=MAX_STATEMENT_VALUES)
     except DataInvalid as error:
         raise StatementInvalid(f"in-toto statement: {error}", check="statement") from error
     return _read(document, predicate_type)

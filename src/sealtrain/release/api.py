@@ -7,11 +7,13 @@ caller (``release.attested``, ``release.grant``), or counted again from signed d
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Self
 
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.secret import Secret
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import Consortium
@@ -22,6 +24,7 @@ from sealtrain.records.dsse import Envelope
 from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.records.http_signature import sign_request
 from sealtrain.records.needs import Needs
+from sealtrain.release.lease_code import show_lease
 from sealtrain.release.messages import (
     Accepted,
     BrokerKeys,
@@ -154,10 +157,17 @@ class BrokerClient:
             "/v1/releases", canonical_json(request.to_dict()), ReleaseAnswer
         )
 
-    def renew(self, request: RenewalRequest) -> RenewalAnswer:
-        """Send a renewal request; ``release.grant`` makes it and checks the answer."""
+    def renew(self, request: RenewalRequest, lease_key: Secret) -> RenewalAnswer:
+        """Send a renewal request; ``release.grant`` makes it and checks the answer.
+
+        Args:
+            request: The request.
+            lease_key: As it came with the lease.
+        """
+        body = canonical_json(request.to_dict())
+        shown = show_lease(request.lease_id, lease_key, body)
         return self._transport.post(
-            "/v1/renewals", canonical_json(request.to_dict()), RenewalAnswer
+            "/v1/renewals", body, RenewalAnswer, sign=lambda *_request: shown
         )
 
     def submit_decision(self, envelope: Envelope) -> int:
@@ -226,14 +236,19 @@ class BrokerClient:
         accepted = self._hand_in("/v1/successions", envelope.to_bytes(), Accepted)
         return _index(accepted, envelope.digest)
 
-    def submit_manifest(self, manifest: bytes) -> int:
+    def submit_manifest(self, manifest: bytes, run_ids: Sequence[str]) -> int:
         """Have a run's manifest verified and recorded by digest; returns its ledger index.
+
+        Args:
+            manifest: The file's bytes.
+            run_ids: That its guests asked for keys under; the broker must know one.
 
         Raises:
             RunMismatch: The broker released nothing to this run.
             Refused: The manifest does not verify.
         """
-        accepted = self._transport.post("/v1/manifests", manifest, Accepted)
+        query = {"run_id": list(run_ids)}
+        accepted = self._transport.post("/v1/manifests", manifest, Accepted, query=query)
         return _index(accepted, sha256_hex(manifest))
 
     def decisions(self, target: Target) -> list[dict[str, JsonValue]]:

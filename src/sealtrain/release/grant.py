@@ -73,12 +73,14 @@ class Grant:
         run_id: 32 hex digits.
         keys: By dataset id what its stanza held: a data key, or this broker's share of one.
         latest_checkpoint: Newest anchored one; a resuming guest refuses anything older.
+        lease_key: Shows that a renewal is the lease holder's (``release.lease_code``).
         receipts: Of the release and of every renewal since, oldest first.
     """
 
     run_id: str
     keys: dict[str, Secret]
     latest_checkpoint: Anchor | None
+    lease_key: Secret
     receipts: tuple[Receipted, ...]
 
     @property
@@ -151,6 +153,7 @@ def obtain(
         run_id=run_id,
         keys={name: Secret(from_base64(text)) for name, text in keys.keys.items()},
         latest_checkpoint=keys.latest_checkpoint,
+        lease_key=Secret(from_base64(keys.lease_key, length=32)),
         receipts=(receipted,),
     )
 
@@ -191,7 +194,7 @@ def renew(
     }
     evidence = collect(Binding(RENEWAL_PURPOSE, transcript))
     request = RenewalRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
-    receipted = _receipted(client.renew(request), request, broker)
+    receipted = _receipted(client.renew(request, grant.lease_key), request, broker)
     receipt = receipted.receipt
     _same("lease", receipt.lease.lease_id, grant.lease_id)
     if request.checkpoint is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.base.canonical import JsonValue
+from sealtrain.base.canonical import MAX_JSON_VALUES, JsonValue
 from sealtrain.base.models import (
     Base64,
     Hex32,
@@ -30,9 +30,11 @@ from sealtrain.records.dsse import Envelope
 from sealtrain.records.note import MAX_NOTE_BYTES
 
 __all__ = [
+    "MAX_CHALLENGE_BYTES",
     "MAX_DATASETS",
     "MAX_MANIFEST_BYTES",
     "MAX_REQUEST_BYTES",
+    "MAX_REQUEST_VALUES",
     "Accepted",
     "BrokerKey",
     "BrokerKeys",
@@ -66,10 +68,14 @@ __all__ = [
 
 MAX_REQUEST_BYTES = 2 << 20
 MAX_MANIFEST_BYTES = 8 << 20
+MAX_CHALLENGE_BYTES = 1 << 10
+MAX_REQUEST_VALUES = 20_000
+"""Values in the JSON of a request, arrays and objects included."""
 MAX_DATASETS = 256
 _MAX_WORDS = 2000
 _HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
 _SIGNING_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
+_LEASE_KEY = Annotated[Base64, StringConstraints(min_length=44, max_length=44)]
 _PART = Annotated[Base64, StringConstraints(min_length=44, max_length=4096)]
 
 ChallengePurpose = Literal["release", "renewal"]
@@ -202,11 +208,13 @@ class RenewalAnswer(StrictModel):
 class SealedKeys(StrictModel):
     """Plaintext of ``ReleaseAnswer.enc``. Holds keys: never logged, never stored.
 
-    A part is what the stanza held: a data key, or this broker's share of one (``keys.shares``).
+    A part is what the stanza held: a data key, or this broker's share of one (``keys.shares``). By
+    the lease's key the guest shows that a renewal is its own (``release.lease_code``).
     """
 
     keys: dict[Hex32, _PART] = Field(min_length=1, max_length=MAX_DATASETS, repr=False)
     latest_checkpoint: Anchor | None
+    lease_key: _LEASE_KEY = Field(repr=False)
 
 
 class BrokerKey(StrictModel):
@@ -331,9 +339,10 @@ class BrokerStatus(StrictModel):
     now: Timestamp
     started_at: Timestamp
     ready: bool
-    why_not: str | None
-    """What it lacks to decide."""
+    failing: dict[str, str]
+    """Parts that it cannot decide without and that fail now: name → what was found."""
     sizes: dict[str, int]
+    """Of what could be read."""
 
 
 class ErrorFields(StrictModel):
@@ -371,6 +380,7 @@ def load_message(
     body: bytes,
     *,
     max_bytes: int = MAX_REQUEST_BYTES,
+    max_values: int = MAX_JSON_VALUES,
     error: type[SealtrainError] = DataInvalid,
 ) -> Message:
     """Parse a message from the network.
@@ -379,11 +389,12 @@ def load_message(
         cls: Which message.
         body: Bytes received.
         max_bytes: Largest accepted length.
+        max_values: Most values in it, arrays and objects included.
         error: Class to raise when the fields are not those of ``cls``.
 
     Raises:
-        LimitExceeded: Longer or deeper than allowed.
+        LimitExceeded: Longer, deeper or of more values than allowed.
         DataInvalid: Not JSON.
         SealtrainError: An ``error`` naming the first wrong field, never its value.
     """
-    return load_json(cls, body, error, cls.__name__, max_bytes=max_bytes)
+    return load_json(cls, body, error, cls.__name__, max_bytes=max_bytes, max_values=max_values)

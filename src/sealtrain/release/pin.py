@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex64, StrictModel, load_model
+from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import TrustInvalid
 
 __all__ = ["BrokerPin", "load_pin"]
@@ -38,21 +37,16 @@ class BrokerPin(StrictModel):
 
     def to_yaml(self) -> str:
         """The broker file's text."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return yaml_text(self.to_dict())
 
 
 def load_pin(path: Path) -> BrokerPin:
     """Read a broker file.
 
     Raises:
-        TrustInvalid: Not YAML, a field missing or unknown.
+        TrustInvalid: Not the YAML of ``base.yamltext``, a field missing or unknown.
         DataInvalid: The file cannot be read.
     """
     text = read_bounded(path, _MAX_BYTES)
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise TrustInvalid(
-            f"{path} is not YAML", hint="write it with: sealtrain broker pin"
-        ) from error
+    data = parse_yaml(text, error=TrustInvalid, what="broker file", max_bytes=_MAX_BYTES)
     return load_model(BrokerPin, data, TrustInvalid, "broker file")

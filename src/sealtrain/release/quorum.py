@@ -222,11 +222,14 @@ class Quorum:
             merged.insert(_place(one, merged, consortium), one)
         return merged
 
-    def submit_manifest(self, manifest: bytes, grants: Grants | None) -> None:
+    def submit_manifest(
+        self, manifest: bytes, run_ids: Sequence[str], grants: Grants | None
+    ) -> None:
         """Have every broker that granted keys record the run's manifest.
 
         Args:
             manifest: The file's bytes.
+            run_ids: That its guests asked for keys under.
             grants: Of this guest; ``None`` where other guests asked for the keys, so that all
                 brokers are handed it and those that granted none refuse.
 
@@ -234,7 +237,7 @@ class Quorum:
             SealtrainError: None took it.
         """
         taken, misses = self._each(
-            lambda seat: seat.client.submit_manifest(manifest),
+            lambda seat: seat.client.submit_manifest(manifest, run_ids),
             only=None if grants is None else grants.held,
         )
         if not taken:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from email.utils import parsedate_to_datetime
 from typing import NoReturn, TypeVar
@@ -38,6 +38,8 @@ _HINT = "check the URL and that the broker runs: sealtrain broker serve"
 Answer = TypeVar("Answer", bound=StrictModel)
 Sign = Callable[[str, str, bytes, int | None], dict[str, str]]
 """Headers that sign a request: of method, URL, body and time, ``None`` for now."""
+Query = Mapping[str, str | int | Sequence[str]]
+"""Names and values behind the path; several values are the name repeated."""
 
 
 class Transport:
@@ -95,7 +97,13 @@ class Transport:
         return self._parse(cls, body)
 
     def post(
-        self, path: str, body: bytes, cls: type[Answer], *, sign: Sign | None = None
+        self,
+        path: str,
+        body: bytes,
+        cls: type[Answer],
+        *,
+        sign: Sign | None = None,
+        query: Query | None = None,
     ) -> Answer:
         """Send a message and parse the answer. Errors as ``get``.
 
@@ -103,9 +111,10 @@ class Transport:
             path: Where to.
             body: The message.
             cls: What is answered.
-            sign: Signs the request, where it must be.
+            sign: Makes the headers that show who asks, where it must be shown.
+            query: What about.
         """
-        return self._parse(cls, self._exchange("POST", path, body, {}, sign))
+        return self._parse(cls, self._exchange("POST", path, body, query or {}, sign))
 
     def _parse(self, cls: type[Answer], body: bytes) -> Answer:
         try:
@@ -118,7 +127,7 @@ class Transport:
         method: str,
         path: str,
         body: bytes | None,
-        query: dict[str, str | int],
+        query: Query,
         sign: Sign | None = None,
         bearer: str | None = None,
     ) -> bytes:
@@ -138,7 +147,7 @@ class Transport:
         method: str,
         path: str,
         body: bytes | None,
-        query: dict[str, str | int],
+        query: Query,
         sign: Sign | None,
         now: int | None,
         bearer: str | None = None,

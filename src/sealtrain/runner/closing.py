@@ -113,7 +113,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
         )
 
     manifest = written(run, trained, files, held)
-    run.quorum.submit_manifest(manifest, run.grant)
+    run.quorum.submit_manifest(manifest, [run.run_id], run.grant)
     run.close()
     return outcome_of(run, trained)
 

@@ -69,7 +69,7 @@ def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport])
     )
     manifest = written(lead, trained, trained.files, lambda: held)
     if held.releases:  # brokers keep manifests of runs that they released keys to
-        lead.quorum.submit_manifest(manifest, None)
+        lead.quorum.submit_manifest(manifest, [one.run_id for one in parties], None)
     lead.close()
     return outcome_of(lead, trained)
 

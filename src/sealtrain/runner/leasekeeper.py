@@ -25,72 +25,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from sealtrain.errors import (
-    AnswerInvalid,
-    ApprovalExpired,
-    ApprovalRevoked,
-    ApprovalsMissing,
     BrokerUnreachable,
-    ChainRefused,
-    ChainUnreachable,
-    ChallengeExpired,
-    ChallengeReplayed,
-    ChallengeUnknown,
     CheckpointRefused,
-    CollateralExpired,
-    CollateralUnreachable,
-    GuestApiUnreachable,
     LeaseStale,
     LeaseUnknown,
-    LimitExceeded,
     ProofInvalid,
     RunMismatch,
     SealtrainError,
     SignatureInvalid,
-    StorageUnreachable,
-    Unreachable,
 )
 
 if TYPE_CHECKING:
     from sealtrain.runner.lease import Lease
     from sealtrain.training.checkpoint import CheckpointRef
 
-__all__ = ["PASSING", "Follower", "LeaseKeeper"]
+__all__ = ["Follower", "LeaseKeeper"]
 
 Renew = Callable[[tuple[int, str] | None], None]
 """Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
 
 _RESUME_HINT: Final = "once the keys are released again: sealtrain resume"
-_UNANSWERED: Final = (
-    Unreachable,
-    AnswerInvalid,
-    SignatureInvalid,
-    ProofInvalid,
-    ChallengeUnknown,
-    ChallengeExpired,
-    ChallengeReplayed,
-    LimitExceeded,
-)
-"""No decision about the run: nothing came back, or what did was altered, too late or too often."""
+_ALTERED: Final = (SignatureInvalid, ProofInvalid)
+"""Of an answer: it was changed on the way, so no broker decided that."""
 _SUPERSEDED: Final = (CheckpointRefused, LeaseStale, LeaseUnknown, RunMismatch)
 """Another guest may be going on with the run, and a checkpoint more would stand in its way."""
-
-PASSING: Final = (
-    ApprovalsMissing,
-    ApprovalExpired,
-    ApprovalRevoked,
-    ChainRefused,
-    LeaseStale,
-    AnswerInvalid,
-    ChallengeExpired,
-    ChallengeUnknown,
-    CollateralExpired,
-    BrokerUnreachable,
-    ChainUnreachable,
-    CollateralUnreachable,
-    GuestApiUnreachable,
-    StorageUnreachable,
-)
-"""What owners and operators can take back. A withdrawal they cannot."""
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
@@ -269,7 +227,7 @@ class LeaseKeeper:
     def _note(
         self, pending: CheckpointRef | None, failure: SealtrainError | None, end: float
     ) -> None:
-        if isinstance(failure, _UNANSWERED):
+        if failure is not None and _undecided(failure):
             self._failure = failure
             # Ever more slowly, but never so that the rest of the lease passes in silence.
             self._next_at = self._lease.moment() + min(
@@ -378,7 +336,8 @@ class LeaseKeeper:
 
     @staticmethod
     def _passes(reason: SealtrainError) -> bool:
-        return isinstance(reason, (*PASSING, *_UNANSWERED)) and not isinstance(reason, _SUPERSEDED)
+        passing = reason.retry != "never" or _undecided(reason)
+        return passing and not isinstance(reason, _SUPERSEDED)
 
     def _stop_for(self, reason: SealtrainError | None) -> SealtrainError:
         self._lease.end()
@@ -394,3 +353,8 @@ class LeaseKeeper:
             hint=_RESUME_HINT if reason is None or self._passes(reason) else None,
         )
         return self.lapse
+
+
+def _undecided(failure: SealtrainError) -> bool:
+    """No broker decided about the run: no answer, or one that came altered, too late, too often."""
+    return failure.retry == "again" or isinstance(failure, _ALTERED)

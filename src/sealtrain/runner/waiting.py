@@ -6,7 +6,7 @@ again and resumes from that checkpoint, as ``sealtrain resume`` would: bit for b
 waits never holds a key or a record.
 
 Refusals that owners or operators can take back are waited out, and whatever did not answer
-(``leasekeeper.PASSING``). The limit counts from the lapse, and anew once the run has got further.
+(``SealtrainError.retry``). The limit counts from the lapse, and anew once the run has got further.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.answers import answer_of, packed, packed_error
 from sealtrain.errors import RankLost, SealtrainError
-from sealtrain.runner.leasekeeper import PASSING
 from sealtrain.runner.settings import holds_run
 
 if TYPE_CHECKING:
@@ -72,7 +71,9 @@ def until_released(
     while True:
         try:
             return _apart(work)
-        except PASSING as error:
+        except SealtrainError as error:
+            if error.retry == "never":
+                raise
             got_to, now = _newest(out), monotonic()
             if not until or got_to > reached:
                 until, reached, pause = now + seconds, got_to, first_pause

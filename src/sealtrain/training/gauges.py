@@ -53,7 +53,11 @@ class SystemGauges:
     def memory(self) -> int:
         """Resident memory of this program and its children, in bytes."""
         total = 0
-        for one in (self._self, *self._self.children(recursive=True)):
+        try:
+            family = (self._self, *self._self.children(recursive=True))
+        except self._psutil.Error:  # a child ended while they were listed
+            family = (self._self,)
+        for one in family:
             try:
                 total += int(one.memory_info().rss)
             except self._psutil.Error:  # it has ended meanwhile

@@ -2,12 +2,17 @@
 
 Nothing here lets a measurement out: the release policy does (``training.egress``), and the gauges
 of the machine only where the recipe says ``monitoring.system_metrics``.
+
+A full disk or an unreadable machine ends neither training nor the watch: an alert that could not be
+written is written at the next tick, and a tick that could not read the machine is left out. A fault
+of this module's own ends the training at its next step.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -64,6 +69,9 @@ class Monitor:
         self._interval: tuple[float, int, float | None] | None = None
         self._gauges: SystemGauges | None = None
         self._reading = threading.Lock()
+        self._untold: deque[Fired] = deque()
+        self._telling = threading.Lock()
+        self._fault: Exception | None = None
         self.shown = Shown()
         self.alerts = Alerts(self._wanted.alerts, self._fired)
         self.bound_port: int | None = None
@@ -89,6 +97,7 @@ class Monitor:
         if self._wanted.alerts or self._gauges is not None:
             watcher = threading.Thread(target=self._watch, name="monitor", daemon=True)
             watcher.start()
+            self._stack.callback(self._tell_all)
             self._stack.callback(watcher.join)
             self._stack.callback(self._over.set)
 
@@ -97,7 +106,13 @@ class Monitor:
         self._stack.close()
 
     def step(self, step: int, _values: Mapping[str, Any]) -> None:
-        """An optimizer step has ended; counts stay monotone after a resume, as steps do."""
+        """An optimizer step has ended; counts stay monotone after a resume, as steps do.
+
+        Raises:
+            Exception: What ended the watch, where that is a fault of the watch itself.
+        """
+        if self._fault is not None:
+            raise self._fault
         self._last_step = self._clock()
         self.shown.steps = step
         self.shown.samples = step * self._rows_per_step
@@ -129,8 +144,13 @@ class Monitor:
         self.shown.metrics = {**self.shown.metrics, **values}
 
     def look(self) -> None:
-        """Read the machine and check what no step would show. Called every second."""
+        """Read the machine and check what no step would show. Called every second.
+
+        Raises:
+            OSError: The machine cannot be read now.
+        """
         step = self.shown.steps
+        self._tell_all()
         self.alerts.no_step_for(step, self._clock() - self._last_step)
         if self._lease_left is not None:
             self.alerts.lease(step, self._lease_left())
@@ -148,10 +168,27 @@ class Monitor:
 
     def _watch(self) -> None:
         while not self._over.wait(_TICK_SECONDS):
-            self.look()
+            try:
+                self.look()
+            except OSError:  # the next tick reads again
+                continue
+            except Exception as fault:  # training raises it: it must not go on unwatched
+                self._fault = fault
+                return
 
     def _fired(self, fired: Fired) -> None:
         self.shown.alerts[fired.alert] += 1
+        self._untold.append(fired)
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        """Pass on the alerts that fired, oldest first; those that cannot be now stay."""
         webhook = self._wanted.webhook
         tell = to_file(self._folder / ALERTS_FILE) if webhook is None else to_webhook(webhook)
-        tell(fired)
+        with self._telling:
+            try:
+                while self._untold:
+                    tell(self._untold[0])
+                    self._untold.popleft()
+            except OSError:  # the disk is full: the next tick tries again
+                return

@@ -18,14 +18,12 @@ from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.bootauth import BootAuthority
-from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service import Broker
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.errors import (
     ConfigError,
     DataInvalid,
     KeyProviderMismatch,
-    LimitExceeded,
     MeasurementMismatch,
     PlatformMismatch,
     SealtrainError,
@@ -204,18 +202,6 @@ def test_a_boot_takes_the_thresholds_of_what_approvals_state(tmp_path: Path) -> 
             | {"needs": {"actions": ["approve"], "owners": list(world.needs.owners)}},
         )
         assert "with 0 of 1 approvals" in audited(world).findings[-1].problem
-
-
-def test_asked_too_often_it_decides_nothing(tmp_path: Path) -> None:
-    limits = BrokerLimits(posts_per_minute=1)
-    with release_world(tmp_path, gateway_app_id="", limits=limits) as world:
-        authority = world.broker.boot
-        assert authority is not None
-        authority.answer("app", canonical_json(boot_info(world)))
-        size = world.ledger.size
-        with pytest.raises(LimitExceeded):
-            authority.answer("app", canonical_json(boot_info(world)))
-        assert world.ledger.size == size
 
 
 def test_it_is_off_unless_asked_for_and_wants_rules_for_dstack(tmp_path: Path) -> None:

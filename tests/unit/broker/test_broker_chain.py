@@ -127,6 +127,6 @@ def test_a_broker_whose_chain_cannot_be_read_is_not_ready(tmp_path: Path) -> Non
         release_world(tmp_path, chain=gate) as world,
         pytest.raises(ChainUnreachable),
     ):
-        world.broker.ready()
+        world.broker.condition.require()
     with release_world(tmp_path) as world:
-        world.broker.ready()
+        world.broker.condition.require()

@@ -10,7 +10,7 @@ import pytest
 
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.throttle import Throttle
-from sealtrain.errors import LimitExceeded, UsageError
+from sealtrain.errors import TooManyRequests, UsageError
 
 
 def config(**changed: Any) -> BrokerConfig:
@@ -63,7 +63,7 @@ def test_a_throttle_counts_by_the_minute() -> None:
     throttle = Throttle(2)
     throttle.take(60)
     throttle.take(119)
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(TooManyRequests):
         throttle.take(119)
     throttle.take(120)
 
@@ -76,7 +76,7 @@ def test_a_throttle_counts_across_threads() -> None:
         try:
             throttle.take(60)
             passed.append(1)
-        except LimitExceeded:
+        except TooManyRequests:
             pass
 
     threads = [threading.Thread(target=take) for _ in range(30)]

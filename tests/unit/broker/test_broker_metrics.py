@@ -57,7 +57,7 @@ def test_the_page_counts_what_was_asked_and_names_nobody(tmp_path: Path) -> None
         ("policy_violations_total", "approvals-missing")
     ]
     assert found["sealtrain_broker_ledger_entries",] == size
-    assert found["sealtrain_broker_challenges_outstanding",] == 1
+    assert found["sealtrain_broker_challenges_used",] == 0
     assert found["sealtrain_broker_decisions",] == 2
     assert found["sealtrain_broker_leases",] == 0
     counted = "sealtrain_broker_request_seconds_count"
@@ -75,10 +75,11 @@ def test_without_its_databases_the_page_still_shows_what_was_counted(
     with release_world(tmp_path) as world:
         metrics = Metrics(world.broker)
 
-        def gone(*_: object) -> None:
+        def gone(*_: object, **__: object) -> None:
             raise Unreachable("the disk is gone")
 
-        monkeypatch.setattr(world.broker, "sizes", gone)
+        monkeypatch.setattr("sealtrain.broker.store.begin", gone)
+        monkeypatch.setattr(type(world.ledger), "size", property(gone))
         with metrics_page(metrics, 0) as port:
             found = page(port())
     assert ("sealtrain_broker_granted_total", "release") in found

@@ -94,7 +94,7 @@ def test_a_database_of_the_first_version_is_brought_on_with_what_is_in_it(
     try:
         with store.transaction() as transaction:
             run, lease = transaction.run("r"), transaction.lease("l")
-            assert transaction.cosignatures.page(0, 9) == [("n", ["l"])]
+            assert list(transaction.cosignatures.page(0, 9)) == [("n", ["l"])]
     finally:
         store.close()
     assert run is not None

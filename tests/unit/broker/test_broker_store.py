@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from postgres_server import Server
 from sqlalchemy.exc import IntegrityError
 
 from sealtrain.broker.store import Store
-from sealtrain.broker.tokens import TokenState, scope_of
+from sealtrain.broker.tokens import TokenState, admitted, scope_of
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import (
@@ -19,6 +19,7 @@ from sealtrain.errors import (
     LimitExceeded,
     RequestReplayed,
     TokenRefused,
+    Unreachable,
 )
 
 NOW = 1_790_000_000
@@ -33,74 +34,68 @@ def store(database: Path | Postgres) -> Iterator[Store]:
     made.close()
 
 
-def issue(store: Store, challenge: str, *, now: int = NOW, most: int = 10) -> None:
+def use(store: Store, challenge: str, *, now: int = NOW) -> bool:
     with store.transaction() as transaction:
-        transaction.issue(challenge, "release", now=now, expires_at=now + 120, max_outstanding=most)
+        transaction.challenges.forget(transaction.challenges.memory(), now=now)
+        return transaction.challenges.use(challenge, expires_at=NOW + 120)
 
 
-def test_a_challenge_burns_once(store: Store) -> None:
-    issue(store, "one")
-    with store.transaction() as transaction:
-        first = transaction.burn("one", now=NOW)
-        second = transaction.burn("one", now=NOW)
-        unknown = transaction.burn("two", now=NOW)
-    assert first is not None
-    assert second is not None
-    assert (first.used, second.used, unknown) == (False, True, None)
-    assert first.expires_at == NOW + 120
+def test_a_challenge_is_used_once(store: Store) -> None:
+    assert [use(store, "one"), use(store, "one"), use(store, "two")] == [True, False, True]
 
 
-def test_of_many_threads_one_burns_a_challenge(store: Store) -> None:
-    issue(store, "one")
-    wins: list[bool] = []
-    together = threading.Barrier(12)
-
-    def burn() -> None:
-        together.wait()
-        with store.transaction() as transaction:
-            state = transaction.burn("one", now=NOW)
-        assert state is not None
-        wins.append(not state.used)
-
-    threads = [threading.Thread(target=burn) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(wins) == [False] * 11 + [True]
+def test_of_many_threads_one_uses_a_challenge(store: Store) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        won = list(pool.map(lambda _: use(store, "one"), range(12)))
+    assert sorted(won) == [False] * 11 + [True]
 
 
 def test_two_brokers_share_one_memory(store: Store, database: Path | Postgres) -> None:
-    issue(store, "one")
     other = Store(database)
-    with other.transaction() as transaction:
-        state = transaction.burn("one", now=NOW)
-    other.close()
-    assert state is not None
-    assert not state.used
-    with store.transaction() as transaction:
-        again = transaction.burn("one", now=NOW)
-    assert again is not None
-    assert again.used
+    try:
+        assert use(other, "one")
+        with store.reading() as mine, other.reading() as theirs:
+            assert mine.challenges.memory() == theirs.challenges.memory()
+    finally:
+        other.close()
+    assert not use(store, "one")
 
 
-def test_expired_challenges_make_room_and_old_ones_are_forgotten(store: Store) -> None:
-    issue(store, "one", most=1)
-    with pytest.raises(LimitExceeded):
-        issue(store, "two", most=1)
-    issue(store, "three", now=NOW + 121, most=1)
-    with store.transaction() as transaction:
-        assert transaction.burn("one", now=NOW + 121) is not None
-    issue(store, "four", now=NOW + 3 * 24 * 3600, most=1)
-    with store.transaction() as transaction:
-        assert transaction.burn("one", now=NOW) is None
+def test_used_challenges_are_forgotten_an_hour_after_their_end_and_it_is_known(
+    store: Store,
+) -> None:
+    use(store, "one")
+    assert not use(store, "one", now=NOW + 3700)
+    with store.reading() as transaction:
+        assert transaction.challenges.memory().forgotten_before <= NOW + 120
+        assert transaction.counts(NOW)[0] == 1
+    use(store, "two", now=NOW + 4000)
+    with store.reading() as transaction:
+        assert transaction.challenges.memory().forgotten_before == NOW + 400
+        assert transaction.counts(NOW)[0] == 1
 
 
-def test_used_challenges_do_not_wait(store: Store) -> None:
-    issue(store, "one", most=1)
-    with store.transaction() as transaction:
-        transaction.burn("one", now=NOW)
-    issue(store, "two", most=1)
+def test_reading_waits_for_no_writer_and_shows_what_was_committed(store: Store) -> None:
+    with store.transaction() as writing:
+        writing.begin_run("d" * 32, **TARGET, now=NOW)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(found, store).result(10) is None
+    assert found(store) is not None
+
+
+def found(store: Store) -> object:
+    with store.reading() as transaction:
+        return transaction.run("d" * 32)
+
+
+def test_reading_writes_nothing_into_a_server(postgres: Server) -> None:
+    store = Store(postgres.database())
+    try:
+        with pytest.raises(Unreachable) as caught, store.reading() as transaction:
+            transaction.begin_run("d" * 32, **TARGET, now=NOW)
+    finally:
+        store.close()
+    assert caught.value.got == "ReadOnlySqlTransaction"
 
 
 def test_a_block_that_raises_leaves_nothing(store: Store) -> None:
@@ -215,9 +210,9 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
         ("secret", "status", NOW + 2),
     ):
         with store.transaction() as transaction, pytest.raises(TokenRefused):
-            transaction.tokens.admit(shown, scope_of(scope), now=now)
+            admitted(transaction.tokens.kept(), shown, scope_of(scope), now=now)
     with store.transaction() as transaction:
-        assert transaction.tokens.admit("secret", "status", now=NOW + 1) == made
+        assert admitted(transaction.tokens.kept(), "secret", "status", now=NOW + 1) == made
         transaction.tokens.remove("one")
         assert transaction.tokens.all() == []
 

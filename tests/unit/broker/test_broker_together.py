@@ -13,9 +13,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker import statements, together
 from sealtrain.broker.database import commit
-from sealtrain.broker.store import Store, Transaction
+from sealtrain.broker.recording import record
+from sealtrain.broker.store import Store
+from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import LimitExceeded, Unreachable
@@ -42,10 +45,16 @@ class Site:
             return self.add(transaction, name)
 
     def add(self, transaction: Transaction, name: str) -> int:
-        transaction.begin_run(name, **TARGET, now=NOW)
-        return self.ledger.append("release", {"run_id": name})
+        body = {
+            **TARGET,
+            "run_id": name,
+            "datasets": [],
+            "lease_id": f"lease of {name}",
+            "not_after": to_rfc3339(NOW + 60),
+        }
+        return record(transaction, self.ledger, "release", body, now=NOW, instance_id="i")
 
-    def failing(self, name: str, error: type[Exception] = ZeroDivisionError) -> int:
+    def failing(self, name: str, error: Exception | type[Exception] = ZeroDivisionError) -> int:
         with self.store.transaction(alone=False) as transaction:
             self.add(transaction, name)
             raise error
@@ -92,7 +101,7 @@ def site(
         Ledger.open(log, origin="sealtrain/ledger/test", signer=SIGNER) as ledger,
         ThreadPoolExecutor(8) as threads,
     ):
-        store.join(ledger)
+        store.join(ledger, now=NOW)
         yield Site(store, ledger, threads)
     store.close()
 
@@ -140,15 +149,10 @@ def test_a_group_whose_first_blocks_raise_goes_on(site: Site) -> None:
 
 
 def test_the_last_one_that_raises_commits_for_those_before(site: Site) -> None:
-    first, bad = site.queued(lambda: site.failing("bad", LimitExceededNow))
+    first, bad = site.queued(lambda: site.failing("bad", LimitExceeded("too much")))
     assert first.result() == 0
     assert isinstance(bad.exception(), LimitExceeded)
     assert site.entries() == ["first"]
-
-
-class LimitExceededNow(LimitExceeded):
-    def __init__(self) -> None:
-        super().__init__("too much")
 
 
 def test_nobody_is_told_what_the_disk_does_not_know(
@@ -189,10 +193,15 @@ def test_a_commit_that_fails_fails_all_of_the_group(
             patched.setattr(type(site.ledger._store.pending(None)), "write", full)
         told = site.queued(lambda: site.run("second"))
     assert [type(one.exception()) for one in told] == [Unreachable, Unreachable]
-    assert site.runs("first", "second") == [False, False]
-    # A file's entries are on disk before the database commits: too many, never too few.
+    # A file's entries are on disk before the database commits: too many, never too few. The next
+    # transaction records them, whoever begins it.
     kept = 2 if where == "commit" and store.__name__ == "LedgerStore" else 0
     assert len(site.entries()) == kept
+    assert site.runs("first", "second") == [bool(kept), bool(kept)]
+    with site.store.reading() as transaction:
+        for name in ("first", "second"):
+            lease = transaction.lease(f"lease of {name}")
+            assert (lease is not None and lease.superseded) == bool(kept)
     assert site.run("again") == kept
     assert site.ledger.audit().size == kept + 1
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.broker.audited import read_beside
+from sealtrain.broker.recording import record
 from sealtrain.cli import app
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.audit import Auditor, AuditReport
@@ -131,12 +132,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         world.obtain()
         with pytest.raises(Refused):  # the budget of A is spent
             world.obtain()
-        world.broker.ledger.append(
-            "manifest",
-            {"run_id": grant.run_id, "manifest_digest": "d" * 64, "outputs": None},
-        )
+        body = {"run_id": grant.run_id, "manifest_digest": "d" * 64, "outputs": None}
         with world.store.transaction() as transaction:
-            transaction.add_manifest("d" * 64, grant.run_id, ledger_index=world.ledger.size - 1)
+            record(transaction, world.ledger, "manifest", body, now=world.clock())
         world.revoke(B)
         yield History(
             state=copied(state, folder / "state"),

@@ -91,7 +91,8 @@ def test_the_caller_names_the_error() -> None:
 
 
 def test_keys_do_not_show() -> None:
-    keys = SealedKeys(keys={"ab" * 16: "QUFB" * 10 + "QUE="}, latest_checkpoint=None)
+    secret = "QUFB" * 10 + "QUE="
+    keys = SealedKeys(keys={"ab" * 16: secret}, latest_checkpoint=None, lease_key=secret)
     assert "QUFB" not in repr(keys) + str(keys)
 
 

@@ -17,8 +17,8 @@ from sealtrain.errors import (
     CheckpointRefused,
     DatasetWithdrawn,
     LeaseStale,
-    LimitExceeded,
     SealtrainError,
+    TooManyRequests,
 )
 from sealtrain.runner.lease import Lease
 from sealtrain.runner.leasekeeper import LeaseKeeper
@@ -120,7 +120,9 @@ def test_of_checkpoints_sealed_meanwhile_the_newest_is_anchored(world: World) ->
 
 
 @pytest.mark.parametrize(
-    "problem", [GONE, AnswerInvalid("altered"), LimitExceeded("too many")], ids=lambda one: one.code
+    "problem",
+    [GONE, AnswerInvalid("altered"), TooManyRequests("too many")],
+    ids=lambda one: one.code,
 )
 def test_what_is_no_decision_is_asked_again_ever_more_slowly(
     world: World, problem: SealtrainError

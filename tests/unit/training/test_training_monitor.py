@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import math
 import mmap
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,12 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.recipe.monitoring import Monitoring
+from sealtrain.recipe.monitoring import Alert, Monitoring
 from sealtrain.training.bar import progress_bar
 from sealtrain.training.checkpoint import newest
 from sealtrain.training.eventfile import event_file
 from sealtrain.training.gauges import SYSTEM_METRICS, SystemGauges
-from sealtrain.training.monitor import Monitor
+from sealtrain.training.monitor import ALERTS_FILE, Monitor
 
 
 def scraped(monitor: Monitor) -> dict[str, float]:
@@ -215,3 +217,56 @@ def test_a_loss_that_is_no_number_is_shown_as_such() -> None:
         monitor.watch()
         monitor.released(1, {"loss": None})
         assert math.isnan(scraped(monitor)["sealtrain_metric{loss}"])
+
+
+def alerting(folder: Path, *, lease_left: Any) -> Monitor:
+    alert = Alert(when="lease-seconds-left", threshold=60.0)
+    wanted = Monitoring(alerts=(alert,), alert_to="file")
+    return Monitor(wanted, folder=folder, lease_left=lease_left)
+
+
+def test_an_alert_that_a_full_disk_did_not_take_is_written_later(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.write_text("no folder: every write below it fails")
+    with alerting(folder, lease_left=lambda: 5.0) as monitor:
+        deadline = time.monotonic() + 10
+        while not monitor.shown.alerts and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert monitor.shown.alerts == {"lease-seconds-left": 1}
+        folder.unlink()
+        folder.mkdir()
+        while not (folder / ALERTS_FILE).exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    lines = (folder / ALERTS_FILE).read_text().splitlines()
+    assert [json.loads(line)["alert"] for line in lines] == ["lease-seconds-left"]
+
+
+def test_the_watch_goes_on_after_a_tick_that_could_not_read(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def left() -> float:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            raise OSError(5, "Input/output error")
+        return 5.0
+
+    with alerting(tmp_path, lease_left=left) as monitor:
+        deadline = time.monotonic() + 10
+        while not monitor.shown.alerts and time.monotonic() < deadline:
+            time.sleep(0.05)
+        monitor.step(1, {})
+    assert monitor.shown.alerts == {"lease-seconds-left": 1}
+
+
+def test_a_fault_of_the_watch_ends_the_training_and_not_silently(tmp_path: Path) -> None:
+    def left() -> float:
+        raise ZeroDivisionError
+
+    def training(monitor: Monitor) -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            monitor.step(1, {})
+            time.sleep(0.05)
+
+    with alerting(tmp_path, lease_left=left) as monitor, pytest.raises(ZeroDivisionError):
+        training(monitor)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import RecipeInvalid
-from sealtrain.recipe.yamltext import parse_yaml
 
 
 def parse(text: str | bytes, **limits: int) -> object:
@@ -77,3 +77,12 @@ def test_length_depth_and_count_are_bounded() -> None:
     with pytest.raises(RecipeInvalid, match="more than 10"):
         parse(str(list(range(10))), max_nodes=10)
     assert parse(str(list(range(9))), max_nodes=10) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    "text", ["7e5", "12", "0", "-1", "1e-7", "no", "true", "null", "", "0x1f", "2026-01-01", "a: b"]
+)
+def test_what_is_written_reads_back_as_it_was(text: str) -> None:
+    value = {"z": text, "a": [text, 7, 1.5, None, True], text: {"nested": text}}
+    assert parse(yaml_text(value)) == value
+    assert list(parse(yaml_text(value))) == list(value)  # type: ignore[call-overload]

@@ -1,7 +1,7 @@
-"""YAML in: the part of YAML that says the same to every reader, parsed without recursion.
+"""YAML in and out: the part of YAML that says the same to every reader, parsed without recursion.
 
-A recipe is read by people and by programs; both must see one value. So only what JSON can say is
-accepted, numbered as checked:
+People and programs read recipes, policies and broker files; both must see one value. So the reader
+accepts only what JSON can say, numbered as checked:
 
 1. At most ``max_bytes`` of UTF-8, one document.
 2. No anchor, alias, tag or merge key: nothing expands, nothing constructs.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sealtrain.errors import SealtrainError
 
-__all__ = ["parse_yaml"]
+__all__ = ["parse_yaml", "yaml_text"]
 
 MAX_YAML_BYTES = 128 << 10
 MAX_YAML_DEPTH = 24
@@ -76,6 +76,27 @@ def parse_yaml(
     except yaml.YAMLError:
         raise error(f"{what} holds a character that YAML does not allow", check=what) from None
     return builder.result()
+
+
+def yaml_text(value: JsonValue) -> str:
+    """The YAML of a JSON value, keys in their order; ``parse_yaml`` reads the same value back.
+
+    Args:
+        value: What to write. Text that the reader would take for a number is quoted: a hash such
+            as ``7e5`` is text.
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """PyYAML's own, with quotes where only the JSON rules see a number."""
+
+    def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+        number = _INTEGER.fullmatch(data) or _FLOAT.fullmatch(data)
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="'" if number else None)
+
+    Dumper.add_representer(str, text)
+    written: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+    return written
 
 
 class _Builder:

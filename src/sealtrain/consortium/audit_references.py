@@ -1,0 +1,96 @@
+"""A ledger beside the broker's database: what each says of the other. See ``spec/ledger.md`` §9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+
+__all__ = ["References", "Stated"]
+
+_DECISIONS: Final = ("approval", "revocation")
+# The field of an entry that the broker's database knows too.
+_REFERRED: Final = {
+    "approval": "digest",
+    "revocation": "digest",
+    "dataset": "digest",
+    "withdrawal": "digest",
+    POLICY: "digest",
+    "succession": "digest",
+    "manifest": "manifest_digest",
+    "release": "run_id",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """What another database says of the ledger: index of an entry → what it must hold."""
+
+    decisions: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
+    datasets: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
+    manifests: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the run manifest."""
+    withdrawals: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
+    policies: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
+    successions: Mapping[int, str] = field(default_factory=dict)
+    """Digest of the envelope."""
+    reservations: Mapping[int, str] = field(default_factory=dict)
+    """Run id."""
+    runs: frozenset[str] = frozenset()
+    """Ids of every run that got keys."""
+
+
+class Stated:
+    """What entries state that a database must hold. Feed it every entry, in order."""
+
+    def __init__(self) -> None:
+        self._named: dict[int, tuple[str, Any]] = {}
+        self._kept: dict[int, str] = {}
+        self._datasets: dict[tuple[Any, ...], int] = {}
+        self._runs: dict[str, int] = {}
+
+    def entry(self, index: int, kind: str, body: Mapping[str, Any]) -> None:
+        """Take an entry."""
+        if kind not in _REFERRED:
+            return
+        self._named[index] = (kind, body.get(_REFERRED[kind]))
+        if kind == "dataset":  # one manifest for each deployment, the newest
+            key = tuple(body.get(name) for name in ("dataset_id", "app_id", "compose_hash"))
+            self._kept.pop(self._datasets.get(key, -1), None)
+            self._datasets[key] = index
+        if kind == "release":
+            self._runs.setdefault(str(body.get("run_id")), index)
+        reserves = kind != "release" or body.get("privacy")
+        begins = kind == "succession" and index == 0
+        if reserves and not begins:
+            self._kept[index] = kind
+
+    def differences(self, references: References) -> Iterator[tuple[int, str]]:
+        """Index and problem of each entry that one has and the other lacks."""
+        expected: list[tuple[tuple[str, ...], Mapping[int, str]]] = [
+            (_DECISIONS, references.decisions),
+            (("dataset",), references.datasets),
+            (("manifest",), references.manifests),
+            (("withdrawal",), references.withdrawals),
+            ((POLICY,), references.policies),
+            (("succession",), references.successions),
+            (("release",), references.reservations),
+        ]
+        for kinds, wanted in expected:
+            for index, value in sorted(wanted.items()):
+                kind, named = self._named.get(index, ("", None))
+                if kind not in kinds or named != value:
+                    yield index, f"the broker's database has a {kinds[0]} {value} at this place"
+        known = {index for _, wanted in expected for index in wanted}
+        for index, kind in sorted(self._kept.items()):
+            if index not in known:
+                yield index, f"the broker's database has lost this {kind}"
+        for run_id, index in sorted(self._runs.items(), key=lambda one: one[1]):
+            if run_id not in references.runs:
+                yield index, f"the broker's database has lost run {run_id}"

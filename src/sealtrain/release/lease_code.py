@@ -1,0 +1,68 @@
+"""How the holder of a lease shows, in a request's head, that a renewal is its own (§5).
+
+A release hands out a key for its lease, inside the sealed answer. The head of a renewal names the
+lease, the digest of the body and a code over that digest under the key. It decides nothing, the
+evidence in the body does; it lets a broker tell guests that it released keys to from everybody
+else before it reads a body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from sealtrain.base.secret import Secret
+
+__all__ = ["LEASE_HEADER", "LeaseShown", "lease_code", "lease_shown", "show_lease"]
+
+LEASE_HEADER: Final = "sealtrain-lease"
+_CONTEXT: Final = b"sealtrain/renewal/v1:"
+_SHOWN: Final = re.compile(r"([0-9a-f]{64}) ([0-9a-f]{64}) ([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseShown:
+    """What a head says.
+
+    Attributes:
+        lease_id: 64 hex digits.
+        digest: SHA-256 of the body.
+        code: Of the digest, under the lease's key.
+    """
+
+    lease_id: str
+    digest: bytes
+    code: bytes
+
+
+def lease_code(key: Secret, digest: bytes) -> bytes:
+    """The code of a body under a lease's key.
+
+    Args:
+        key: Of the lease.
+        digest: SHA-256 of the body.
+    """
+    return hmac.digest(key.reveal(), _CONTEXT + digest, "sha256")
+
+
+def show_lease(lease_id: str, key: Secret, body: bytes) -> dict[str, str]:
+    """The header that shows a lease.
+
+    Args:
+        lease_id: 64 hex digits.
+        key: Of the lease.
+        body: What is sent.
+    """
+    digest = hashlib.sha256(body).digest()
+    return {LEASE_HEADER: f"{lease_id} {digest.hex()} {lease_code(key, digest).hex()}"}
+
+
+def lease_shown(header: str) -> LeaseShown | None:
+    """What a header says; ``None`` where it says nothing of a lease."""
+    found = _SHOWN.fullmatch(header)
+    if found is None:
+        return None
+    return LeaseShown(found[1], bytes.fromhex(found[2]), bytes.fromhex(found[3]))

@@ -1,0 +1,448 @@
+"""Floods of strangers against a broker's process: no revocation and no renewal is kept out.
+
+Every flood is bounded and goes on while the owner, or the guest, asks. Addresses are those of the
+loopback network.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from broker_process import ProcessSite, process_site
+from broker_program import end
+from broker_world import served_world
+from owner_acts import ACTS, Asking
+from owner_requests import HTTP, approval, post, revocation, signed
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.secret import Secret
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.consortium.approvals import Target
+from sealtrain.errors import (
+    ApprovalRevoked,
+    RunMismatch,
+    TooManyRequests,
+)
+from sealtrain.release.client import BrokerClient
+from sealtrain.release.lease_code import LEASE_HEADER, show_lease
+from sealtrain.release.messages import RenewalRequest
+
+pytestmark = [pytest.mark.claim("C96"), pytest.mark.claim("C46"), pytest.mark.claim("C44")]
+
+STRANGER = "127.0.0.66"
+NUMBERS = b'{"a":[' + b",".join([b"1e-7"] * 1_600_000) + b"]}"
+QUOTES = b'"' + b'\\"' * 900_000
+KEYS = json.dumps({f"k{number}": 1 for number in range(60_000)}).encode()
+
+
+@contextmanager
+def serving(folder: Path, **limits: int) -> Iterator[tuple[ProcessSite, Asking]]:
+    """A broker's own process, with the limits of a real one."""
+    with process_site(folder) as site:
+        site.fields["limits"] = limits
+        process, url = site.start()
+        try:
+            made = Asking(site.world, site.attested, url)
+            made.grant = made.obtain()
+            yield site, made
+        finally:
+            assert end(process) == 0
+
+
+def asked_from(
+    url: str, address: str, method: str, path: str, body: bytes | None, headers: dict[str, str]
+) -> int:
+    """One request from a loopback address; its status, 0 where the connection was cut."""
+    parts = urlsplit(url)
+    made = HTTPConnection(parts.hostname or "", parts.port, timeout=60, source_address=(address, 0))
+    try:
+        made.request(method, path, body, headers)
+        answer = made.getresponse()
+        answer.read()
+    except (OSError, HTTPException):
+        return 0
+    else:
+        return answer.status
+    finally:
+        made.close()
+
+
+@contextmanager
+def flood(count: int, act: Callable[[int], int]) -> Iterator[Counter[int]]:
+    """So many threads that repeat ``act`` until the block ends; yields what they were told."""
+    over, told, counting = threading.Event(), Counter[int](), threading.Lock()
+
+    def repeat(number: int) -> None:
+        while not over.is_set():
+            status = act(number)
+            with counting:
+                told[status] += 1
+
+    threads = [threading.Thread(target=repeat, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while sum(told.values()) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield told
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def held_through(made: Asking) -> None:
+    """A guest renews, then an owner revokes, and the guest's next renewal finds that."""
+    made.renew()
+    ACTS["revocation"](made)
+    with pytest.raises(ApprovalRevoked):
+        made.renew()
+
+
+# --- What is costly to look at --------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("manifests", NUMBERS),
+        ("manifests", QUOTES),
+        ("releases", QUOTES),
+        ("releases", KEYS),
+        ("challenges", NUMBERS),
+    ],
+    ids=["manifest of numbers", "manifest of quotes", "quotes", "keys", "challenge of numbers"],
+)
+def test_bodies_that_are_costly_to_parse(tmp_path: Path, path: str, body: bytes) -> None:
+    """Each address is another one, so that none is turned away for asking too often."""
+    with serving(tmp_path, posts_per_minute=100_000) as (_site, made):
+        assert made.grant is not None
+        target = f"/v1/{path}" + (f"?run_id={made.grant.run_id}" if path == "manifests" else "")
+        kind = {"content-type": "application/json"}
+
+        def send(number: int) -> int:
+            return asked_from(made.url, f"127.0.1.{number + 1}", "POST", target, body, kind)
+
+        with flood(24, send) as told:
+            held_through(made)
+        assert 200 not in told
+        assert set(told) <= {0, 400, 403, 413, 429}
+
+
+@pytest.mark.slow
+def test_pages_of_the_ledger(tmp_path: Path) -> None:
+    with serving(tmp_path) as (site, made):
+        for number in range(40):
+            with made.owner("hospital-c") as owner:
+                target = Target(
+                    app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash=f"{number:064x}"
+                )
+                owner.submit_decision(revocation(site.world, "hospital-c", target))
+        pages = (
+            "/v1/ledger/entries?start=0&limit=1000",
+            "/v1/ledger/cosigned",
+            "/v1/approvals?"
+            + ("&".join(f"{name}={value}" for name, value in site.world.target.to_dict().items())),
+        )
+
+        def read(number: int) -> int:
+            page = pages[number % len(pages)]
+            return asked_from(made.url, f"127.0.1.{number + 1}", "GET", page, None, {})
+
+        with flood(32, read) as told:
+            held_through(made)
+        assert told[200]
+
+
+def test_a_page_is_bounded_in_bytes_and_leaves_nothing_out(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        body = {"action": "release", "code": "x" * 60_000}
+        for _ in range(9):
+            world.ledger.append("refusal", body)
+        answered = HTTP.get(f"{url}/v1/ledger/entries", params={"limit": 1000})
+        assert len(answered.content) < 300_000
+        assert answered.content == canonical_json(answered.json())
+        with BrokerClient(url) as client:
+            found: list[object] = []
+            while page := client.ledger_entries(len(found), 1000):
+                found += page
+        assert found == world.ledger.entries()
+
+
+# --- Copies ---------------------------------------------------------------------------------------
+
+
+def test_a_captured_request_takes_nothing_from_its_owner(tmp_path: Path) -> None:
+    limits = BrokerLimits(posts_per_owner=2, posts_per_address=1000)
+    with served_world(tmp_path, limits=limits) as (world, url):
+        path, body = f"{url}/v1/approvals", approval(world)
+        headers = signed(path, body)
+        assert post(path, body, headers) == (200, None)
+        told = Counter(post(path, body, headers) for _ in range(60))
+        assert told == {(403, "request-replayed"): 60}
+        ACTS["revocation"](Asking(world, world.attest(), url))
+
+
+def test_a_captured_request_is_refused_before_its_body_is_read(tmp_path: Path) -> None:
+    """Its head alone: the copy cannot hold what is its owner's by sending the rest slowly."""
+    with served_world(tmp_path) as (world, url):
+        path, body = f"{url}/v1/approvals", approval(world)
+        headers = signed(path, body)
+        assert post(path, body, headers) == (200, None)
+        parts = urlsplit(url)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as slow:
+            head = {"Host": parts.netloc, "Content-Length": str(len(body))} | headers
+            lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+            slow.sendall(f"POST /v1/approvals HTTP/1.1\r\n{lines}\r\n".encode())
+            assert slow.recv(64).startswith(b"HTTP/1.1 403")
+
+
+def renewal_sent(made: Asking) -> tuple[bytes, dict[str, str]]:
+    """A renewal as it went over the wire."""
+    sent: list[tuple[bytes, dict[str, str]]] = []
+
+    class Tapped(BrokerClient):
+        def renew(self, request: RenewalRequest, lease_key: Secret) -> object:  # type: ignore[override]
+            body = canonical_json(request.to_dict())
+            sent.append((body, show_lease(request.lease_id, lease_key, body)))
+            return super().renew(request, lease_key)
+
+    from sealtrain.release.grant import renew
+
+    assert made.grant is not None
+    with Tapped(made.url) as client:
+        renew(client, made.attested, made.world.collect(made.world.guest()), made.grant)
+    return sent[-1]
+
+
+def test_a_captured_renewal_takes_nothing_from_the_lease(tmp_path: Path) -> None:
+    limits = BrokerLimits(posts_per_lease=2, posts_per_minute=20, posts_per_address=1000)
+    with served_world(tmp_path, limits=limits) as (world, url):
+        made = Asking(world, world.attest(), url)
+        made.grant = made.obtain()
+        body, shown = renewal_sent(made)
+        told = Counter(post(f"{url}/v1/renewals", body, shown) for _ in range(40))
+        # Copies count for all strangers together, and refusals in the ledger are as few.
+        assert set(told) == {(403, "challenge-replayed"), (429, "too-many-requests")}
+        made.renew()
+
+
+# --- Counts ---------------------------------------------------------------------------------------
+
+
+def test_strangers_use_up_what_is_for_all_and_nothing_else(tmp_path: Path) -> None:
+    limits = BrokerLimits(posts_per_minute=6, posts_per_address=1000)
+    with served_world(tmp_path, limits=limits) as (world, url):
+        made = Asking(world, world.attest(), url)
+        made.grant = made.obtain()
+        told = [post(f"{url}/v1/releases", b"{}", {})[0] for _ in range(12)]
+        assert told[-1] == 429
+        with pytest.raises(TooManyRequests):
+            made.obtain()
+        for _ in range(3):
+            made.renew()
+        for _ in range(20):  # without a count
+            assert HTTP.get(f"{url}/v1/health").status_code == 200
+        held_through(made)
+
+
+def test_a_renewal_without_its_lease_shown_counts_for_all(tmp_path: Path) -> None:
+    limits = BrokerLimits(posts_per_minute=2, posts_per_address=1000)
+    with served_world(tmp_path, limits=limits) as (world, url):
+        made = Asking(world, world.attest(), url)
+        made.grant = made.obtain()
+        body, shown = renewal_sent(made)
+        lease_id, digest, code = shown[LEASE_HEADER].split()
+        wrong = [
+            "",
+            shown[LEASE_HEADER][:-1],
+            f"{lease_id} {digest} {'0' * 64}",
+            f"{'0' * 64} {digest} {code}",
+            f"{lease_id} {'0' * 64} {code}",
+        ]
+        told = [post(f"{url}/v1/renewals", body, {LEASE_HEADER: one})[0] for one in wrong]
+        assert told[-3:] == [429] * 3
+        # Shown, but for another body: it is not looked at, and takes nothing.
+        size = world.ledger.size
+        assert post(f"{url}/v1/renewals", body + b" ", shown) == (403, "signature-invalid")
+        assert world.ledger.size == size
+        made.renew()
+
+
+def test_a_lease_key_of_the_root_secret_before_still_shows_the_lease(tmp_path: Path) -> None:
+    from sealtrain.broker.keyring import Keyring
+    from sealtrain.release.lease_code import lease_shown
+
+    old, new = Secret(bytes([1]) * 32), Secret(bytes([2]) * 32)
+    key = Keyring(old)._lease_key("ab" * 32)
+    shown = lease_shown(show_lease("ab" * 32, key, b"{}")[LEASE_HEADER])
+    assert shown is not None
+    assert Keyring(new, [old]).granted(shown)
+    assert not Keyring(new).granted(shown)
+    for text in ("", "x", "ab " * 3, show_lease("ab" * 32, key, b"{}")[LEASE_HEADER].upper()):
+        assert lease_shown(text) is None
+
+
+def test_one_run_is_handed_in_so_often_and_a_strangers_never(tmp_path: Path) -> None:
+    with served_world(tmp_path) as (world, url):
+        made = Asking(world, world.attest(), url)
+        run_id = made.obtain().run_id
+        size = world.ledger.size
+        told = [post(f"{url}/v1/manifests?run_id={run_id}", b"{}", {})[0] for _ in range(20)]
+        assert told == [403] * 8 + [429] * 12
+        assert world.ledger.size == size + 8
+        with BrokerClient(url) as client, pytest.raises(RunMismatch):
+            client.submit_manifest(NUMBERS, ["ef" * 16])
+        assert world.ledger.size == size + 8
+
+
+# --- Connections ----------------------------------------------------------------------------------
+
+
+def hold(url: str, address: str, count: int, said: bytes, held: ExitStack) -> int:
+    """Open connections that say something unfinished and wait."""
+    parts, opened = urlsplit(url), 0
+    for _ in range(count):
+        made = held.enter_context(socket.socket())
+        made.settimeout(5)
+        try:
+            made.bind((address, 0))
+            made.connect((parts.hostname, parts.port))
+            made.sendall(said)
+            opened += 1
+        except OSError:
+            continue
+    return opened
+
+
+HEAD = b"GET /v1/health HTTP/1.1\r\nhost: x\r\n"
+BODY = b"POST /v1/releases HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n" + b" " * 60_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("said", "addresses"),
+    [(b"", 200), (HEAD, 1), (HEAD, 3), (HEAD, 200), (BODY, 200)],
+    ids=["nothing of 200", "heads of 1", "heads of 3", "heads of 200", "bodies of 200"],
+)
+def test_connections_that_wait(tmp_path: Path, said: bytes, addresses: int) -> None:
+    limits = {"posts_per_minute": 100_000, "body_bytes": 4 << 20}
+    with serving(tmp_path, **limits) as (_site, made), ExitStack() as held:
+        opened = sum(
+            hold(made.url, f"127.0.{2 + number // 200}.{1 + number % 200}", count, said, held)
+            for number in range(addresses)
+            for count in [600 // addresses]
+        )
+        assert opened > 300
+        held_through(made)
+
+
+@pytest.mark.slow
+def test_connections_that_come_again_and_again(tmp_path: Path) -> None:
+    """As many as a flood can open, each from another address, while the owner asks."""
+    with serving(tmp_path) as (_site, made):
+
+        def connect(number: int) -> int:
+            with ExitStack() as held:
+                for turn in range(20):
+                    hold(made.url, f"127.0.{3 + number}.{1 + turn}", 1, HEAD, held)
+                time.sleep(0.2)
+            return 0
+
+        with flood(8, connect):
+            held_through(made)
+
+
+def test_one_who_shares_the_floods_address_gets_in(tmp_path: Path) -> None:
+    limits = BrokerLimits(connections_per_address=16, posts_per_minute=40)
+    with served_world(tmp_path, limits=limits) as (world, url), ExitStack() as held:
+        made = Asking(world, world.attest(), url)
+        made.grant = made.obtain()
+        hold(url, "127.0.0.1", 64, HEAD, held)
+        while post(f"{url}/v1/releases", b"{}", {})[0] != 429:
+            continue
+        held_through(made)
+
+
+# --- Challenges -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_challenges_that_nobody_uses(tmp_path: Path) -> None:
+    with serving(tmp_path) as (site, made):
+        body = canonical_json(
+            {
+                "version": 1,
+                "consortium_id": site.world.consortium.consortium_id,
+                "purpose": "release",
+            }
+        )
+        size = sum(path.stat().st_size for path in site.state.iterdir())
+
+        def ask(number: int) -> int:
+            address = f"127.0.{1 + number % 4}.1"
+            return asked_from(made.url, address, "POST", "/v1/challenges", body, {})
+
+        with flood(8, ask) as told:
+            deadline = time.monotonic() + 60
+            while told[200] < 1500 and time.monotonic() < deadline:
+                time.sleep(0.1)
+            made.renew()
+        assert told[200] >= 1500
+        grown = sum(path.stat().st_size for path in site.state.iterdir()) - size
+        assert grown < 512 << 10  # the renewal's own, and no challenge's
+        held_through(made)
+
+
+# --- A flood of refusals and of nonsense ----------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_heads_that_claim_to_be_an_owners(tmp_path: Path) -> None:
+    """Each costs a look at a signature; none gets a slot, a thread or a count of an owner."""
+    with serving(tmp_path) as (site, made):
+        path, body = f"{made.url}/v1/approvals", approval(site.world)
+        good = signed(path, body)
+        wrong = good | {"Signature": "owner=:" + "A" * 86 + "==:"}
+        endless = good | {"Signature-Input": "owner=(" + '"a" ' * 3000 + ")"}
+
+        def claim(number: int) -> int:
+            headers = (wrong, endless)[number % 2]
+            return asked_from(
+                made.url, f"127.0.1.{number + 1}", "POST", "/v1/approvals", body, headers
+            )
+
+        with flood(24, claim) as told:
+            held_through(made)
+        assert set(told) <= {0, 403}
+
+
+def test_a_body_that_comes_slowly_holds_nothing_of_the_owners(tmp_path: Path) -> None:
+    """An owner's own head, withheld from the broker until now: its slot and no more."""
+    with served_world(tmp_path) as (world, url), ExitStack() as held:
+        parts = urlsplit(url)
+        path = f"{url}/v1/approvals"
+        for _ in range(12):
+            body = approval(world)
+            headers = signed(path, body, owner="hospital-b")
+            slow = held.enter_context(
+                socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20)
+            )
+            head = {"Host": parts.netloc, "Content-Length": str(len(body))} | headers
+            lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+            slow.sendall(f"POST /v1/approvals HTTP/1.1\r\n{lines}\r\n".encode() + body[:10])
+        made = Asking(world, world.attest(), url)
+        made.grant = made.obtain()
+        held_through(made)

@@ -1,0 +1,86 @@
+"""A broker's host sets the clock back so that an approval counts again: the ledger shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from release_world import DAY, ReleaseWorld, release_world
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.consortium.audit import BACKWARDS_SECONDS, Auditor, Finding
+from sealtrain.errors import ApprovalExpired
+
+pytestmark = pytest.mark.claim("C97")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
+    with release_world(tmp_path) as made:
+        yield made
+
+
+def audited(world: ReleaseWorld) -> tuple[Finding, ...]:
+    auditor = Auditor(
+        world.consortium,
+        world.keyring.signer.public,
+        origin=world.ledger.origin,
+        checkpoints=[world.ledger.checkpoint()],
+    )
+    for entry in world.ledger.entries():
+        auditor.entry(canonical_json(entry))
+    return auditor.finish().findings
+
+
+def test_an_approval_that_ended_is_not_revived_by_an_earlier_clock(world: ReleaseWorld) -> None:
+    world.clock.advance(40 * DAY)
+    with pytest.raises(ApprovalExpired):
+        world.obtain()
+    world.clock.advance(-35 * DAY)
+    world.obtain()
+    step = world.ledger.size - 1
+    assert [(one.index, one.check) for one in audited(world)] == [(step, "time"), (step, "release")]
+
+
+def test_every_release_after_it_is_found_and_one_step(world: ReleaseWorld) -> None:
+    world.clock.advance(40 * DAY)
+    with pytest.raises(ApprovalExpired):
+        world.obtain()
+    world.clock.advance(-35 * DAY)
+    for _ in range(3):
+        world.obtain()
+        world.clock.advance(600)
+    assert [one.check for one in audited(world)] == ["time", "release", "release", "release"]
+
+
+def test_sliding_back_a_little_at_a_time_is_found(world: ReleaseWorld) -> None:
+    for _ in range(4):
+        world.clock.advance(-BACKWARDS_SECONDS // 2)
+        world.ledger.append("refusal", {"action": "release", "code": "x"})
+    assert [one.check for one in audited(world)] == ["time"]
+
+
+def test_after_an_honest_mistake_owners_approve_anew(world: ReleaseWorld) -> None:
+    world.obtain()
+    world.clock.advance(400 * DAY)
+    with pytest.raises(ApprovalExpired):
+        world.obtain()
+    world.clock.advance(-400 * DAY)
+    for owner in ("hospital-a", "hospital-b"):
+        world.approve(owner)
+    world.obtain()
+    assert [one.check for one in audited(world)] == ["time"]
+
+
+@pytest.mark.parametrize("back", [0, 1, BACKWARDS_SECONDS])
+def test_writers_that_waited_for_their_turn_are_no_finding(world: ReleaseWorld, back: int) -> None:
+    world.obtain()
+    world.clock.advance(-back)
+    entry: dict[str, Any] = {"action": "release", "code": "x"}
+    world.ledger.append("refusal", entry)
+    assert audited(world) == ()
+    world.clock.advance(-1 - BACKWARDS_SECONDS)
+    world.ledger.append("refusal", entry)
+    assert [one.check for one in audited(world)] == ["time"]

@@ -1,0 +1,135 @@
+"""Everything that makes a broker write into its ledger, done over HTTP, by the entry's kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from manifest_world import identity
+from release_world import DAY, NOW, ReleaseWorld
+
+from sealtrain.consortium.approvals import Decision, sign_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.succession import propose, with_signature
+from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.records.dsse import Envelope
+from sealtrain.release.attested import AttestedBroker
+from sealtrain.release.client import BrokerClient
+from sealtrain.release.grant import Grant, renew
+
+__all__ = ["ACTS", "Asking"]
+
+A, B, C = "hospital-a", "hospital-b", "hospital-c"
+CHECKPOINT = (7, "ce" * 32)
+
+
+@dataclass
+class Asking:
+    """Owners and a guest of one world, who ask one broker."""
+
+    world: ReleaseWorld
+    attested: AttestedBroker
+    url: str
+    grant: Grant | None = None
+
+    def owner(self, name: str) -> BrokerClient:
+        return BrokerClient(self.url, signer=identity(name).signer, clock=self.world.clock)
+
+    def approve(self, owner: str = C) -> Envelope:
+        made = Decision.approve(
+            consortium_id=self.world.consortium.consortium_id,
+            target=self.world.target,
+            needs=self.world.needs,
+            signed_at=NOW,
+            not_after=NOW + DAY,
+        )
+        return sign_decision(made, identity(owner).signer)
+
+    def revoke(self, owner: str = B) -> Envelope:
+        made = Decision.revoke(
+            consortium_id=self.world.consortium.consortium_id,
+            target=self.world.target,
+            signed_at=NOW,
+        )
+        return sign_decision(made, identity(owner).signer)
+
+    def withdrawal(self) -> Envelope:
+        made = Withdrawal.of(
+            [self.world.sealed[C].dataset_id],
+            consortium_id=self.world.consortium.consortium_id,
+            owner=identity(C).public,
+            signed_at=NOW,
+        )
+        return sign_owned(made, identity(C).signer)
+
+    def policy(self) -> Envelope:
+        made = OwnerPolicy.of(
+            consortium_id=self.world.consortium.consortium_id,
+            owner=identity(A).public,
+            appraisal=None,
+            lease_seconds=600,
+            previous=None,
+            signed_at=NOW,
+        )
+        return sign_owned(made, identity(A).signer)
+
+    def succession(self) -> Envelope:
+        before = self.world.consortium
+        after = Consortium.found(
+            name="the-next-one",
+            owners=[identity(name).public for name in (A, B, C)],
+            approve=2,
+            own_data_consent=False,
+        )
+        file = propose(before, after, identity(A).signer, ledgers=[], not_after=NOW + DAY)
+        for name in (B, C):
+            file = with_signature(file, identity(name).signer)
+        return file.verified().envelope
+
+    def obtain(self, **changed: Any) -> Grant:
+        with BrokerClient(self.url) as client:
+            return self.world.obtain(wire=client, attested=self.attested, **changed)
+
+    def renew(self, checkpoint: tuple[int, str] | None = CHECKPOINT) -> Grant:
+        assert self.grant is not None
+        with BrokerClient(self.url) as client:
+            collect = self.world.collect(self.world.guest())
+            return renew(client, self.attested, collect, self.grant, checkpoint=checkpoint)
+
+
+def _handing_in(owner: str, how: str, what: Callable[[Asking], Any]) -> Callable[[Asking], None]:
+    made: dict[int, Any] = {}
+
+    def act(asking: Asking) -> None:
+        document = made.setdefault(id(asking), what(asking))
+        with asking.owner(owner) as client:
+            getattr(client, how)(document)
+
+    return act
+
+
+def _release(asking: Asking) -> None:
+    asking.obtain(run_id=os.urandom(16).hex())
+
+
+def _renewal(asking: Asking) -> None:
+    asking.renew()
+
+
+ACTS: Mapping[str, Callable[[Asking], None]] = {
+    "approval": _handing_in(C, "submit_decision", Asking.approve),
+    "revocation": _handing_in(B, "submit_decision", Asking.revoke),
+    "dataset": _handing_in(
+        C, "register_dataset", lambda asking: asking.world.seal(C, name="more").envelope.to_bytes()
+    ),
+    "withdrawal": _handing_in(C, "withdraw", Asking.withdrawal),
+    "owner-policy": _handing_in(A, "set_policy", Asking.policy),
+    "succession": _handing_in(A, "succeed", Asking.succession),
+    "release": _release,
+    "renewal": _renewal,
+}
+"""Kind → what makes an entry of it. What an owner hands in is the same each time."""
