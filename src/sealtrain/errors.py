@@ -69,6 +69,8 @@
     │   │   ├── RunMismatch        run-mismatch
     │   │   ├── ChainRefused       chain-refused
     │   │   ├── ConsortiumMismatch consortium-mismatch
+    │   │   ├── BrokerMismatch     broker-mismatch
+    │   │   ├── BrokerNotApproved  broker-not-approved
     │   │   └── AnswerInvalid      answer-invalid
     │   ├── KmsAnswerInvalid       kms-answer-invalid
     │   ├── LedgerInconsistent     ledger-inconsistent
@@ -133,6 +135,8 @@ __all__ = [
     "ApprovalRevoked",
     "ApprovalUnknown",
     "ApprovalsMissing",
+    "BrokerMismatch",
+    "BrokerNotApproved",
     "BrokerUnreachable",
     "BudgetSpent",
     "CapabilityRefused",
@@ -705,6 +709,18 @@ class ConsortiumMismatch(ReleaseRefused):
     """The request or its recipe is about another consortium than the broker's."""
 
     code = "consortium-mismatch"
+
+
+class BrokerMismatch(ReleaseRefused):
+    """A broker is another one than the request or the broker file names."""
+
+    code = "broker-mismatch"
+
+
+class BrokerNotApproved(ReleaseRefused):
+    """The recipe's lock, which the owners approved, does not name this broker."""
+
+    code = "broker-not-approved"
 
 
 class ChainRefused(ReleaseRefused):

@@ -72,7 +72,7 @@ def predicate() -> Json:
     entry = {"seq": 1, "at": "2026-01-02T03:04:05Z", "event": "run.started", "fields": {}}
     head = hashlib.sha256(b"sealtrain/run-log/v1:" + b"ab" * 16).digest()
     return {
-        "version": 1,
+        "version": 2,
         "simulated": True,
         "marker": MARKER,
         "signer": {"public_key": b64(raw(GUEST))},
@@ -132,7 +132,7 @@ def statement() -> Json:
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": "model/weights.sealed", "digest": {"sha256": "04" * 32}}],
-        "predicateType": "https://sealtrain.dev/attestations/run-manifest/v1",
+        "predicateType": "https://sealtrain.dev/attestations/run-manifest/v2",
         "predicate": predicate(),
     }
 
@@ -210,6 +210,17 @@ def malformed() -> list[Json]:
         inner("another predicate type", lambda body: body.update(predicateType="x")),
         inner("another statement type", lambda body: body.update(_type="x")),
         inner("an unknown fact", lambda body: body["predicate"].update(note="")),
+        inner(
+            "an older predicate",
+            lambda body: body.update(
+                predicateType="https://sealtrain.dev/attestations/run-manifest/v1"
+            ),
+        ),
+        inner("an older version", lambda body: body["predicate"].update(version=1)),
+        inner(
+            "a release without rotations",
+            lambda body: body["predicate"]["releases"].append({"receipt": {}, "proof": {}}),
+        ),
         inner("a fact left out", lambda body: body["predicate"].pop("compute")),
         inner("no limits field", lambda body: body["predicate"].pop("limits")),
         inner("another marker", lambda body: body["predicate"].update(marker="ATTESTED")),
@@ -238,8 +249,9 @@ def malformed() -> list[Json]:
 def receipt() -> Json:
     """A release receipt's payload."""
     return {
-        "version": 1,
+        "version": 2,
         "kind": "release",
+        "broker_id": sha(b"sealtrain/broker/v1:" + raw(BROKER)),
         "run_id": "ab" * 16,
         "resume": False,
         "consortium_id": "05" * 32,
@@ -288,6 +300,12 @@ def receipts() -> list[Json]:
         signed("an unknown field", "statement-invalid", lambda body: body.update(note="")),
         signed("a field left out", "statement-invalid", lambda body: body.pop("checkpoint")),
         signed("an unknown kind", "statement-invalid", lambda body: body.update(kind="gift")),
+        signed("an older version", "statement-invalid", lambda body: body.update(version=1)),
+        signed(
+            "another broker's id",
+            "statement-invalid",
+            lambda body: body.update(broker_id="0c" * 32),
+        ),
         signed(
             "a day that does not exist",
             "statement-invalid",

@@ -43,8 +43,9 @@ def receipt_of(
     """
     releasing = isinstance(request, ReleaseRequest)
     return ReleaseReceipt(
-        version=1,
+        version=2,
         kind="release" if releasing else "renewal",
+        broker_id=request.broker_id,
         run_id=request.run_id,
         resume=isinstance(request, ReleaseRequest) and request.resume,
         consortium_id=request.consortium_id,
@@ -72,11 +73,13 @@ def granted_entry(
 ) -> dict[str, JsonValue]:
     """Body of an entry ``release`` or ``renewal``."""
     reserved = [one.to_dict() for one in permit.reserves]
+    elsewhere = request.elsewhere if isinstance(request, ReleaseRequest) else ()
     return {
         **({"privacy": reserved} if reserved else {}),
         "run_id": request.run_id,
         **target_of(request).to_dict(),
         "datasets": [{"dataset_id": one.dataset_id, "root": one.root} for one in permit.datasets],
+        "elsewhere": [one.to_dict() for one in elsewhere],
         "lease_id": lease_id,
         "not_after": to_rfc3339(permit.not_after),
         "evidence_digest": guest.evidence_digest,

@@ -44,6 +44,7 @@ from sealtrain.errors import (
     Unreachable,
 )
 from sealtrain.release.messages import (
+    BrokerIdentity,
     BrokerKeys,
     BrokerStatus,
     CosignedPage,
@@ -149,6 +150,12 @@ def _add_reads(app: FastAPI, broker: Serving) -> None:
     def consortium() -> Response:
         """The consortium document it serves."""
         return answer(broker().consortium)
+
+    @app.get("/v1/identity", response_model=BrokerIdentity)
+    def identity(nonce: _Hash) -> Response:
+        """Which broker it is, under fresh evidence of its own."""
+        broker().throttle.take(broker().now())
+        return answer(broker().identity(nonce))
 
     @app.get("/v1/keys", response_model=BrokerKeys)
     def keys(app_id: _AppId, compose_hash: _Hash, nonce: _Hash) -> Response:

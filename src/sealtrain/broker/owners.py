@@ -22,6 +22,7 @@ class Owners:
         owners = parts.consortium.owners
         self._keys = {one.key_id: one.signing_bytes for one in owners}
         self._names = {one.key_id: one.name for one in owners}
+        self._ids = parts.ids
         # Apart from everybody else's: no flood keeps an owner from revoking.
         self._throttles = {one.key_id: Throttle(parts.limits.owner_share) for one in owners}
 
@@ -38,6 +39,7 @@ class Owners:
 
         Raises:
             SignatureInvalid: Not signed by an owner, for this URL and these bytes.
+            BrokerMismatch: Signed for another broker.
             RequestStale: Signed too long ago, or ahead.
             RequestReplayed: It came before.
             LimitExceeded: This owner asked all an owner may ask in one minute.
@@ -49,6 +51,7 @@ class Owners:
             headers,
             body,
             self._keys,
+            brokers=self._ids,
             now=now,
             max_age=limits.request_seconds,
             max_ahead=limits.request_ahead_seconds,

@@ -45,6 +45,7 @@ from sealtrain.records.dsse import Envelope
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
 from sealtrain.release.facts import ChallengeState, Limits
 from sealtrain.release.messages import (
+    BrokerIdentity,
     BrokerKeys,
     Challenge,
     ChallengeRequest,
@@ -56,7 +57,7 @@ from sealtrain.release.messages import (
     RenewalAnswer,
     RenewalRequest,
 )
-from sealtrain.release.transcript import KEYS_PURPOSE
+from sealtrain.release.transcript import IDENTITY_PURPOSE, KEYS_PURPOSE
 
 __all__ = ["Broker"]
 
@@ -91,7 +92,9 @@ class Broker:
         )
         """Answers dstack's KMS, where that is switched on."""
         self._limits = Limits(
-            consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
+            broker_ids=parts.ids,
+            consortium_id=parts.consortium.consortium_id,
+            lease_seconds=parts.lease_seconds,
         )
         # No process changes its own key: what there is now is all there will be.
         self._rotations = LedgerRotations(
@@ -158,6 +161,22 @@ class Broker:
     def now(self) -> int:
         """The broker's time, seconds since the epoch."""
         return self._parts.clock()
+
+    def identity(self, nonce: str) -> BrokerIdentity:
+        """Which broker this is, under fresh evidence of its own (§2.2).
+
+        Args:
+            nonce: 64 hex digits the asker chose; makes the evidence fresh.
+        """
+        statement = {
+            "consortium_id": self.consortium.consortium_id,
+            "signing_key": to_base64(self._parts.keyring.signer.public),
+            "nonce": nonce,
+        }
+        evidence = self._parts.collect(Binding(IDENTITY_PURPOSE, statement))
+        return BrokerIdentity.model_validate_json(
+            canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
+        )
 
     def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
         """The broker's public keys for one recipe under fresh evidence of its own (§2).
@@ -277,15 +296,16 @@ class Broker:
                 run=run,
                 registered=registered,
                 withdrawn=transaction.withdrawals.involved(
-                    request.run_id, [one.dataset_id for one in request.datasets]
+                    request.run_id, [dataset_id for dataset_id, _root in request.data]
                 ),
                 now=now,
                 limits=self._limits_for(transaction, guest),
                 spent=spent,
             )
-            sealed = self._parts.keyring.seal_answer(request, registered, permit.checkpoint)  # (15)
             lease_id = self._parts.random(32).hex()
-            receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
+            granted = receipt_of(request, permit, guest, lease_id, now)
+            receipt = self._signed(granted)
+            sealed = self._parts.keyring.seal_answer(request, registered, granted, receipt)  # (15)
             with transaction.at_once():
                 if run is None:
                     transaction.begin_run(
@@ -293,13 +313,9 @@ class Broker:
                         app_id=request.app_id,
                         compose_hash=request.compose_hash,
                         recipe_hash=request.recipe_hash,
+                        data=request.data,
                         now=now,
                     )
-                transaction.withdrawals.given(
-                    request.run_id,
-                    [one.dataset_id for one in permit.datasets],
-                    resumed=run is not None,
-                )
                 transaction.grant_lease(
                     lease_id,
                     request.run_id,
@@ -315,7 +331,7 @@ class Broker:
             if permit.reserves:
                 transaction.reserve(request.run_id, ledger_index=index)
         return ReleaseAnswer(
-            version=1,
+            version=2,
             run_id=request.run_id,
             enc=to_base64(sealed),
             receipt=EnvelopeDocument.of(receipt),
@@ -348,7 +364,7 @@ class Broker:
                 "renewal", granted_entry(request, permit, guest, request.lease_id, receipt)
             )
         return RenewalAnswer(
-            version=1,
+            version=2,
             run_id=request.run_id,
             receipt=EnvelopeDocument.of(receipt),
             proof=self.ledger.proof(index).to_dict(),

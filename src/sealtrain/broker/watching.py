@@ -19,7 +19,7 @@ from sealtrain.errors import LimitExceeded, Refused, error_by_code
 __all__ = ["Watch"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_COSTLY_READS: Final = frozenset({"/v1/keys"})
+_COSTLY_READS: Final = frozenset({"/v1/identity", "/v1/keys"})
 _MAX_HEAD: Final = 16 << 10
 
 

@@ -57,6 +57,7 @@ class _Granted(StrictModel):
     compose_hash: Hex64
     recipe_hash: Hex64
     datasets: tuple[_Released, ...]
+    elsewhere: tuple[_Released, ...]
     lease_id: Hex64
     not_after: Timestamp
     evidence_digest: Hex64
@@ -64,6 +65,11 @@ class _Granted(StrictModel):
     simulated: bool
     needs: Needs
     privacy: tuple[_Reserved, ...] = ()
+
+    @property
+    def data(self) -> frozenset[tuple[str, str]]:
+        """Id and root of all data of the run."""
+        return frozenset((one.dataset_id, one.root) for one in (*self.datasets, *self.elsewhere))
 
 
 class _Output(StrictModel):
@@ -108,7 +114,7 @@ class EntryRules:
         self._entries = 0
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
-        self._given: defaultdict[str, set[str]] = defaultdict(set)
+        self._data: dict[str, frozenset[tuple[str, str]]] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
         self.unknown: Counter[str] = Counter()
@@ -240,17 +246,22 @@ class EntryRules:
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
-            if grant.datasets or grant.privacy:
+            if grant.data or grant.privacy:
                 yield "a renewal releases and reserves nothing"
-            yield from self._taken_back(self._given[grant.run_id], "stays in use")
+            yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
             return
         yield from self._repeated("lease", grant.lease_id)
         self._runs[grant.run_id] = (target, grant.lease_id)
-        self._given[grant.run_id].update(one.dataset_id for one in grant.datasets)
-        yield from self._taken_back(self._given[grant.run_id], "is used")
+        if self._data.setdefault(grant.run_id, grant.data) != grant.data:
+            yield f"run {grant.run_id} began with other data, and noise is made from its data"
+        yield from self._taken_back({one for one, _root in grant.data}, "is used")
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)
+
+    def _data_of(self, run_id: str) -> set[str]:
+        """Ids of the datasets that a run began with."""
+        return {dataset_id for dataset_id, _root in self._data.get(run_id, ())}
 
     def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
         known = self._datasets.get((dataset.dataset_id, grant.app_id, grant.compose_hash))

@@ -45,10 +45,11 @@ __all__ = [
     "valid_subject_name",
 ]
 
-PREDICATE_TYPE = "https://sealtrain.dev/attestations/run-manifest/v1"
+PREDICATE_TYPE = "https://sealtrain.dev/attestations/run-manifest/v2"
 SIMULATED_MARKER = "SIMULATED — NOT ATTESTED"
 
 MAX_SUBJECTS = 4096
+MAX_ROTATIONS = 64
 Document = dict[str, Any]
 """A JSON object that another module parses."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$")]
@@ -112,10 +113,16 @@ class Deployment(StrictModel):
 
 
 class Release(StrictModel):
-    """A broker's receipt (DSSE envelope) and the proof that its ledger holds it."""
+    """A broker's receipt (DSSE envelope) and the proof that its ledger holds it.
+
+    Attributes:
+        rotations: How its key follows from one that the lock names (DSSE envelopes, oldest first);
+            empty where the lock names it.
+    """
 
     receipt: Document
     proof: Document
+    rotations: tuple[Document, ...] = Field(max_length=MAX_ROTATIONS)
 
 
 class Resume(StrictModel):
@@ -301,7 +308,7 @@ class Limit(StrictModel):
 class Predicate(StrictModel):
     """Everything a run manifest says besides the digests of its outputs."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     simulated: bool
     marker: Literal["SIMULATED — NOT ATTESTED"] | None
     signer: Signer

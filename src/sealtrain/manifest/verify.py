@@ -107,7 +107,7 @@ class Facts:
     decisions: tuple[SignedDecision, ...] | None
     tally: Tally | None
     receipts: tuple[ReleaseReceipt, ...] | None
-    brokers: tuple[bytes, ...] | None
+    brokers: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -191,7 +191,7 @@ def _predicate(
     out = run.settings.out
     together = {} if held.together is None else {"collaboration": held.together}
     return together | {
-        "version": 1,
+        "version": 2,
         "simulated": run.simulated,
         "marker": SIMULATED_MARKER if run.simulated else None,
         "signer": {"public_key": to_base64(signer.public)},

@@ -42,7 +42,7 @@ class Site:
             return self.add(transaction, name)
 
     def add(self, transaction: Transaction, name: str) -> int:
-        transaction.begin_run(name, **TARGET, now=NOW)
+        transaction.begin_run(name, **TARGET, data=[("d", "r")], now=NOW)
         return self.ledger.append("release", {"run_id": name})
 
     def failing(self, name: str, error: type[Exception] = ZeroDivisionError) -> int:
