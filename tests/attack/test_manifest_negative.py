@@ -374,7 +374,8 @@ def test_a_manifest_verifies_years_later_at_its_own_time_only(world: World, hone
     "value",
     [
         "https://in-toto.io/Statement/v0.1",
-        "https://sealtrain.dev/attestations/run-manifest/v2",
+        "https://sealtrain.dev/attestations/run-manifest/v1",
+        "https://sealtrain.dev/attestations/run-manifest/v3",
         "https://slsa.dev/provenance/v1",
         "",
         None,

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from manifest_world import digest, identity
 from prometheus_client.parser import text_string_to_metric_families
-from release_world import DAY, NOW, ReleaseWorld, release_world
+from release_world import DAY, NOW, ROOT, ReleaseWorld, ids_of, release_world
 
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.serve import listening
@@ -61,9 +61,21 @@ def revocation(world: ReleaseWorld, owner: str, target: Target | None = None) ->
     return sign_decision(made, identity(owner).signer)
 
 
-def signed(url: str, body: bytes, *, owner: str = "hospital-c", at: int = NOW) -> dict[str, str]:
-    nonce = os.urandom(16).hex()
-    return sign_request("POST", url, body, identity(owner).signer, created=at, nonce=nonce)
+(BROKER,) = ids_of(ROOT)
+
+
+def signed(
+    url: str,
+    body: bytes,
+    *,
+    owner: str = "hospital-c",
+    broker: str = BROKER,
+    at: int = NOW,
+    nonce: str | None = None,
+) -> dict[str, str]:
+    nonce = nonce or os.urandom(16).hex()
+    signer = identity(owner).signer
+    return sign_request("POST", url, body, signer, broker=broker, created=at, nonce=nonce)
 
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | None]:
@@ -110,15 +122,11 @@ def test_the_same_request_twice_is_refused(served: Served) -> None:
     assert post(path, body, headers) == (403, "request-replayed")
     # Another signature over the same nonce is the same request too.
     nonce = headers["Signature-Input"].partition('nonce="')[2][:32]
-    other = sign_request(
-        "POST", path, body, identity("hospital-c").signer, created=NOW + 1, nonce=nonce
-    )
+    other = signed(path, body, at=NOW + 1, nonce=nonce)
     assert post(path, body, other) == (403, "request-replayed")
     assert world.ledger.size == size
     # The nonce of one owner is not another one's.
-    theirs = sign_request(
-        "POST", path, body, identity("hospital-b").signer, created=NOW, nonce=nonce
-    )
+    theirs = signed(path, body, owner="hospital-b", nonce=nonce)
     assert post(path, body, theirs) == (200, None)
 
 
@@ -172,6 +180,26 @@ def test_a_request_for_one_broker_is_worthless_at_another(served: Served, tmp_pa
         assert world.ledger.size == size
 
 
+@pytest.mark.claim("C92")
+def test_of_two_brokers_behind_one_url_each_takes_its_own(served: Served, tmp_path: Path) -> None:
+    """Tunnels give both one address: what an owner signed for one says which of them it is for."""
+    world, _ = served
+    config = config_of(tmp_path, public_urls=("http://tunnel.example",))
+    asked, host = "http://tunnel.example/v1/approvals", {"host": "tunnel.example"}
+    with release_world(tmp_path, root=bytes(32)) as second:
+        with listening(world.broker, config) as one, listening(second.broker, config) as other:
+            body, sizes = approval(world), (world.ledger.size, second.ledger.size)
+            headers = signed(asked, body) | host
+            assert post(f"{other}/v1/approvals", body, headers) == (403, "broker-mismatch")
+            named = headers | {"sealtrain-broker": second.pin.broker_id}
+            assert post(f"{other}/v1/approvals", body, named) == (403, "signature-invalid")
+            assert (world.ledger.size, second.ledger.size) == sizes
+            assert post(f"{one}/v1/approvals", body, headers) == (200, None)
+            theirs = signed(asked, body, broker=second.pin.broker_id) | host
+            assert post(f"{one}/v1/approvals", body, theirs) == (403, "broker-mismatch")
+            assert post(f"{other}/v1/approvals", body, theirs) == (200, None)
+
+
 def test_behind_a_proxy_it_knows_itself_by_its_public_urls(served: Served, tmp_path: Path) -> None:
     world, _ = served
     public = ("https://broker.example/sealtrain", "http://[::1]:8470/")
@@ -217,7 +245,7 @@ def test_an_owner_whose_clock_is_wrong_can_still_revoke(served: Served, error: i
     world, url = served
     target = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash=digest(str(error)))
     me = identity("hospital-b").signer
-    with BrokerClient(url, signer=me, clock=lambda: NOW + error) as client:
+    with BrokerClient(url, signer=me, broker=BROKER, clock=lambda: NOW + error) as client:
         client.submit_decision(revocation(world, "hospital-b", target))
     assert world.broker.registry.tally(target).tally["revoked_by"] == ["hospital-b"]
 
@@ -240,7 +268,10 @@ def test_a_client_signs_again_once_and_no_more(
 
     monkeypatch.setattr(world.broker.owners, "admit", never)
     me = identity("hospital-c").signer
-    with BrokerClient(url, signer=me, clock=world.clock) as client, pytest.raises(RequestStale):
+    with (
+        BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client,
+        pytest.raises(RequestStale),
+    ):
         client.submit_decision(sign_decision_of(world))
     assert len(asked) == 2
 
@@ -257,7 +288,7 @@ def test_a_client_without_an_identity_hands_nothing_in(served: Served) -> None:
         client.submit_decision(sign_decision_of(world))
     stranger = identity("stranger").signer
     with (
-        BrokerClient(url, signer=stranger, clock=world.clock) as client,
+        BrokerClient(url, signer=stranger, broker=BROKER, clock=world.clock) as client,
         pytest.raises(SignatureInvalid),
     ):
         client.submit_decision(sign_decision_of(world))
@@ -272,13 +303,13 @@ def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
         assert set(unsigned) == {403}
         # Nor does another owner.
         loud = identity("hospital-a").signer
-        with BrokerClient(url, signer=loud, clock=world.clock) as client:
+        with BrokerClient(url, signer=loud, broker=BROKER, clock=world.clock) as client:
             for _ in range(2):
                 client.submit_decision(sign_decision_of(world))
             with pytest.raises(LimitExceeded):
                 client.submit_decision(sign_decision_of(world))
         me = identity("hospital-b").signer
-        with BrokerClient(url, signer=me, clock=world.clock) as client:
+        with BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client:
             client.submit_decision(revocation(world, "hospital-b"))
         assert world.broker.registry.tally(world.target).tally["revoked_by"] == ["hospital-b"]
 
@@ -332,6 +363,7 @@ def test_nonsense_in_the_signature_is_refused_and_breaks_nothing(
             headers.items(),
             body,
             {me.public.key_id: me.public.signing_bytes},
+            brokers=(BROKER,),
             now=NOW,
             max_age=300,
             max_ahead=60,
