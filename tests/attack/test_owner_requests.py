@@ -186,18 +186,21 @@ def test_of_two_brokers_behind_one_url_each_takes_its_own(served: Served, tmp_pa
     world, _ = served
     config = config_of(tmp_path, public_urls=("http://tunnel.example",))
     asked, host = "http://tunnel.example/v1/approvals", {"host": "tunnel.example"}
-    with release_world(tmp_path, root=bytes(32)) as second:
-        with listening(world.broker, config) as one, listening(second.broker, config) as other:
-            body, sizes = approval(world), (world.ledger.size, second.ledger.size)
-            headers = signed(asked, body) | host
-            assert post(f"{other}/v1/approvals", body, headers) == (403, "broker-mismatch")
-            named = headers | {"sealtrain-broker": second.pin.broker_id}
-            assert post(f"{other}/v1/approvals", body, named) == (403, "signature-invalid")
-            assert (world.ledger.size, second.ledger.size) == sizes
-            assert post(f"{one}/v1/approvals", body, headers) == (200, None)
-            theirs = signed(asked, body, broker=second.pin.broker_id) | host
-            assert post(f"{one}/v1/approvals", body, theirs) == (403, "broker-mismatch")
-            assert post(f"{other}/v1/approvals", body, theirs) == (200, None)
+    with (
+        release_world(tmp_path, root=bytes(32)) as second,
+        listening(world.broker, config) as one,
+        listening(second.broker, config) as other,
+    ):
+        body, sizes = approval(world), (world.ledger.size, second.ledger.size)
+        headers = signed(asked, body) | host
+        assert post(f"{other}/v1/approvals", body, headers) == (403, "broker-mismatch")
+        named = headers | {"sealtrain-broker": second.pin.broker_id}
+        assert post(f"{other}/v1/approvals", body, named) == (403, "signature-invalid")
+        assert (world.ledger.size, second.ledger.size) == sizes
+        assert post(f"{one}/v1/approvals", body, headers) == (200, None)
+        theirs = signed(asked, body, broker=second.pin.broker_id) | host
+        assert post(f"{one}/v1/approvals", body, theirs) == (403, "broker-mismatch")
+        assert post(f"{other}/v1/approvals", body, theirs) == (200, None)
 
 
 def test_behind_a_proxy_it_knows_itself_by_its_public_urls(served: Served, tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
     changed.mkdir()
     trainer = {**RECIPE["trainer"], "learning_rate": 0.004}
     (changed / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "trainer": trainer}))
-    world.run("lock", changed / "recipe.yaml", "--out", changed)
+    world.run("lock", changed / "recipe.yaml", "--broker", world.broker, "--out", changed)
     world.serve(
         "guest API", "simulator", "serve", changed / "app-compose.json",
         "--socket", "changed.sock", "--state", "root", *MACHINE,

@@ -228,7 +228,9 @@ class PartyRun(DataGuest):
                 "role": role,
                 "run_id": self.asked_as,
                 "datasets": tuple(one.envelope for one in self.found),
-                "releases": tuple(Release(**one) for one in self._kept.releases),
+                "releases": tuple(
+                    Release.model_validate_json(canonical_json(one)) for one in self._kept.releases
+                ),
                 "from": self._kept.begun,
                 "until": to_rfc3339(until),
             }
