@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Watch",
-    "attested_broker",
     "attested_brokers",
     "brokers_of_lock",
     "deployment_of",
@@ -67,33 +66,26 @@ def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[Att
     Raises:
         BrokerNotApproved: The deployment's lock does not name one of them: no guest would obey it.
     """
-    attested = []
-    for path in broker_files:
-        client, one = attested_broker(path, deployment)
-        client.close()
-        attested.append(one)
-    return attested
-
-
-def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, AttestedBroker]:
-    """Have the broker of a broker file prove itself; take its keys for one deployment."""
     from sealtrain.base.clock import system_clock
     from sealtrain.release.client import BrokerClient, fetch_keys
     from sealtrain.release.pin import load_pin
 
-    pin = load_pin(broker_file)
-    client = BrokerClient(pin.url)
     lock, target = deployment_of(deployment)
-    attested = fetch_keys(
-        client,
-        pin,
-        client.consortium(lock.consortium_id),
-        app_id=target.app_id,
-        compose_hash=target.compose_hash,
-        brokers=lock.brokers,
-        now=system_clock(),
-    )
-    return client, attested
+    attested = []
+    for path in broker_files:
+        pin = load_pin(path)
+        with BrokerClient(pin.url) as client:
+            one = fetch_keys(
+                client,
+                pin,
+                client.consortium(lock.consortium_id),
+                app_id=target.app_id,
+                compose_hash=target.compose_hash,
+                brokers=lock.brokers,
+                now=system_clock(),
+            )
+        attested.append(one)
+    return attested
 
 
 def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
