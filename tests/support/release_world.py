@@ -38,7 +38,7 @@ from sealtrain.broker.store import Store
 from sealtrain.chain.gate import ChainGate
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.ledger import Ledger, LedgerProof
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import SealtrainError
@@ -130,6 +130,12 @@ class Wire:
 
     def keys(self, **query: str) -> BrokerKeys:
         return self._answered(BrokerKeys, self.broker.keys(**query))
+
+    def ledger_rotations(self) -> tuple[tuple[int, dict[str, Any]], ...]:
+        return tuple((one.index, one.rotation) for one in self.broker.rotations().rotations)
+
+    def ledger_proof(self, index: int) -> LedgerProof:
+        return self.broker.ledger.proof(index)
 
     def challenge(self, consortium_id: str, purpose: str) -> Challenge:
         body = {"version": 1, "consortium_id": consortium_id, "purpose": purpose}
