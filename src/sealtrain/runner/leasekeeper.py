@@ -29,6 +29,7 @@ from sealtrain.errors import (
     ApprovalExpired,
     ApprovalRevoked,
     ApprovalsMissing,
+    BrokerMismatch,
     BrokerUnreachable,
     ChainRefused,
     ChainUnreachable,
@@ -81,6 +82,7 @@ PASSING: Final = (
     ChainRefused,
     LeaseStale,
     AnswerInvalid,
+    BrokerMismatch,
     ChallengeExpired,
     ChallengeUnknown,
     CollateralExpired,
@@ -90,7 +92,11 @@ PASSING: Final = (
     GuestApiUnreachable,
     StorageUnreachable,
 )
-"""What owners and operators can take back. A withdrawal they cannot."""
+"""What owners and operators can take back. A withdrawal they cannot.
+
+A broker whose key was rotated is another one to a lease that it granted before; a process that asks
+anew knows it again.
+"""
 
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
