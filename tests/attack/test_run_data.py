@@ -101,6 +101,23 @@ def test_a_resume_on_another_sealing_is_another_run(world: ReleaseWorld) -> None
     assert audited(world).holds
 
 
+def test_each_resume_names_the_place_of_the_one_reservation(world: ReleaseWorld) -> None:
+    first = len(world.kinds())
+    grant = world.obtain()
+    for _ in range(2):
+        world.obtain(run_id=grant.run_id, resume=True)
+    bodies = [one["body"] for one in world.ledger.entries(first)]
+    assert [one.get("reserved_at") for one in bodies] == [None, first, first]
+    assert ["privacy" in one for one in bodies] == [True, False, False]
+    assert audited(world).holds
+    for place in (None, first + 1):  # a broker that hides it, or names another
+        body = {k: v for k, v in bodies[-1].items() if k != "reserved_at"}
+        fresh = {"lease_id": os.urandom(32).hex(), "receipt_digest": os.urandom(32).hex()}
+        named = {} if place is None else {"reserved_at": place}
+        index = world.ledger.append("release", body | fresh | named)
+        assert audited(world).findings[-1].index == index
+
+
 def test_every_resume_that_is_let_in_repeats_the_noise(world: ReleaseWorld) -> None:
     grant = world.obtain()
     first = noise(world, grant, *world.sealed.values())

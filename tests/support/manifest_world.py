@@ -268,9 +268,10 @@ class World:
 
     def reserved(self, receipt: ReleaseReceipt) -> dict[str, Any]:
         """What the entry of a release says of privacy; nothing without differential privacy."""
-        first = receipt.kind == "release" and not receipt.resume
-        found = [one.to_dict() for one in spendings(self.locked.lock.recipe)] if first else []
-        return {"privacy": found} if found else {}
+        found = [one.to_dict() for one in spendings(self.locked.lock.recipe)]
+        if receipt.kind == "renewal" or not found:
+            return {}
+        return {"reserved_at": 0} if receipt.resume else {"privacy": found}
 
     def entry(self, receipt: ReleaseReceipt, envelope: Envelope) -> dict[str, Any]:
         """What a broker of all data writes into its ledger about a receipt; only what is read."""

@@ -70,12 +70,25 @@ def granted_entry(
     guest: Appraised,
     lease_id: str,
     receipt: Envelope,
+    *,
+    reserved_at: int | None = None,
 ) -> dict[str, JsonValue]:
-    """Body of an entry ``release`` or ``renewal``."""
+    """Body of an entry ``release`` or ``renewal``.
+
+    Args:
+        request: What was asked.
+        permit: What was decided.
+        guest: Who asked.
+        lease_id: The lease, 64 hex digits.
+        receipt: Of the decision, signed.
+        reserved_at: Index of the entry that holds the run's reservation of privacy, where an
+            earlier one does.
+    """
     reserved = [one.to_dict() for one in permit.reserves]
     elsewhere = request.elsewhere if isinstance(request, ReleaseRequest) else ()
     return {
         **({"privacy": reserved} if reserved else {}),
+        **({} if reserved_at is None else {"reserved_at": reserved_at}),
         "run_id": request.run_id,
         **target_of(request).to_dict(),
         "datasets": [{"dataset_id": one.dataset_id, "root": one.root} for one in permit.datasets],

@@ -285,7 +285,8 @@ class Broker:
             transaction.successions.require_none()
             run = transaction.run(request.run_id)
             registered = self._registered(transaction, request)
-            spent = spent_so_far(self.ledger, transaction.reservations()) if private else {}
+            reserved = transaction.reservations() if private else {}
+            spent = spent_so_far(self.ledger, reserved) if private else {}
             permit = decide(
                 request,
                 challenge=challenge,
@@ -326,7 +327,17 @@ class Broker:
             # Last, so that the ledger holds no release that the database undid; before the commit,
             # so that the database holds none that the ledger does not.
             index = self.ledger.append(
-                "release", granted_entry(request, permit, guest, lease_id, receipt)
+                "release",
+                granted_entry(
+                    request,
+                    permit,
+                    guest,
+                    lease_id,
+                    receipt,
+                    reserved_at=next(
+                        (place for place, of in reserved.items() if of == request.run_id), None
+                    ),
+                ),
             )
             if permit.reserves:
                 transaction.reserve(request.run_id, ledger_index=index)

@@ -65,6 +65,7 @@ class _Granted(StrictModel):
     simulated: bool
     needs: Needs
     privacy: tuple[_Reserved, ...] = ()
+    reserved_at: int | None = Field(default=None, ge=0)
 
     @property
     def data(self) -> frozenset[tuple[str, str]]:
@@ -115,6 +116,7 @@ class EntryRules:
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
         self._data: dict[str, frozenset[tuple[str, str]]] = {}
+        self._reserved_at: dict[str, int] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
         self.unknown: Counter[str] = Counter()
@@ -246,7 +248,7 @@ class EntryRules:
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
-            if grant.data or grant.privacy:
+            if grant.data or grant.privacy or grant.reserved_at is not None:
                 yield "a renewal releases and reserves nothing"
             yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
             return
@@ -276,6 +278,10 @@ class EntryRules:
                 yield f"the approval of {owner} pins another root of {dataset.dataset_id}"
 
     def _reserved(self, grant: _Granted) -> Iterator[str]:
+        if grant.reserved_at != self._reserved_at.get(grant.run_id):
+            yield f"it names another reservation of privacy than run {grant.run_id} has"
+        if grant.privacy:
+            self._reserved_at[grant.run_id] = self._entries - 1
         for one in grant.privacy:
             self._spent[one.owner, one.name] += one.epsilon
             total = self._spent[one.owner, one.name]

@@ -86,7 +86,7 @@ def ledger_holds_receipts(case: Case) -> str:
                 expected=" ".join(expected),
             )
         if isinstance(body, dict):
-            privacy_reserved(case, one.receipt, body)
+            privacy_reserved(case, one.receipt, body, proof.index)
             if one.receipt.kind == "release":
                 _refuse_other_data(case, body, stays[one.receipt.run_id])
         indices.setdefault(one.broker, []).append(proof.index)
