@@ -700,7 +700,7 @@ class LeaseUnknown(ReleaseRefused):
 
 
 class RunMismatch(ReleaseRefused):
-    """A run id is unknown, taken, or belongs to another recipe."""
+    """A run id is unknown, taken, or belongs to another recipe or to other data."""
 
     code = "run-mismatch"
 
