@@ -76,9 +76,9 @@ def granted_entry(
     """Body of an entry ``release`` or ``renewal``.
 
     Args:
-        request: What was asked.
+        request: Of the guest.
         permit: What was decided.
-        guest: Who asked.
+        guest: What its evidence showed.
         lease_id: The lease, 64 hex digits.
         receipt: Of the decision, signed.
         reserved_at: Index of the entry that holds the run's reservation of privacy, where an

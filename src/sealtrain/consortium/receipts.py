@@ -74,7 +74,7 @@ class ReleaseReceipt(StrictModel):
     Attributes:
         kind: ``release`` for the first answer to a run or its resumption, ``renewal`` for a
             longer lease without new keys.
-        broker_id: Who released, 64 hex digits.
+        broker_id: Of the broker that signed it, 64 hex digits.
         resume: The guest asked to continue a run that had begun before.
         datasets: In the order of the request; empty for a renewal.
         approved_by: Names of the owners whose approvals were valid at ``released_at``.

@@ -141,7 +141,7 @@ def attested_identity(
     now: int,
     random: Callable[[int], bytes] = os.urandom,
 ) -> AttestedIdentity:
-    """Have a broker prove which one it is, to somebody who has no broker file yet.
+    """Have a broker prove which one it is, to a client without a broker file.
 
     Args:
         client: Of the broker.

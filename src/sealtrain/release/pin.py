@@ -71,7 +71,7 @@ class BrokerPin(StrictModel):
 def new_pin(
     url: str, signing_key: str, *, compose_hash: str, appraisal: AppraisalPolicy
 ) -> BrokerPin:
-    """What a broker must be, from words somebody typed.
+    """A broker file's content, from the words of a command.
 
     Args:
         url: Base URL of its HTTP interface.
