@@ -54,8 +54,8 @@ class _Story:
 
     def play(self) -> None:
         self.found()
-        self.lock()
         self.start()
+        self.lock()
         self.seal()
         self.approve()
         interrupted = self.train_until_revoked()
@@ -82,9 +82,13 @@ class _Story:
         shutil.copy(HERE / "recipe.yaml", self.lock_folder / "recipe.yaml")
         locked = self.stage.run(
             "lock", self.lock_folder / "recipe.yaml", "--consortium", self.consortium,
-            "--out", self.lock_folder,
+            *self.brokers(), "--out", self.lock_folder,
         )  # fmt: skip
         print(f"  recipe hash {locked['recipe_hash']}")
+        self.stage.server(
+            "guest API", "simulator", "serve", self.deployment, "--socket", self.out / "guest.sock",
+            "--state", self.root,
+        )  # fmt: skip
 
     def start(self) -> None:
         stage, out = self.stage, self.out
@@ -94,10 +98,6 @@ class _Story:
         stage.run(
             "broker", "deployment", "--consortium", self.consortium, "--policy", self.policy,
             "--out", compose,
-        )  # fmt: skip
-        stage.server(
-            "guest API", "simulator", "serve", self.deployment, "--socket", out / "guest.sock",
-            "--state", self.root,
         )  # fmt: skip
         for name in BROKERS:
             socket = out / f"{name}.sock"

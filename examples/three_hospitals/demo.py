@@ -53,17 +53,7 @@ def _story(demo: Stage) -> None:
         "--approve", "2", "--out", consortium,
     )  # fmt: skip
 
-    demo.title("The engineer locks the recipe; its deployment document fixes every byte")
-    lock_folder = out / "engineer"
-    lock_folder.mkdir()
-    shutil.copy(HERE / "recipe.yaml", lock_folder / "recipe.yaml")
-    locked = demo.run(
-        "lock", lock_folder / "recipe.yaml", "--consortium", consortium, "--out", lock_folder
-    )
-    deployment = lock_folder / "app-compose.json"
-    print(f"  recipe hash {locked['recipe_hash']}")
-
-    demo.title("SIMULATED — NOT ATTESTED: two guests start, one for the broker, one to train")
+    demo.title("SIMULATED — NOT ATTESTED: a broker starts, and proves which one it is")
     root = out / "simulated-root"
     policy = out / "policy.yaml"
     demo.run("simulator", "policy", "--state", root, "--out", policy)
@@ -71,14 +61,11 @@ def _story(demo: Stage) -> None:
         "broker", "deployment", "--consortium", consortium, "--policy", policy,
         "--out", out / "broker-compose.json",
     )  # fmt: skip
-    broker_socket, guest_socket = out / "broker.sock", out / "guest.sock"
+    broker_socket = out / "broker.sock"
     demo.server(
         "guest API", "simulator", "serve", out / "broker-compose.json",
         "--socket", broker_socket, "--state", root,
     )  # fmt: skip
-    demo.server(
-        "guest API", "simulator", "serve", deployment, "--socket", guest_socket, "--state", root
-    )
     collateral = f"file:{root / 'collateral.json'}"
     url = demo.server(
         "broker ready", "broker", "serve", "--consortium", consortium, "--policy", policy,
@@ -92,6 +79,23 @@ def _story(demo: Stage) -> None:
         "--policy", policy, "--out", broker,
     )  # fmt: skip
     print(f"  broker at {url}")
+
+    demo.title(
+        "The engineer locks the recipe for this broker; the deployment document fixes every byte"
+    )
+    lock_folder = out / "engineer"
+    lock_folder.mkdir()
+    shutil.copy(HERE / "recipe.yaml", lock_folder / "recipe.yaml")
+    locked = demo.run(
+        "lock", lock_folder / "recipe.yaml", "--consortium", consortium, "--broker", broker,
+        "--out", lock_folder,
+    )  # fmt: skip
+    deployment = lock_folder / "app-compose.json"
+    print(f"  recipe hash {locked['recipe_hash']}")
+    guest_socket = out / "guest.sock"
+    demo.server(
+        "guest API", "simulator", "serve", deployment, "--socket", guest_socket, "--state", root
+    )
 
     demo.title("Each hospital seals its records at home, for this recipe only")
     sealed = out / "sealed"
@@ -191,7 +195,10 @@ def _changed_recipe(demo: Stage, lock_folder: Path, consortium: Path) -> Path:
     changed.mkdir()
     text = (lock_folder / "recipe.yaml").read_text()
     (changed / "recipe.yaml").write_text(text.replace("seed: 7", "seed: 8"))
-    demo.run("lock", changed / "recipe.yaml", "--consortium", consortium, "--out", changed)
+    demo.run(
+        "lock", changed / "recipe.yaml", "--consortium", consortium,
+        "--broker", demo.out / "broker.yaml", "--out", changed,
+    )  # fmt: skip
     difference = demo.run(
         "recipe", "diff", lock_folder / "recipe.lock.json", changed / "recipe.lock.json"
     )

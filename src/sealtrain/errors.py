@@ -69,6 +69,8 @@
     │   │   ├── RunMismatch        run-mismatch
     │   │   ├── ChainRefused       chain-refused
     │   │   ├── ConsortiumMismatch consortium-mismatch
+    │   │   ├── BrokerMismatch     broker-mismatch
+    │   │   ├── BrokerNotApproved  broker-not-approved
     │   │   └── AnswerInvalid      answer-invalid
     │   ├── KmsAnswerInvalid       kms-answer-invalid
     │   ├── LedgerInconsistent     ledger-inconsistent
@@ -143,6 +145,8 @@ __all__ = [
     "ApprovalRevoked",
     "ApprovalUnknown",
     "ApprovalsMissing",
+    "BrokerMismatch",
+    "BrokerNotApproved",
     "BrokerUnreachable",
     "BudgetSpent",
     "CapabilityRefused",
@@ -731,7 +735,7 @@ class LeaseUnknown(ReleaseRefused):
 
 
 class RunMismatch(ReleaseRefused):
-    """A run id is unknown, taken, or belongs to another recipe."""
+    """A run id is unknown, taken, or belongs to another recipe or to other data."""
 
     code = "run-mismatch"
 
@@ -740,6 +744,19 @@ class ConsortiumMismatch(ReleaseRefused):
     """The request or its recipe is about another consortium than the broker's."""
 
     code = "consortium-mismatch"
+
+
+class BrokerMismatch(ReleaseRefused):
+    """A broker is another one than the request or the broker file names."""
+
+    code = "broker-mismatch"
+    retry = "later"  # after a rotation of its key, whoever asks anew knows it again
+
+
+class BrokerNotApproved(ReleaseRefused):
+    """The recipe's lock, which the owners approved, does not name this broker."""
+
+    code = "broker-not-approved"
 
 
 class ChainRefused(ReleaseRefused):

@@ -249,15 +249,17 @@ def test_a_share_of_another_broker_does_not_open(world: QuorumWorld) -> None:
 
 
 def test_a_share_does_not_open_as_a_recipe_stanza(world: QuorumWorld) -> None:
-    with pytest.raises(NoStanza):
+    with pytest.raises(WrongKey):
         asked_with(world, 0, 0, kind="recipe")
 
 
 def test_a_share_for_another_recipe_does_not_open(world: QuorumWorld) -> None:
-    from sealtrain.sealing.stanza import RecipeBinding, ShareBinding
+    from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding
 
     one, broker = world.wanted[0], world.attested()[0]
-    other = ShareBinding.of(RecipeBinding(broker.app_id, "ee" * 32, one.owner_id), broker.broker_id)
+    other = BrokerBinding.of(
+        RecipeBinding(broker.app_id, "ee" * 32, one.owner_id), broker.broker_id
+    )
     with pytest.raises(NoStanza):
         asked_with(world, 0, 0, recipient=other.recipient)
 

@@ -54,7 +54,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def client(served: Served, owner: str = C) -> BrokerClient:
     world, url = served
-    return BrokerClient(url, signer=identity(owner).signer, clock=world.clock)
+    me, broker = identity(owner).signer, world.pin.broker_id
+    return BrokerClient(url, signer=me, broker=broker, clock=world.clock)
 
 
 def some_target(name: str) -> Target:

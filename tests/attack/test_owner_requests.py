@@ -15,9 +15,9 @@ from broker_world import config_of, served_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from manifest_world import digest, identity
-from owner_requests import HTTP, approval, post, revocation, signed
+from owner_requests import BROKER, HTTP, approval, post, revocation, signed
 from prometheus_client.parser import text_string_to_metric_families
-from release_world import DAY, NOW, ReleaseWorld
+from release_world import DAY, NOW, ReleaseWorld, release_world
 
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.serve import listening
@@ -27,7 +27,7 @@ from sealtrain.broker.tokens import TokenState, make_token
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.errors import RequestStale, SignatureInvalid, TooManyRequests, UsageError
-from sealtrain.records.http_signature import sign_request, verify_request
+from sealtrain.records.http_signature import verify_request
 from sealtrain.release.client import BrokerClient
 
 pytestmark = pytest.mark.claim("C46")
@@ -80,15 +80,11 @@ def test_the_same_request_twice_is_refused(served: Served) -> None:
     assert post(path, body, headers) == (403, "request-replayed")
     # Another signature over the same nonce is the same request too.
     nonce = headers["Signature-Input"].partition('nonce="')[2][:32]
-    other = sign_request(
-        "POST", path, body, identity("hospital-c").signer, created=NOW + 1, nonce=nonce
-    )
+    other = signed(path, body, at=NOW + 1, nonce=nonce)
     assert post(path, body, other) == (403, "request-replayed")
     assert world.ledger.size == size
     # The nonce of one owner is not another one's.
-    theirs = sign_request(
-        "POST", path, body, identity("hospital-b").signer, created=NOW, nonce=nonce
-    )
+    theirs = signed(path, body, owner="hospital-b", nonce=nonce)
     assert post(path, body, theirs) == (200, None)
 
 
@@ -147,6 +143,29 @@ def test_a_request_for_one_broker_is_worthless_at_another(served: Served, tmp_pa
         assert world.ledger.size == size
 
 
+@pytest.mark.claim("C92")
+def test_of_two_brokers_behind_one_url_each_takes_its_own(served: Served, tmp_path: Path) -> None:
+    """Tunnels give both one address: what an owner signed for one says which of them it is for."""
+    world, _ = served
+    config = config_of(tmp_path, public_urls=("http://tunnel.example",))
+    asked, host = "http://tunnel.example/v1/approvals", {"host": "tunnel.example"}
+    with (
+        release_world(tmp_path, root=bytes(32)) as second,
+        listening(world.broker, config) as one,
+        listening(second.broker, config) as other,
+    ):
+        body, sizes = approval(world), (world.ledger.size, second.ledger.size)
+        headers = signed(asked, body) | host
+        assert post(f"{other}/v1/approvals", body, headers) == (403, "broker-mismatch")
+        named = headers | {"sealtrain-broker": second.pin.broker_id}
+        assert post(f"{other}/v1/approvals", body, named) == (403, "signature-invalid")
+        assert (world.ledger.size, second.ledger.size) == sizes
+        assert post(f"{one}/v1/approvals", body, headers) == (200, None)
+        theirs = signed(asked, body, broker=second.pin.broker_id) | host
+        assert post(f"{one}/v1/approvals", body, theirs) == (403, "broker-mismatch")
+        assert post(f"{other}/v1/approvals", body, theirs) == (200, None)
+
+
 def test_behind_a_proxy_it_knows_itself_by_its_public_urls(served: Served, tmp_path: Path) -> None:
     world, _ = served
     public = ("https://broker.example/sealtrain", "http://[::1]:8470/")
@@ -192,7 +211,7 @@ def test_an_owner_whose_clock_is_wrong_can_still_revoke(served: Served, error: i
     world, url = served
     target = Target(app_id="0a" * 20, compose_hash="0b" * 32, recipe_hash=digest(str(error)))
     me = identity("hospital-b").signer
-    with BrokerClient(url, signer=me, clock=lambda: NOW + error) as client:
+    with BrokerClient(url, signer=me, broker=BROKER, clock=lambda: NOW + error) as client:
         client.submit_decision(revocation(world, "hospital-b", target))
     assert world.broker.registry.tally(target).tally["revoked_by"] == ["hospital-b"]
 
@@ -215,7 +234,10 @@ def test_a_client_signs_again_once_and_no_more(
 
     monkeypatch.setattr(world.broker.owners, "known", never)
     me = identity("hospital-c").signer
-    with BrokerClient(url, signer=me, clock=world.clock) as client, pytest.raises(RequestStale):
+    with (
+        BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client,
+        pytest.raises(RequestStale),
+    ):
         client.submit_decision(sign_decision_of(world))
     assert len(asked) == 2
 
@@ -232,7 +254,7 @@ def test_a_client_without_an_identity_hands_nothing_in(served: Served) -> None:
         client.submit_decision(sign_decision_of(world))
     stranger = identity("stranger").signer
     with (
-        BrokerClient(url, signer=stranger, clock=world.clock) as client,
+        BrokerClient(url, signer=stranger, broker=BROKER, clock=world.clock) as client,
         pytest.raises(SignatureInvalid),
     ):
         client.submit_decision(sign_decision_of(world))
@@ -247,13 +269,13 @@ def test_no_flood_keeps_an_owner_from_revoking(tmp_path: Path) -> None:
         assert set(unsigned) == {403}
         # Nor does another owner.
         loud = identity("hospital-a").signer
-        with BrokerClient(url, signer=loud, clock=world.clock) as client:
+        with BrokerClient(url, signer=loud, broker=BROKER, clock=world.clock) as client:
             for _ in range(2):
                 client.submit_decision(sign_decision_of(world))
             with pytest.raises(TooManyRequests):
                 client.submit_decision(sign_decision_of(world))
         me = identity("hospital-b").signer
-        with BrokerClient(url, signer=me, clock=world.clock) as client:
+        with BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client:
             client.submit_decision(revocation(world, "hospital-b"))
         assert world.broker.registry.tally(world.target).tally["revoked_by"] == ["hospital-b"]
 
@@ -307,6 +329,7 @@ def test_nonsense_in_the_signature_is_refused_and_breaks_nothing(
             headers.items(),
             body,
             {me.public.key_id: me.public.signing_bytes},
+            brokers=(BROKER,),
             now=NOW,
             max_age=300,
             max_ahead=60,

@@ -75,7 +75,7 @@ def test_a_forged_signing_key_is_no_witness(site: BrokerSite) -> None:
     stolen = owner(QUANTUM).signer
     with (
         site.serving("forged") as anybody,
-        BrokerClient(anybody.url, signer=stolen) as broker,
+        BrokerClient(anybody.url, signer=stolen, broker=site.pin.broker_id) as broker,
     ):
         note = broker.ledger_checkpoint()
         now = system_clock()

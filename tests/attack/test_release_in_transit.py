@@ -21,6 +21,7 @@ from sealtrain.broker.keyring import Keyring
 from sealtrain.consortium.receipts import RECEIPT_PAYLOAD_TYPE
 from sealtrain.errors import (
     AnswerInvalid,
+    BrokerMismatch,
     ComposeHashMismatch,
     ConsortiumMismatch,
     ProofInvalid,
@@ -173,7 +174,7 @@ def test_only_the_sealed_keys_replayed_into_a_fresh_answer(world: ReleaseWorld) 
 @pytest.mark.negative(57)
 def test_a_receipt_of_the_wrong_broker(world: ReleaseWorld) -> None:
     attested = replace(world.attest(), signing_key=STRANGER.public)
-    with pytest.raises(SignatureInvalid):
+    with pytest.raises(BrokerMismatch):  # the broker finds out first
         world.obtain(attested=attested)
 
 
@@ -289,5 +290,6 @@ def _fetch(world: ReleaseWorld, pin: BrokerPin, wire: Wire | None = None) -> Att
         world.consortium,
         app_id=world.locked.app_id,
         compose_hash=world.locked.compose_hash,
+        brokers=world.locked.lock.brokers,
         now=world.clock(),
     )

@@ -16,6 +16,7 @@ from release_world import (
     DAY,
     ReleaseWorld,
     SealedSet,
+    ids_of,
     lock_changed,
     release_world,
     simulated_pki,
@@ -61,7 +62,7 @@ from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.release.client import BrokerClient
 from sealtrain.release.messages import ReleaseRequest
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_recipe
+from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 
 pytestmark = pytest.mark.claim("C19")
 
@@ -211,12 +212,13 @@ def test_a_deployment_document_without_a_lock(world: ReleaseWorld) -> None:
         compose_hash=sha256_hex(compose),
         app_id=sha256_hex(compose)[:40],
         recipe_hash=world.locked.recipe_hash,
+        lock=world.locked.lock,
     )
     refused(world, RecipeChanged, lambda: world.obtain(locked=bare))
 
 
 def test_a_lock_made_for_another_consortium(world: ReleaseWorld) -> None:
-    other = lock_changed("cd" * 32)
+    other = lock_changed("cd" * 32, world.locked.lock.brokers)
     for owner in ("hospital-a", "hospital-b"):
         world.approve(owner, target=target_of(other), datasets=[])
     refused(world, ConsortiumMismatch, lambda: world.obtain(locked=other))
@@ -333,8 +335,8 @@ def test_a_refused_request_burns_its_challenge_too(world: ReleaseWorld) -> None:
 @pytest.mark.negative(2)
 def test_a_challenge_of_another_broker(world: ReleaseWorld, tmp_path: Path) -> None:
     with release_world(tmp_path, root=bytes(32)) as other:
-        other.obtain()
-        refused(world, ChallengeUnknown, lambda: world.wire.release(other.wire.requests[-1]))
+        world.wire.challenge = other.wire.challenge
+        refused(world, ChallengeUnknown, world.obtain)
 
 
 @pytest.mark.claim("C17")
@@ -543,11 +545,16 @@ def test_a_stanza_made_for_another_brokers_root(world: ReleaseWorld) -> None:
         compose_hash=world.locked.compose_hash,
         owner_id=identity("hospital-a").public.owner_id,
     )
-    other = recipe_key(Secret(bytes(32)), **binding.to_dict()).public
-    stanza = wrap_for_recipe(
-        sealed.key, dataset_id=sealed.dataset_id, binding=binding, public=HpkePublicKey(other.raw)
-    )
-    refused(world, WrongKey, lambda: world.obtain(datasets=[replaced(sealed, stanza)]))
+    other = HpkePublicKey(recipe_key(Secret(bytes(32)), **binding.to_dict()).public.raw)
+    for broker, error in ((world.pin.broker_id, WrongKey), (ids_of(bytes(32))[0], NoStanza)):
+        stanza = wrap_for_recipe(
+            sealed.key,
+            dataset_id=sealed.dataset_id,
+            binding=BrokerBinding.of(binding, broker),
+            public=other,
+        )
+        asked = [replaced(sealed, stanza)]
+        refused(world, error, lambda asked=asked: world.obtain(datasets=asked))
 
 
 def test_an_unknown_run_cannot_be_resumed(world: ReleaseWorld) -> None:

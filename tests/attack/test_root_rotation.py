@@ -15,7 +15,7 @@ from manifest_world import identity
 from typer.testing import CliRunner
 
 from sealtrain.base.clock import system_clock
-from sealtrain.base.encoding import from_base64
+from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.keyring import Keyring
@@ -28,20 +28,22 @@ from sealtrain.consortium.ledger_file import audit_stored
 from sealtrain.consortium.rotation import read_rotation, rotation_entry, sign_rotation
 from sealtrain.consortium.witness import memory
 from sealtrain.errors import (
+    BrokerMismatch,
     LedgerInconsistent,
+    NoStanza,
     SealtrainError,
     SignatureInvalid,
     StatementInvalid,
     UsageError,
-    WrongKey,
 )
 from sealtrain.keys.derive import recipe_key, signing_key
 from sealtrain.records import dsse
+from sealtrain.records.brokers import broker_id
 from sealtrain.release.client import BrokerClient
 from sealtrain.release.transcript import ledger_origin
 from sealtrain.release.watch import cosign_newest, observe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_recipe
+from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 
 pytestmark = pytest.mark.claim("C68")
 
@@ -57,6 +59,7 @@ def site(tmp_path: Path) -> Iterator[BrokerSite]:
             path = tmp_path / name
             path.write_text(secret.reveal().hex() + "\n")
             path.chmod(0o600)
+        made.pin = made.pin.model_copy(update={"signing_key": to_base64(OLD_KEY.public)})
         yield made
 
 
@@ -173,9 +176,12 @@ def test_a_broker_with_another_key_and_no_rotation_is_refused(site: BrokerSite) 
     log(site).unlink()
     (site.state("state") / "broker.sqlite").unlink()
     with serving(site, "new") as client:
-        site.decide(client, "hospital-a")
+        with pytest.raises(BrokerMismatch):
+            site.decide(client, "hospital-a")
         with pytest.raises(SignatureInvalid):
             look(site, client)
+        with pytest.raises(BrokerMismatch):
+            look(site, client, "no memory yet")
 
 
 def test_a_rotation_that_the_ledger_does_not_hold_moves_no_memory(site: BrokerSite) -> None:
@@ -235,7 +241,8 @@ def test_an_audit_names_a_rotation_by_nobody(site: BrokerSite) -> None:
 
 
 def stanza_for(root: Secret, key: DataKey) -> Stanza:
-    binding = RecipeBinding(app_id=APP, compose_hash=COMPOSE, owner_id=OWNER)
+    recipe = RecipeBinding(app_id=APP, compose_hash=COMPOSE, owner_id=OWNER)
+    binding = BrokerBinding.of(recipe, broker_id(signing_key(root, "broker").public))
     public = recipe_key(root, app_id=APP, compose_hash=COMPOSE, owner_id=OWNER).public
     return wrap_for_recipe(key, dataset_id="d1" * 16, binding=binding, public=public)
 
@@ -246,9 +253,9 @@ def test_what_was_sealed_before_opens_while_the_old_root_is_held() -> None:
     held = Keyring(NEW, [OLD])
     for stanza in (before, after):
         assert held._opened(stanza, "d1" * 16, binding).reveal() == key.reveal()
-    with pytest.raises(WrongKey):
+    with pytest.raises(NoStanza):
         Keyring(NEW)._opened(before, "d1" * 16, binding)
-    with pytest.raises(WrongKey):
+    with pytest.raises(NoStanza):
         Keyring(OTHER, [OLD])._opened(after, "d1" * 16, binding)
 
 

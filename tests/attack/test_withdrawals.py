@@ -19,6 +19,7 @@ from sealtrain.errors import (
     ApprovalUnknown,
     DatasetMismatch,
     DatasetWithdrawn,
+    RunMismatch,
     SealtrainError,
     SignatureInvalid,
     StatementInvalid,
@@ -94,6 +95,8 @@ def test_a_run_that_had_it_does_not_go_on_without_it(world: ReleaseWorld) -> Non
     grant = world.obtain()
     withdraw(world, C)
     with pytest.raises(DatasetWithdrawn):
+        world.obtain(run_id=grant.run_id, resume=True)
+    with pytest.raises(RunMismatch):
         world.obtain(
             run_id=grant.run_id,
             resume=True,

@@ -41,8 +41,11 @@ from sealtrain.errors import (
     SealtrainError,
     UsageError,
 )
+from sealtrain.keys.derive import signing_key
+from sealtrain.keys.uris import root_secret
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
+from sealtrain.records.brokers import broker_id
 from sealtrain.records.http_signature import sign_request
 from sealtrain.release.client import AttestedBroker, BrokerClient, Grant, fetch_keys, obtain, renew
 from sealtrain.release.messages import MAX_REQUEST_BYTES
@@ -51,6 +54,7 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset, read_stanzas, seal_dataset
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
+    BrokerBinding,
     RecipeBinding,
     find_stanza,
     wrap_for_owner,
@@ -79,6 +83,7 @@ class Site:
             self.consortium,
             app_id=locked.app_id,
             compose_hash=locked.compose_hash,
+            brokers=locked.lock.brokers,
             now=system_clock(),
         )
 
@@ -116,7 +121,12 @@ class Site:
                     owner_id=me.public.owner_id,
                     public=me.sealing.public,
                 ),
-                wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=recipe_key),
+                wrap_for_recipe(
+                    key,
+                    dataset_id=dataset_id,
+                    binding=BrokerBinding.of(binding, attested.broker_id),
+                    public=recipe_key,
+                ),
             ),
             sign=lambda described: sign_dataset(
                 described, me.signer, sealed_at=to_rfc3339(system_clock())
@@ -128,7 +138,8 @@ class Site:
 
     def of(self, owner: str) -> BrokerClient:
         """A client of one owner."""
-        return BrokerClient(self.url, timeout=20.0, signer=identity(owner).signer)
+        me, broker = identity(owner).signer, self.pin.broker_id
+        return BrokerClient(self.url, timeout=20.0, signer=me, broker=broker)
 
     def status(self) -> Tally:
         needs = needs_of(self.locked.lock.recipe)
@@ -159,10 +170,11 @@ class Site:
         asked = []
         for folder in folders:
             manifest = load_dataset_manifest(folder, self.consortium)
-            binding = RecipeBinding(
+            binding = BrokerBinding(
                 app_id=manifest.app_id,
                 compose_hash=manifest.compose_hash,
                 owner_id=manifest.owner_id,
+                broker_id=self.pin.broker_id,
             )
             stanza = find_stanza(
                 read_stanzas(folder)[1], kind="recipe", recipient=binding.recipient
@@ -187,11 +199,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     with ExitStack() as guests:
         made = guests.enter_context(broker_site(folder))
-        config = replace(
-            made.config("broker"),
-            root_secret=f"file:{folder / 'root-secret'}",
-            limits=BrokerLimits(posts_per_minute=100_000),
-        )
+        config = replace(made.config("broker"), limits=BrokerLimits(posts_per_minute=100_000))
         url = guests.enter_context(running_broker(config))
         client = guests.enter_context(BrokerClient(url, timeout=20.0))
         yield Site(
@@ -252,7 +260,9 @@ def test_three_owners_two_approvals_one_run(site: Site, folders: list[Path]) -> 
 def test_a_recipe_changed_after_approval_is_named_so(site: Site, folders: list[Path]) -> None:
     site.decide("hospital-a")
     other = lock_changed(
-        site.consortium.consortium_id, lambda recipe: recipe["trainer"].update(max_steps=9)
+        site.consortium.consortium_id,
+        site.locked.lock.brokers,
+        lambda recipe: recipe["trainer"].update(max_steps=9),
     )
     with pytest.raises(RecipeChanged) as caught:
         site.obtain(folders, locked=other)
@@ -343,9 +353,8 @@ POSTS = [
 
 def post(site: Site, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
     url, nonce = site.url + path, os.urandom(16).hex()
-    signed = sign_request(
-        "POST", url, body, identity("hospital-a").signer, created=system_clock(), nonce=nonce
-    )
+    me, broker = identity("hospital-a").signer, site.pin.broker_id
+    signed = sign_request("POST", url, body, me, broker=broker, created=system_clock(), nonce=nonce)
     answer = httpx.post(url, content=body, headers=signed, trust_env=False)
     assert "traceback" not in answer.text.lower()
     document = answer.json()
@@ -531,6 +540,7 @@ def test_a_broker_that_restarts_keeps_its_keys_and_its_ledger(
             site.consortium,
             app_id=site.locked.app_id,
             compose_hash=site.locked.compose_hash,
+            brokers=site.locked.lock.brokers,
             now=system_clock(),
         )
         assert (after.keys, after.signing_key) == (before.keys, before.signing_key)
@@ -575,7 +585,8 @@ def test_too_many_requests_a_minute(site: Site, tmp_path: Path) -> None:
             ),
             me,
         )
-        with BrokerClient(url, signer=me) as owner:
+        key = signing_key(root_secret(config.root_secret), "broker").public
+        with BrokerClient(url, signer=me, broker=broker_id(key)) as owner:
             codes = []
             for _ in range(3):  # at least two of them fall into one minute
                 with pytest.raises(SealtrainError) as caught:

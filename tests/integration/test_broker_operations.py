@@ -233,8 +233,10 @@ def load(site: ProcessSite, url: str, told: Acknowledged, stop: threading.Event)
     def insist(act: Callable[[BrokerClient], None]) -> None:
         while not stop.is_set():
             try:
-                me = identity("hospital-c").signer
-                with BrokerClient(url, timeout=5.0, signer=me, clock=lambda: NOW) as client:
+                me, broker = identity("hospital-c").signer, site.attested.broker_id
+                with BrokerClient(
+                    url, timeout=5.0, signer=me, broker=broker, clock=lambda: NOW
+                ) as client:
                     while not stop.is_set():
                         told.tried += 1
                         act(client)

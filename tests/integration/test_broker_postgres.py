@@ -159,7 +159,7 @@ def test_tables_and_ledger_change_together_or_not_at_all(
     def cut_off() -> None:
         with world.store.transaction() as transaction:
             ids = {"app_id": "a", "compose_hash": "b", "recipe_hash": "c"}
-            transaction.begin_run("d" * 32, **ids, now=NOW)
+            transaction.begin_run("d" * 32, **ids, data=[("e", "f")], now=NOW)
             indices = [world.ledger.append("release", body) for _ in range(3)]
             assert indices == list(range(size, size + 3))
             assert world.ledger.size == size  # not there for anybody yet

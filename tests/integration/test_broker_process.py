@@ -33,6 +33,7 @@ def test_it_starts_answers_and_stops_gracefully(site: BrokerSite, tmp_path: Path
                 site.consortium,
                 app_id=site.locked.app_id,
                 compose_hash=site.locked.compose_hash,
+                brokers=site.locked.lock.brokers,
                 now=system_clock(),
             )
             assert attested.simulated

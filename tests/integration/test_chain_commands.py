@@ -71,6 +71,7 @@ def decide_on_the_chain(
     contract = made["contract"]
     locked = lock_changed(
         consortium.consortium_id,
+        (world.pin.broker_id,),
         lambda recipe: recipe["hardware"].update(
             app_id=contract[2:], key_provider="kms", key_provider_id="3059" + "00" * 89
         ),

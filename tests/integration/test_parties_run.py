@@ -7,11 +7,12 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from joint_site import JointSite, joint_site
+from joint_site import JointSite, joint_site, typed
 from manifest_world import OWNERS
 
 from sealtrain.attest.guest import open_guest
@@ -171,6 +172,28 @@ def test_a_partys_folder_is_its_own(at: JointSite) -> None:
     moved = begun(at, A, run_id, "elsewhere", resume=True)
     assert len(moved.report(system_clock()).releases) == 1
     moved.close()
+
+
+@pytest.mark.claim("C94")
+def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None:
+    """Its share would else repeat beside other rows: the noise of one of two equal runs."""
+    run_id = os.urandom(16).hex()
+    begun(at, A, run_id, "same").close()
+    anew = at.folder / "sealed anew"
+    anew.mkdir()
+    for one in at.locked.lock.recipe.datasets:
+        if one.owner == A:
+            typed(
+                "seal", at.folder / f"{A}.{one.name}.jsonl", "--name", one.name,
+                "--identity", at.folder / f"{A}.identity.json",
+                "--deployment", at.folder / "app-compose.json", "--broker", at.broker,
+                "--out", anew / f"{A}.{one.name}.sealed",
+            )  # fmt: skip
+    changed = replace(at.settings("same"), data=(anew,))
+    with pytest.raises(RunMismatch) as caught:
+        PartyRun.begin(changed, A, run_id, told=untold, resume=True)
+    assert caught.value.check == "run data"
+    begun(at, A, run_id, "same", resume=True).close()
 
 
 def test_the_lead_takes_no_report_but_a_partys_own(at: JointSite) -> None:

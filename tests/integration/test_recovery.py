@@ -33,6 +33,7 @@ from sealtrain.consortium.succession import SuccessionFile
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalsMissing,
+    BrokerMismatch,
     ConsortiumMismatch,
     LedgerInconsistent,
     NoStanza,
@@ -43,8 +44,9 @@ from sealtrain.keys.derive import recipe_key
 from sealtrain.keys.identity import Identity
 from sealtrain.keys.uris import root_secret
 from sealtrain.release.client import BrokerClient
+from sealtrain.release.pin import load_pin
 from sealtrain.sealing.dataset import read_stanzas
-from sealtrain.sealing.stanza import RecipeBinding, find_stanza, unwrap_for_owner, unwrap_for_recipe
+from sealtrain.sealing.stanza import BrokerBinding, find_stanza, unwrap_for_owner, unwrap_for_recipe
 
 pytestmark = pytest.mark.claim("C62")
 
@@ -114,18 +116,29 @@ class People:
                 )
             elif words[0] == "lock":
                 given = dict(zip(words[2::2], words[3::2], strict=True))
-                self.lock(given["--consortium"], given["--out"])
+                self.lock(given["--consortium"], given["--broker"], given["--out"])
+            elif words[:2] == ["broker", "pin"]:
+                given = dict(zip(words[2::2], words[3::2], strict=True))
+                self.pin(given["--policy"], given["--out"])
             else:
                 self.run(*words)
 
-    def lock(self, consortium: str, out: str) -> None:
+    def pin(self, policy: str, out: str) -> None:
+        """As the guide says, of the broker that is here and its deployment."""
+        self.run(
+            "broker", "pin", "--url", self.url, "--deployment", "compose.json",
+            "--policy", policy, "--out", out,
+        )  # fmt: skip
+
+    def lock(self, consortium: str, broker: str, out: str) -> None:
         Path(out).mkdir(exist_ok=True)
-        locked = lock_changed(Consortium.load(Path(consortium)).consortium_id)
+        brokers = (load_pin(Path(broker)).broker_id,)
+        locked = lock_changed(Consortium.load(Path(consortium)).consortium_id, brokers)
         (Path(out) / "app-compose.json").write_bytes(locked.compose_bytes)
 
-    def witness(self, owner: str, consortium: str) -> Any:
+    def witness(self, owner: str, consortium: str, broker: str = "broker.yaml") -> Any:
         return self.run(
-            "log", "witness", "--broker", "broker.yaml", "--consortium", consortium,
+            "log", "witness", "--broker", broker, "--consortium", consortium,
             "--identity", f"{owner}.identity.json",
         )  # fmt: skip
 
@@ -145,9 +158,8 @@ def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[People]:
         with made.stack:
             made.follow("")
             made.serve()
-            pin = site.pin.model_copy(update={"url": made.url})
-            Path("broker.yaml").write_text(pin.to_yaml())
-            made.lock("consortium.json", "before")
+            made.pin("policy.yaml", "broker.yaml")
+            made.lock("consortium.json", "broker.yaml", "before")
             Path("biopsies.jsonl").write_text(RECORDS)
             made.run(
                 "seal", "biopsies.jsonl", "--name", "biopsies", "--out", "biopsies.sealed",
@@ -193,7 +205,8 @@ def test_an_owner_gets_other_keys_and_the_data_stays(people: People) -> None:
 
     # A guest of the new recipe gets the same data key from the broker's root.
     at = {"app_id": manifest.app_id, "compose_hash": manifest.compose_hash}
-    binding = RecipeBinding(**at, owner_id=mine.public.owner_id)
+    broker = load_pin(Path("broker.yaml")).broker_id
+    binding = BrokerBinding(**at, owner_id=mine.public.owner_id, broker_id=broker)
     root_key = root_secret("file:root.secret", create=False, random=os.urandom)
     private = recipe_key(root_key, **at, owner_id=mine.public.owner_id)
     opened = unwrap_for_recipe(
@@ -252,7 +265,12 @@ def test_a_broker_with_another_root_is_followed_when_the_owners_say_so(people: P
     assert Path("second.secret").read_bytes() != Path("root.secret").read_bytes()
     second = Consortium.load(Path("second-consortium.json"))
     assert second.name == "three-hospitals-2"
-    assert people.witness(B, "second-consortium.json")["size"] >= 1
+    assert people.witness(B, "second-consortium.json", "second-broker.yaml")["size"] >= 1
+    people.refused(  # it is another broker than the one that this file names
+        BrokerMismatch, "log", "witness", "--broker", "broker.yaml",
+        "--consortium", "second-consortium.json", "--identity", f"{C}.identity.json",
+        "--state", "first-look.json",
+    )  # fmt: skip
 
 
 def test_a_memory_follows_over_a_step_that_was_missed(people: People) -> None:
@@ -286,12 +304,14 @@ def test_a_successor_that_shows_no_succession_is_followed_by_nobody(people: Peop
     people.serve(
         consortium="second-consortium.json", state="second-state", root_secret="file:second.secret"
     )
+    people.pin("policy.yaml", "second-broker.yaml")
     words = [
-        "log", "witness", "--broker", "broker.yaml", "--consortium", "second-consortium.json",
-        "--identity", f"{A}.identity.json",
+        "log", "witness", "--broker", "second-broker.yaml",
+        "--consortium", "second-consortium.json", "--identity", f"{A}.identity.json",
     ]  # fmt: skip
     people.refused(SignatureInvalid, *words)
-    with BrokerClient(people.url, signer=identity(A).signer) as client:
+    broker = load_pin(Path("second-broker.yaml")).broker_id
+    with BrokerClient(people.url, signer=identity(A).signer, broker=broker) as client:
         file = SuccessionFile.load(Path("second.json"))
         with pytest.raises(ConsortiumMismatch):  # of its predecessor, not its own
             client.succeed(file.envelope)
@@ -314,7 +334,8 @@ def test_a_broker_from_an_old_backup_is_refused_until_a_successor_begins(people:
     people.refused(LedgerInconsistent, *approve)
     assert list(Path().glob(f"{A}.identity.json.ledger-*.evidence-*.json"))
     people.follow("A broker's root secret is lost")
-    assert people.witness(B, "second-consortium.json")["size"] < remembered
+    seen = people.witness(B, "second-consortium.json", "second-broker.yaml")["size"]
+    assert seen < remembered
 
 
 def test_a_proposal_about_another_history_is_not_signed(people: People) -> None:

@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
-from stage import CANARY, DEADLINE_SECONDS, MACHINE, OWNERS, RECIPE, Stage, stage, wait_for
+from stage import (
+    CANARY,
+    COLLATERAL,
+    DEADLINE_SECONDS,
+    MACHINE,
+    OWNERS,
+    RECIPE,
+    Stage,
+    stage,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -339,7 +349,7 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
     changed.mkdir()
     trainer = {**RECIPE["trainer"], "learning_rate": 0.004}
     (changed / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "trainer": trainer}))
-    world.run("lock", changed / "recipe.yaml", "--out", changed)
+    world.run("lock", changed / "recipe.yaml", "--broker", world.broker, "--out", changed)
     world.serve(
         "guest API", "simulator", "serve", changed / "app-compose.json",
         "--socket", "changed.sock", "--state", "root", *MACHINE,
@@ -357,6 +367,69 @@ def test_a_recipe_changed_after_approval_gets_no_keys(world: Stage, engineer: Pa
         assert {path.name: path.read_bytes() for path in folder.glob("shard-*")} == before
     world.approve(changed, *OWNERS)
     assert world.run(*world.train_words(changed, "rewrapped"))["steps"] == 40
+
+
+@pytest.fixture(scope="module")
+def second(world: Stage) -> Path:
+    """Broker file of a second instance: the genuine deployment, and another root secret."""
+    url = world.serve(
+        "broker ready", "broker", "serve", "--consortium", "consortium.json",
+        "--policy", "policy.yaml", "--root-secret", "file:second.secret",
+        "--state", "second-state", "--guest", "broker.sock", *COLLATERAL,
+        "--platform", "simulator", "--port", "0",
+    )  # fmt: skip
+    told = world.run(
+        "broker", "pin", "--url", url, "--deployment", "broker-compose.json",
+        "--policy", "policy.yaml", "--out", "second.yaml",
+    )  # fmt: skip
+    lock = json.loads(world.lock.read_bytes())
+    assert told["broker_id"] not in lock["brokers"]
+    assert told["simulated"]
+    return world.folder / "second.yaml"
+
+
+@pytest.mark.claim("C90")
+def test_no_owner_seals_or_approves_for_a_broker_that_guests_do_not_obey(
+    world: Stage, engineer: Path, second: Path
+) -> None:
+    me = ["--identity", world.identity("clinic-a"), "--broker", second]
+    sealed = engineer / "sealed" / "clinic-a.notes.sealed"
+    for words in (
+        ["approve", world.deployment, *me, "--yes"],
+        ["approve", world.deployment, *me, "--broker", world.broker, "--yes"],
+        ["seal", world.inputs / "clinic-a.notes.jsonl", "--name", "notes", *me,
+         "--deployment", world.deployment, "--out", "astray.sealed"],
+        ["rewrap", sealed, *me, "--deployment", world.deployment],
+        ["trust", "new", "--consortium", "consortium.json", "--policy", "policy.yaml",
+         "--deployment", world.deployment, "--broker", second, "--out", "astray.yaml"],
+    ):  # fmt: skip
+        answer = world.try_run(*words)
+        assert (answer.code, answer.error) == (3, "broker-not-approved"), words
+    assert not list(world.folder.glob("astray*"))
+
+
+@pytest.mark.claim("C90")
+def test_a_guest_obeys_no_other_broker_than_the_locks_whatever_its_broker_file_says(
+    world: Stage, engineer: Path, finished: Path, second: Path
+) -> None:
+    def started(broker: Path, out: str) -> Any:
+        words = [broker if one == world.broker else one for one in world.train_words(engineer, out)]
+        return world.try_run(*words)
+
+    answer = started(second, "astray")
+    assert (answer.code, answer.error) == (3, "broker-not-approved")
+    assert not (world.folder / "astray").exists()
+    # The operator may write the real broker's key into the file: the second one has another.
+    lying = yaml.safe_load(second.read_text())
+    lying["signing_key"] = yaml.safe_load(world.broker.read_text())["signing_key"]
+    (world.folder / "lying.yaml").write_text(yaml.safe_dump(lying))
+    answer = started(world.folder / "lying.yaml", "astray")
+    assert (answer.code, answer.error) == (3, "broker-mismatch")
+    shutil.copytree(finished, world.folder / "led-astray")
+    answer = world.try_run("resume", "led-astray", "--broker", second)
+    assert (answer.code, answer.error) == (3, "broker-not-approved")
+    ledger = world.run("log", "--broker", second)
+    assert {entry["kind"] for entry in ledger["entries"]} == set()
 
 
 def test_a_revoked_recipe_gets_no_keys(world: Stage, engineer: Path, finished: Path) -> None:

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 from broker_site import BrokerSite, broker_site
 from manifest_world import OWNERS
+from release_world import lock_changed
 from typer.testing import CliRunner
 
+from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
 from sealtrain.errors import BrokerUnreachable, UsageError
+from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.manifest.trust import load_trust
+from sealtrain.records.brokers import broker_id
 from sealtrain.sealing.dataset import read_stanzas
 
 NAMES = ("north", "south", "west")
@@ -63,10 +67,17 @@ class Three:
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
     with broker_site(tmp_path_factory.mktemp("three")) as site, ExitStack() as stack:
         made = Three(site, {}, {}, {})
-        for name in NAMES:
-            root = f"file:{site.folder / f'{name}.secret'}"
-            root_secret(root, create=True)
-            own = replace(site, fields=site.fields | {"root_secret": root})
+        roots = {name: f"file:{site.folder / f'{name}.secret'}" for name in NAMES}
+        keys = {
+            name: signing_key(root_secret(root, create=True), "broker").public
+            for name, root in roots.items()
+        }
+        ids = tuple(broker_id(key) for key in keys.values())
+        site.locked = lock_changed(site.consortium.consortium_id, ids)
+        site.deployment.write_bytes(site.locked.compose_bytes)
+        for name, root in roots.items():
+            pin = site.pin.model_copy(update={"signing_key": to_base64(keys[name])})
+            own = replace(site, pin=pin, fields=site.fields | {"root_secret": root})
             running = made.running[name] = ExitStack()
             stack.callback(running.close)
             client = running.enter_context(own.serving(name))

@@ -19,16 +19,19 @@ from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import to_base64
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.serve import running
 from sealtrain.consortium.approvals import Decision, Target, sign_decision
 from sealtrain.consortium.members import Consortium
+from sealtrain.keys.derive import signing_key
+from sealtrain.keys.uris import root_secret
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
+from sealtrain.records.brokers import broker_id
 from sealtrain.records.needs import Needs
-from sealtrain.release.client import BrokerClient
+from sealtrain.release.client import BrokerClient, pinned_identity
 from sealtrain.release.pin import BrokerPin
-from sealtrain.release.watch import attested_ledger_key
 
 
 @dataclass(kw_only=True)
@@ -91,7 +94,8 @@ class BrokerSite:
 
     def key(self, client: BrokerClient) -> Callable[[], bytes]:
         now = system_clock()
-        return lambda: attested_ledger_key(client, self.pin, self.consortium, now=now)
+        consortium_id = self.consortium.consortium_id
+        return lambda: pinned_identity(client, self.pin, consortium_id, now=now).signing_key
 
     def broker_file(self, client: BrokerClient, name: str = "broker.yaml") -> Path:
         path = self.folder / name
@@ -101,7 +105,8 @@ class BrokerSite:
 
     def owner(self, client: BrokerClient, name: str) -> BrokerClient:
         """A client of the same broker, of one owner."""
-        return BrokerClient(client.url, signer=identity(name).signer)
+        me = identity(name).signer
+        return BrokerClient(client.url, signer=me, broker=self.pin.broker_id)
 
     def decide(self, client: BrokerClient, owner: str, decision: str = "approve") -> int:
         """Hand a decision in, without looking at the ledger."""
@@ -135,10 +140,11 @@ def broker_site(folder: Path) -> Iterator[BrokerSite]:
     (folder / "compose.json").write_bytes(BROKER_COMPOSE)
     for name in OWNERS:
         identity(name).save(folder / f"{name}.identity.json")
-    locked = lock_changed(consortium.consortium_id)
-    (folder / "app-compose.json").write_bytes(locked.compose_bytes)
     socket = folder / "broker.sock"
     with simulated_guest(socket, folder / "compose.json", folder / "simulator"):
+        key = signing_key(root_secret(f"dstack:{socket}"), "broker").public
+        locked = lock_changed(consortium.consortium_id, (broker_id(key),))
+        (folder / "app-compose.json").write_bytes(locked.compose_bytes)
         yield BrokerSite(
             folder=folder,
             fields={
@@ -151,6 +157,7 @@ def broker_site(folder: Path) -> Iterator[BrokerSite]:
             },
             pin=BrokerPin(
                 url="http://127.0.0.1:1",
+                signing_key=to_base64(key),
                 compose_hash=sha256_hex(BROKER_COMPOSE),
                 appraisal=policy,
             ),

@@ -90,7 +90,11 @@ def joint_site(
     with once, broker_site(folder) as site, site.serving("state") as client:
         document = RECIPE | {"collaboration": FEDERATED} | recipe
         (folder / "recipe.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-        locked = lock_recipe(folder / "recipe.yaml", consortium_id=site.consortium.consortium_id)
+        locked = lock_recipe(
+            folder / "recipe.yaml",
+            consortium_id=site.consortium.consortium_id,
+            brokers=[site.pin.broker_id],
+        )
         locked.write(folder, overwrite=True)
         site.locked = locked
         broker = site.broker_file(client)

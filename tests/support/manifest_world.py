@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -43,10 +43,12 @@ from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.outputs import files_of, subjects_of
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust, parse_trust
+from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.privacy import spendings
+from sealtrain.records.brokers import broker_id
 from sealtrain.records.dsse import Ed25519Signer, Envelope
 from sealtrain.records.runlog import RunLog
 from sealtrain.records.statement import Subject
@@ -99,6 +101,10 @@ RECIPE: dict[str, Any] = {
         "key_provider_id": None,
     },
 }
+
+
+BROKERS = ("broker", "broker b", "broker c")
+"""Labels of the signers that a lock names where nothing else is said."""
 
 
 def signer(label: str) -> Ed25519Signer:
@@ -248,6 +254,7 @@ class World:
     def receipt(self, **changed: Any) -> ReleaseReceipt:
         fields: dict[str, Any] = {
             "kind": "release",
+            "broker_id": broker_id(self.broker.public),
             "run_id": RUN_ID,
             "resume": False,
             "consortium_id": self.consortium.consortium_id,
@@ -273,13 +280,37 @@ class World:
 
     def reserved(self, receipt: ReleaseReceipt) -> dict[str, Any]:
         """What the entry of a release says of privacy; nothing without differential privacy."""
-        first = receipt.kind == "release" and not receipt.resume
-        found = [one.to_dict() for one in spendings(self.locked.lock.recipe)] if first else []
-        return {"privacy": found} if found else {}
+        found = [one.to_dict() for one in spendings(self.locked.lock.recipe)]
+        if receipt.kind == "renewal" or not found:
+            return {}
+        return {"reserved_at": 0} if receipt.resume else {"privacy": found}
+
+    def entry(self, receipt: ReleaseReceipt, envelope: Envelope) -> dict[str, Any]:
+        """What a broker of all data writes into its ledger about a receipt; only what is read."""
+        listed = [{"dataset_id": one.dataset_id, "root": one.root} for one in receipt.datasets]
+        return {
+            "receipt_digest": receipt_digest(envelope),
+            "datasets": listed,
+            "elsewhere": self.elsewhere(receipt) if receipt.kind == "release" else [],
+            **self.reserved(receipt),
+        }
+
+    def elsewhere(self, receipt: ReleaseReceipt) -> list[dict[str, str]]:
+        """The data of a run, or of a party's, that a receipt of it does not release."""
+        here = {one.dataset_id for one in receipt.datasets}
+        owners = {key.partition("/")[0] for key, pin in self.pins.items() if pin.dataset_id in here}
+        apart = is_shared_out(self.locked.lock.recipe)
+        return [
+            {"dataset_id": pin.dataset_id, "root": pin.root}
+            for key, pin in self.pins.items()
+            if pin.dataset_id not in here and (not apart or key.partition("/")[0] in owners)
+        ]
 
     def record(self, *receipts: ReleaseReceipt, key: Ed25519Signer | None = None) -> list[Any]:
         """Receipts signed by the broker and written into its ledger, with their proofs."""
         broker = key or self.broker
+        named = {"broker_id": broker_id(broker.public)}
+        receipts = tuple(one.model_copy(update=named) for one in receipts)
         envelopes = [sign_receipt(receipt, broker) for receipt in receipts]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ledger.sqlite"
@@ -287,16 +318,13 @@ class World:
             with Ledger.open(path, origin=origin, signer=broker, clock=lambda: RELEASED) as ledger:
                 ledger.append("approval", {"note": "an earlier entry"})
                 indices = [
-                    ledger.append(
-                        receipt.kind,
-                        {"receipt_digest": receipt_digest(envelope), **self.reserved(receipt)},
-                    )
+                    ledger.append(receipt.kind, self.entry(receipt, envelope))
                     for receipt, envelope in zip(receipts, envelopes, strict=True)
                 ]
                 ledger.append("manifest", {"note": "a later entry"})
                 proofs = [ledger.proof(index).to_dict() for index in indices]
         return [
-            {"receipt": envelope.to_dict(), "proof": proof}
+            {"receipt": envelope.to_dict(), "proof": proof, "rotations": []}
             for envelope, proof in zip(envelopes, proofs, strict=True)
         ]
 
@@ -306,12 +334,14 @@ def make_world(
     recipe: Mapping[str, Any] = RECIPE,
     rules: Mapping[str, Any] | None = None,
     *,
+    brokers: Collection[str] | None = None,
     sealed_to: Iterable[str] = OWNERS,
 ) -> World:
     """Build a world whose output files lie in ``folder / "out"``.
 
-    ``rules`` are thresholds of the consortium, and whether it asks for consent on own data;
-    ``sealed_to`` names the owners who can open the outputs.
+    ``brokers`` are ids of those that the lock names, three of its own when ``None``. ``rules`` are
+    thresholds of the consortium, and whether it asks for consent on own data; ``sealed_to`` names
+    the owners who can open the outputs.
     """
     consortium = Consortium.found(
         name="breast-cancer",
@@ -327,7 +357,12 @@ def make_world(
             packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},
         ),
     )
-    locked = lock_recipe(path, consortium_id=consortium.consortium_id, installation=installation)
+    locked = lock_recipe(
+        path,
+        consortium_id=consortium.consortium_id,
+        brokers=brokers or [broker_id(signer(label).public) for label in BROKERS],
+        installation=installation,
+    )
     artefacts = folder / "out"
     model = sealed_outputs(artefacts, consortium.consortium_id, recipients=sealed_to)
     world = World(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from manifest_world import identity
+from owner_requests import BROKER
 from release_world import DAY, NOW, ReleaseWorld
 
 from sealtrain.consortium.approvals import Decision, sign_decision
@@ -37,7 +38,8 @@ class Asking:
     grant: Grant | None = None
 
     def owner(self, name: str) -> BrokerClient:
-        return BrokerClient(self.url, signer=identity(name).signer, clock=self.world.clock)
+        me = identity(name).signer
+        return BrokerClient(self.url, signer=me, broker=BROKER, clock=self.world.clock)
 
     def approve(self, owner: str = C) -> Envelope:
         made = Decision.approve(

@@ -7,13 +7,15 @@ from typing import Any
 
 import httpx
 from manifest_world import identity
-from release_world import DAY, NOW, ReleaseWorld
+from release_world import DAY, NOW, ROOT, ReleaseWorld, ids_of
 
 from sealtrain.consortium.approvals import Decision, Target, sign_decision
 from sealtrain.records.http_signature import sign_request
 
 # One for all: making one reads the machine's certificates. No connection outlives its request.
 HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
+
+(BROKER,) = ids_of(ROOT)
 
 
 def approval(world: ReleaseWorld, owner: str = "hospital-c") -> bytes:
@@ -36,9 +38,18 @@ def revocation(world: ReleaseWorld, owner: str, target: Target | None = None) ->
     return sign_decision(made, identity(owner).signer)
 
 
-def signed(url: str, body: bytes, *, owner: str = "hospital-c", at: int = NOW) -> dict[str, str]:
-    nonce = os.urandom(16).hex()
-    return sign_request("POST", url, body, identity(owner).signer, created=at, nonce=nonce)
+def signed(
+    url: str,
+    body: bytes,
+    *,
+    owner: str = "hospital-c",
+    broker: str = BROKER,
+    at: int = NOW,
+    nonce: str | None = None,
+) -> dict[str, str]:
+    nonce = nonce or os.urandom(16).hex()
+    signer = identity(owner).signer
+    return sign_request("POST", url, body, signer, broker=broker, created=at, nonce=nonce)
 
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str | None]:

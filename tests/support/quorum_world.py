@@ -18,6 +18,7 @@ from sealtrain.errors import BrokerUnreachable, SealtrainError
 from sealtrain.release.attested import AttestedBroker
 from sealtrain.release.grants import Grants, Wanted
 from sealtrain.release.messages import RegisteredDatasets
+from sealtrain.release.pin import BrokerPin
 from sealtrain.release.quorum import Quorum
 from sealtrain.release.wrapping import wrap_for_brokers
 from sealtrain.sealing.stanza import Stanza
@@ -107,14 +108,17 @@ class QuorumWorld:
                 pins = [self.sealed[owner].pin] if owner in self.sealed else []
                 world.approve(owner, datasets=pins, not_after=world.clock() + 30 * DAY)
 
+    def pin(self, place: int) -> BrokerPin:
+        return self.worlds[place].pin.model_copy(update={"url": self.wires[place].url})
+
     def quorum(self, *at: int) -> Quorum:
         wires = {wire.url: wire for wire in self.wires}
-        chosen = [self.wires[place] for place in (at or range(len(self.wires)))]
         return Quorum(
-            [self.first.pin.model_copy(update={"url": wire.url}) for wire in chosen],
+            [self.pin(place) for place in (at or range(len(self.wires)))],
             consortium_id=self.first.consortium.consortium_id,
             app_id=self.first.locked.app_id,
             compose_hash=self.first.locked.compose_hash,
+            brokers=self.first.locked.lock.brokers,
             clock=self.first.clock,
             told=lambda url, error: self.told.append((url, error.code)),
             client=lambda url: wires[url],
@@ -149,11 +153,12 @@ def quorum_world(
 ) -> Iterator[QuorumWorld]:
     """Three brokers, three owners whose data any two of the brokers open, all approved."""
     with ExitStack() as stack:
+        roots = tuple(bytes([place + 1]) * 32 for place in range(count))
         worlds = [
             stack.enter_context(
-                release_world(folder, approved_by=(), root=bytes([place + 1]) * 32, **world)
+                release_world(folder, approved_by=(), root=root, **({"brokers": roots} | world))
             )
-            for place in range(count)
+            for root in roots
         ]
         wires = [
             QuorumWire(broker=one.broker, url=f"http://127.0.0.1:{place + 1}")

@@ -38,20 +38,23 @@ from sealtrain.broker.store import Store
 from sealtrain.chain.gate import ChainGate
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.ledger import Ledger, LedgerProof
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import SealtrainError
+from sealtrain.keys.derive import signing_key
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 from sealtrain.recipe.needs import needs_of
+from sealtrain.records.brokers import broker_id
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.needs import Needs
 from sealtrain.release.attested import AttestedBroker, fetch_keys
 from sealtrain.release.grant import Grant, obtain
 from sealtrain.release.messages import (
     Accepted,
+    BrokerIdentity,
     BrokerKeys,
     Challenge,
     ChallengeRequest,
@@ -67,7 +70,7 @@ from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.hpke import HpkePublicKey
-from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_recipe
+from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 
 NOW = 1_790_000_000
 DAY = 24 * 3600
@@ -122,8 +125,17 @@ class Wire:
     left_the_broker: list[bytes] = field(default_factory=list)
     requests: list[ReleaseRequest | RenewalRequest] = field(default_factory=list)
 
+    def identity(self, nonce: str) -> BrokerIdentity:
+        return self._answered(BrokerIdentity, self.broker.identity(nonce))
+
     def keys(self, **query: str) -> BrokerKeys:
         return self._answered(BrokerKeys, self.broker.keys(**query))
+
+    def ledger_rotations(self) -> tuple[tuple[int, dict[str, Any]], ...]:
+        return tuple((one.index, one.rotation) for one in self.broker.rotations().rotations)
+
+    def ledger_proof(self, index: int) -> LedgerProof:
+        return self.broker.ledger.proof(index)
 
     def challenge(self, consortium_id: str, purpose: str) -> Challenge:
         body = {"version": 1, "consortium_id": consortium_id, "purpose": purpose}
@@ -186,6 +198,7 @@ class ReleaseWorld:
     def pin(self) -> BrokerPin:
         return BrokerPin(
             url="http://127.0.0.1:1",
+            signing_key=to_base64(self.keyring.signer.public),
             compose_hash=sha256_hex(BROKER_COMPOSE),
             appraisal=self.policy,
         )
@@ -205,7 +218,7 @@ class ReleaseWorld:
         return lambda binding: evidence_of(guest, binding, pki or self.pki, self.clock())
 
     def lock(self, change: Callable[[dict[str, Any]], None] = lambda _recipe: None) -> LockedRecipe:
-        return lock_changed(self.consortium.consortium_id, change)
+        return lock_changed(self.consortium.consortium_id, self.locked.lock.brokers, change)
 
     def seal(
         self,
@@ -230,7 +243,8 @@ class ReleaseWorld:
         public = HpkePublicKey(
             next(from_base64(key.public_key) for key in keys if key.owner == owner)
         )
-        stanza = wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=public)
+        mine = BrokerBinding.of(binding, broker_id(self.keyring.signer.public))
+        stanza = wrap_for_recipe(key, dataset_id=dataset_id, binding=mine, public=public)
         fields: dict[str, Any] = {
             "dataset_id": dataset_id,
             "name": name,
@@ -299,6 +313,7 @@ class ReleaseWorld:
             self.consortium,
             app_id=locked.app_id,
             compose_hash=locked.compose_hash,
+            brokers=locked.lock.brokers,
             now=self.clock(),
         )
 
@@ -343,6 +358,11 @@ def booted(pki: SimulatedPki, compose: bytes, number: int) -> SimulatedGuest:
     )
 
 
+def ids_of(*roots: bytes) -> tuple[str, ...]:
+    """Ids of the brokers with these root secrets."""
+    return tuple(broker_id(signing_key(Secret(root), "broker").public) for root in roots)
+
+
 def document_of(envelope: Envelope) -> EnvelopeDocument:
     return load_message(EnvelopeDocument, envelope.to_bytes())
 
@@ -352,16 +372,19 @@ def evidence_of(guest: SimulatedGuest, binding: Binding, pki: SimulatedPki, now:
 
 
 def lock_changed(
-    consortium_id: str, change: Callable[[dict[str, Any]], None] = lambda _recipe: None
+    consortium_id: str,
+    brokers: tuple[str, ...],
+    change: Callable[[dict[str, Any]], None] = lambda _recipe: None,
 ) -> LockedRecipe:
+    """A lock that names brokers by their ids, of a recipe that ``change`` alters."""
     recipe: dict[str, Any] = copy.deepcopy(dict(RECIPE))
     recipe["datasets"] = [{"owner": owner, "name": "biopsies", "role": "train"} for owner in OWNERS]
     change(recipe)
-    return _locked(consortium_id, yaml.safe_dump(recipe, sort_keys=False))
+    return _locked(consortium_id, brokers, yaml.safe_dump(recipe, sort_keys=False))
 
 
 @cache
-def _locked(consortium_id: str, recipe: str) -> LockedRecipe:
+def _locked(consortium_id: str, brokers: tuple[str, ...], recipe: str) -> LockedRecipe:
     installation = Installation(
         code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
         environment=EnvironmentPin(
@@ -372,7 +395,9 @@ def _locked(consortium_id: str, recipe: str) -> LockedRecipe:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recipe.yaml"
         path.write_text(recipe)
-        return lock_recipe(path, consortium_id=consortium_id, installation=installation)
+        return lock_recipe(
+            path, consortium_id=consortium_id, brokers=brokers, installation=installation
+        )
 
 
 @contextmanager
@@ -389,9 +414,11 @@ def release_world(
     rules: Mapping[str, Any] | None = None,
     chain: ChainGate | None = None,
     database: Postgres | None = None,
+    brokers: tuple[bytes, ...] | None = None,
 ) -> Iterator[ReleaseWorld]:
     """A broker whose owners sealed, registered and, but for those left out, approved.
 
+    ``brokers`` are root secrets of the brokers that the lock names; this one alone when ``None``.
     ``rules`` are thresholds of the consortium, and whether it asks for consent on own data.
     """
     clock = TestClock()
@@ -436,7 +463,7 @@ def release_world(
                 folder=folder,
                 clock=clock,
                 consortium=consortium,
-                locked=lock_changed(consortium.consortium_id),
+                locked=lock_changed(consortium.consortium_id, ids_of(*(brokers or (root,)))),
                 pki=pki,
                 policy=policy,
                 broker=broker,

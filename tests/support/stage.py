@@ -246,7 +246,7 @@ class Stage:
         (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         for path, text in (files or {}).items():
             (folder / path).write_text(text)
-        self.run("lock", folder / "recipe.yaml", "--out", folder)
+        self.run("lock", folder / "recipe.yaml", "--broker", self.broker, "--out", folder)
         self.serve(
             "guest API", "simulator", "serve", folder / "app-compose.json",
             "--socket", f"{name}.sock", "--state", "root", *self.machine,
@@ -290,7 +290,8 @@ class Stage:
             signed_at=now,
             not_after=now + seconds,
         )
-        with BrokerClient(load_pin(self.broker).url, signer=me.signer) as client:
+        pin = load_pin(self.broker)
+        with BrokerClient(pin.url, signer=me.signer, broker=pin.broker_id) as client:
             client.submit_decision(sign_decision(decision, me.signer))
 
     @contextmanager

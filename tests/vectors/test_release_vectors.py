@@ -18,9 +18,15 @@ from sealtrain.broker.challenges import expiry_of, make_challenge
 from sealtrain.broker.keyring import Keyring
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
 from sealtrain.errors import Refused
+from sealtrain.records.brokers import broker_id
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.lease_code import LEASE_HEADER, lease_shown, show_lease
-from sealtrain.release.messages import BrokerKeys, ReleaseRequest, RenewalRequest
+from sealtrain.release.messages import (
+    BrokerIdentity,
+    BrokerKeys,
+    ReleaseRequest,
+    RenewalRequest,
+)
 from sealtrain.release.transcript import answer_info, ledger_origin, transcript_digest
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "release"
@@ -32,12 +38,13 @@ MODELS: dict[str, Any] = {
     "release": ReleaseRequest,
     "renewal": RenewalRequest,
     "broker-keys": BrokerKeys,
+    "broker-identity": BrokerIdentity,
 }
 
 
 @pytest.mark.parametrize("case", CONVERSATIONS, ids=lambda case: case["name"])
 def test_a_message_commits_to_the_transcript_of_the_vector(case: dict[str, Any]) -> None:
-    document = case["transcript"] | {"version": 1, "evidence": EVIDENCE}
+    document = {"version": 1} | case["transcript"] | {"evidence": EVIDENCE}
     message = MODELS[case["kind"]].model_validate_json(json.dumps(document))
     transcript = message.transcript()
     assert transcript == case["transcript"]
@@ -46,6 +53,8 @@ def test_a_message_commits_to_the_transcript_of_the_vector(case: dict[str, Any])
         assert transcript_digest(transcript) == case["transcript_digest"]
     if "hpke_info" in case:
         assert answer_info(case["transcript_digest"]).hex() == case["hpke_info"]
+    if "broker_id" in case:
+        assert broker_id(from_base64(message.signing_key)) == case["broker_id"]
     if "ledger_origin" in case:
         assert ledger_origin(transcript["consortium_id"]) == case["ledger_origin"]
 

@@ -28,6 +28,7 @@ def test_a_request_is_taken_or_refused_by_its_rule(case: dict[str, Any]) -> None
             [(name, value) for name, value in case["headers"]],
             case["body"].encode(),
             KEYS,
+            brokers=MADE["brokers"],
             now=case["now"],
             max_age=MADE["max_age"],
             max_ahead=MADE["max_ahead"],
@@ -58,6 +59,7 @@ def test_our_signature_is_the_one_of_the_generator() -> None:
         case["url"],
         case["body"].encode(),
         Ed25519Signer(private),
+        broker=MADE["brokers"][0],
         created=MADE["created"],
         nonce=MADE["nonce"],
     )

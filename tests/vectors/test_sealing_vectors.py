@@ -24,8 +24,7 @@ from sealtrain.sealing.hashtree import suite_hash, tree_top
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.padding import padded_size
 from sealtrain.sealing.stanza import (
-    RecipeBinding,
-    ShareBinding,
+    BrokerBinding,
     Stanza,
     unwrap_for_owner,
     unwrap_for_recipe,
@@ -144,14 +143,14 @@ def test_stanza(vector: dict[str, Any]) -> None:
             content = unwrap_share(
                 stanza,
                 dataset_id=dataset_id,
-                binding=ShareBinding(**vector["binding"]),
+                binding=BrokerBinding(**vector["binding"]),
                 private=private,
             )
         elif vector["binding"]:
             content = unwrap_for_recipe(
                 stanza,
                 dataset_id=dataset_id,
-                binding=RecipeBinding(**vector["binding"]),
+                binding=BrokerBinding(**vector["binding"]),
                 private=private,
             )
         else:

@@ -218,6 +218,17 @@ def malformed() -> list[Json]:
         inner("another predicate type", lambda body: body.update(predicateType="x")),
         inner("another statement type", lambda body: body.update(_type="x")),
         inner("an unknown fact", lambda body: body["predicate"].update(note="")),
+        inner(
+            "an older predicate",
+            lambda body: body.update(
+                predicateType="https://sealtrain.dev/attestations/run-manifest/v1"
+            ),
+        ),
+        inner("an older version", lambda body: body["predicate"].update(version=1)),
+        inner(
+            "a release without rotations",
+            lambda body: body["predicate"]["releases"].append({"receipt": {}, "proof": {}}),
+        ),
         inner("a fact left out", lambda body: body["predicate"].pop("compute")),
         inner("no limits field", lambda body: body["predicate"].pop("limits")),
         inner("another marker", lambda body: body["predicate"].update(marker="ATTESTED")),
@@ -272,8 +283,9 @@ def malformed() -> list[Json]:
 def receipt() -> Json:
     """A release receipt's payload."""
     return {
-        "version": 1,
+        "version": 2,
         "kind": "release",
+        "broker_id": sha(b"sealtrain/broker/v1:" + raw(BROKER)),
         "run_id": "ab" * 16,
         "resume": False,
         "consortium_id": "05" * 32,
@@ -322,6 +334,12 @@ def receipts() -> list[Json]:
         signed("an unknown field", "statement-invalid", lambda body: body.update(note="")),
         signed("a field left out", "statement-invalid", lambda body: body.pop("checkpoint")),
         signed("an unknown kind", "statement-invalid", lambda body: body.update(kind="gift")),
+        signed("an older version", "statement-invalid", lambda body: body.update(version=1)),
+        signed(
+            "another broker's id",
+            "statement-invalid",
+            lambda body: body.update(broker_id="0c" * 32),
+        ),
         signed(
             "a day that does not exist",
             "statement-invalid",

@@ -94,12 +94,12 @@ def joint_keys() -> list[dict[str, Any]]:
 def reports() -> list[dict[str, Any]]:
     """Canonical bytes of a report, and changes that make it none."""
     whole: dict[str, Any] = {
-        "version": 1,
+        "version": 2,
         "name": NAMES[0],
         "role": "holder",
         "run_id": run_id(RUN, NAMES[0]),
         "datasets": [{"payload": "e30=", "payloadType": "x", "signatures": []}],
-        "releases": [{"receipt": {"a": 1}, "proof": {"b": 2}}],
+        "releases": [{"receipt": {"a": 1}, "proof": {"b": 2}, "rotations": []}],
         "from": "2026-01-02T03:04:05Z",
         "until": "2026-01-02T04:04:05Z",
     }
@@ -108,11 +108,21 @@ def reports() -> list[dict[str, Any]]:
         ("without receipts", {"releases": []}, True),
         ("without the name", "name", False),
         ("with a field of tomorrow", {"epsilon": 1}, False),
-        ("of another version", {"version": 2}, False),
+        ("of another version", {"version": 1}, False),
         ("with a name that is none", {"name": "Clinic A"}, False),
         ("with half a run id", {"run_id": "5a" * 8}, False),
         ("with a time in words", {"until": "tomorrow"}, False),
-        ("with a release without proof", {"releases": [{"receipt": {}}]}, False),
+        (
+            "with a rotation",
+            {"releases": [{"receipt": {}, "proof": {}, "rotations": [{"c": 3}]}]},
+            True,
+        ),
+        ("with a release without proof", {"releases": [{"receipt": {}, "rotations": []}]}, False),
+        (
+            "with a release without rotations",
+            {"releases": [{"receipt": {}, "proof": {}}]},
+            False,
+        ),
         ("with begun in place of from", {"begun": whole["from"]}, False),
     ]
     vectors = []

@@ -49,8 +49,9 @@ def lock(description: str, hardware: Json) -> Json:
     config = {"model_type": "llama", "hidden_size": 64}
     start = {"config": config, "init_seed": 7, "dtype": "float32"}
     return {
-        "version": 1,
+        "version": 2,
         "consortium_id": "c0" * 32,
+        "brokers": ["b0" * 32, "b1" * 32],
         "recipe": {
             "version": 1,
             "name": "vector",

@@ -56,7 +56,8 @@ def report_data(purpose: str, transcript: Json) -> str:
 def conversation() -> Json:
     """Fields that release and renewal share."""
     return {
-        "version": 1,
+        "version": 2,
+        "broker_id": broker_id(),
         "challenge": hexed("challenge"),
         "run_id": hexed("run", 16),
         "consortium_id": hexed("consortium"),
@@ -79,15 +80,19 @@ def dataset(number: int) -> Json:
     }
 
 
-def release(name: str, count: int, resume: bool) -> Json:
+def release(name: str, count: int, resume: bool, elsewhere: int = 0) -> Json:
     """A release request's transcript and what follows from it."""
     transcript = conversation() | {
         "hpke_public_key": b64(seed("hpke", 1216)),
         "datasets": [dataset(number) for number in range(count)],
+        "elsewhere": [
+            {"dataset_id": hexed(f"dataset {number}", 16), "root": hexed(f"root {number}")}
+            for number in range(count, count + elsewhere)
+        ],
         "resume": resume,
     }
     digest = sha(canonical(transcript))
-    info = canonical({"purpose": "sealtrain/release/v1", "transcript_digest": digest})
+    info = canonical({"purpose": "sealtrain/release/v2", "transcript_digest": digest})
     return {
         "name": name,
         "kind": "release",
@@ -107,6 +112,22 @@ def renewal(name: str, checkpoint: Json) -> Json:
         "transcript": transcript,
         "transcript_digest": sha(canonical(transcript)),
         "report_data": report_data("renewal", transcript),
+    }
+
+
+def identity() -> Json:
+    """A broker's statement of which one it is and what its quote says about it."""
+    transcript = {
+        "consortium_id": hexed("consortium"),
+        "signing_key": b64(broker().public_key().public_bytes_raw()),
+        "nonce": hexed("nonce"),
+    }
+    return {
+        "name": "identity",
+        "kind": "broker-identity",
+        "transcript": transcript,
+        "report_data": report_data("broker-identity", transcript),
+        "broker_id": broker_id(),
     }
 
 
@@ -139,6 +160,11 @@ def broker_keys() -> Json:
 def broker() -> Ed25519PrivateKey:
     """The broker's signing key."""
     return Ed25519PrivateKey.from_private_bytes(seed("broker"))
+
+
+def broker_id() -> str:
+    """What the broker with that key is called."""
+    return sha(b"sealtrain/broker/v1:" + broker().public_key().public_bytes_raw())
 
 
 def receipt(name: str, expect: str | None = None, **changed: Json) -> Json:
@@ -262,9 +288,11 @@ def main(out: Path) -> None:
     conversations = [
         release("one dataset, new run", 1, False),
         release("two datasets, resumed run", 2, True),
+        release("one dataset of three, the others elsewhere", 1, False, 2),
         renewal("without a checkpoint", None),
         renewal("with a checkpoint", {"counter": 7, "digest": hexed("checkpoint")}),
         broker_keys(),
+        identity(),
     ]
     anchor = {"counter": 7, "digest": hexed("checkpoint")}
     receipts = [
@@ -274,6 +302,9 @@ def main(out: Path) -> None:
         receipt("unknown field", "statement-invalid", extra=1),
         receipt("field left out", "statement-invalid", simulated="absent"),
         receipt("unknown kind", "statement-invalid", kind="gift"),
+        receipt("another version", "statement-invalid", version=1),
+        receipt("another broker's id", "statement-invalid", broker_id=hexed("another broker")),
+        receipt("no broker's id", "statement-invalid", broker_id="absent"),
         receipt(
             "lease ends at its beginning",
             "statement-invalid",

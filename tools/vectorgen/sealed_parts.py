@@ -125,15 +125,15 @@ def stanza_vectors() -> list[dict[str, Any]]:
     x25519 = X25519PrivateKey.from_private_bytes(okm[64:])
     public = hpke.MLKEM768X25519PublicKey(mlkem.public_key(), x25519.public_key())
     suite = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.AES_256_GCM)
-    binding = {"app_id": APP, "compose_hash": COMPOSE, "owner_id": OWNER}
+    recipe_only = {"app_id": APP, "compose_hash": COMPOSE, "owner_id": OWNER}
+    binding = recipe_only | {"broker_id": "e1" * 32}
     recipient = sha(canonical(binding))
     share = seed("what a share stanza holds", 453)
-    shared = binding | {"broker_id": "e1" * 32}
-    sharer = sha(canonical(shared))
-    elsewhere = shared | {"broker_id": "e2" * 32}
+    elsewhere = binding | {"broker_id": "e2" * 32}
+    other_broker = sha(canonical(elsewhere))
 
     def info(kind: str, name: str, more: dict[str, str], dataset: str = DATASET) -> bytes:
-        purpose = "sealtrain/stanza/v1"
+        purpose = "sealtrain/stanza/v2"
         return canonical(
             {"purpose": purpose, "kind": kind, "dataset_id": dataset, "recipient": name} | more
         )
@@ -142,7 +142,7 @@ def stanza_vectors() -> list[dict[str, Any]]:
         content = share if kind == "share" else data_key
         return {
             "comment": comment, "seed": private_seed.hex(), "dataset_id": DATASET,
-            "binding": {"recipe": binding, "share": shared}.get(kind), "owner_id": OWNER,
+            "binding": None if kind == "owner" else binding, "owner_id": OWNER,
             "stanza": {"kind": kind, "recipient": name, "body": base64.b64encode(body).decode()},
             "result": result, "content": content.hex() if result == "valid" else None,
         }  # fmt: skip
@@ -153,6 +153,11 @@ def stanza_vectors() -> list[dict[str, Any]]:
     owner = seal(data_key, info("owner", OWNER, {}))
     recipe = seal(data_key, info("recipe", recipient, binding))
     changed = binding | {"compose_hash": "b2" * 32}
+    unnamed = sha(canonical(recipe_only))
+    old = canonical(
+        {"purpose": "sealtrain/stanza/v1", "kind": "recipe", "dataset_id": DATASET,
+         "recipient": recipient} | binding
+    )  # fmt: skip
     return [
         entry("owner", "owner", OWNER, owner, "valid"),
         entry("recipe", "recipe", recipient, recipe, "valid"),
@@ -164,12 +169,22 @@ def stanza_vectors() -> list[dict[str, Any]]:
         entry("recipe stanza as owner stanza", "owner", OWNER, recipe, "wrong-key"),
         entry("another recipe under this recipient", "recipe", recipient,
               seal(data_key, info("recipe", recipient, changed)), "wrong-key"),
-        entry("share", "share", sharer, seal(share, info("share", sharer, shared)), "valid"),
-        entry("another broker under this recipient", "share", sharer,
-              seal(share, info("share", sharer, elsewhere)), "wrong-key"),
-        entry("for another broker", "share", sha(canonical(elsewhere)),
-              seal(share, info("share", sha(canonical(elsewhere)), elsewhere)), "no-stanza"),
-        entry("recipe stanza as share stanza", "share", sharer, recipe, "wrong-key"),
+        entry("another broker's recipe stanza under this recipient", "recipe", recipient,
+              seal(data_key, info("recipe", recipient, elsewhere)), "wrong-key"),
+        entry("recipe stanza for another broker", "recipe", other_broker,
+              seal(data_key, info("recipe", other_broker, elsewhere)), "no-stanza"),
+        entry("recipe stanza that names no broker", "recipe", unnamed,
+              seal(data_key, info("recipe", unnamed, recipe_only)), "no-stanza"),
+        entry("recipe stanza of an older version", "recipe", recipient, seal(data_key, old),
+              "wrong-key"),
+        entry("share", "share", recipient, seal(share, info("share", recipient, binding)), "valid"),
+        entry("another broker's share under this recipient", "share", recipient,
+              seal(share, info("share", recipient, elsewhere)), "wrong-key"),
+        entry("share for another broker", "share", other_broker,
+              seal(share, info("share", other_broker, elsewhere)), "no-stanza"),
+        entry("recipe stanza as share stanza", "share", recipient, recipe, "wrong-key"),
+        entry("share stanza as recipe stanza", "recipe", recipient,
+              seal(share, info("share", recipient, binding)), "wrong-key"),
         entry("for another recipient", "recipe", sha(canonical(changed)), recipe, "no-stanza"),
         entry("wraps 31 bytes", "owner", OWNER, seal(data_key[:31], info("owner", OWNER, {})),
               "wrong-key"),

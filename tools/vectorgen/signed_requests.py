@@ -22,7 +22,8 @@ NONCE = "0f" * 16
 URL = "https://broker.example/sealtrain/v1/approvals"
 AUTHORITY = "broker.example"
 BODY = b'{"payload":"e30="}'
-PARTS = ("@method", "@authority", "@target-uri", "content-digest")
+PARTS = ("@method", "@authority", "@target-uri", "content-digest", "sealtrain-broker")
+BROKER, FORMER, OTHER_BROKER = "b0" * 32, "b1" * 32, "b2" * 32
 
 
 def key(seed: str) -> Ed25519PrivateKey:
@@ -60,6 +61,7 @@ def signed(
     covered: Json = PARTS,
     parameters: Json = None,
     content_digest: str | None = None,
+    broker: str = BROKER,
     label: str = "owner",
     **changed: Json,
 ) -> list[list[str]]:
@@ -72,6 +74,7 @@ def signed(
         "@target-uri": url,
         "content-digest": content_digest,
         "content-type": "application/json",
+        "sealtrain-broker": broker,
     }
     given: dict[str, Json] = (
         {
@@ -97,6 +100,7 @@ def signed(
     return [
         ["content-type", "application/json"],
         ["content-digest", content_digest],
+        ["sealtrain-broker", broker],
         ["signature-input", f"{label}={described}"],
         ["signature", f"{label}=:{signature}:"],
     ]
@@ -171,7 +175,30 @@ def cases() -> list[Json]:
         case("without TLS", "signature-invalid", good, url=URL.replace("https", "http")),
         case("a query added", "signature-invalid", good, url=URL + "?a=1"),
         case("another method", "signature-invalid", good, method="PUT"),
-        case("the digest not covered", "signature-invalid", signed(covered=PARTS[:3])),
+        case("for the broker's former id", "ok", signed(broker=FORMER)),
+        case("for another broker behind one URL", "broker-mismatch", signed(broker=OTHER_BROKER)),
+        case("for no broker", "broker-mismatch", signed(broker="")),
+        case(
+            "for two brokers",
+            "broker-mismatch",
+            signed(broker=f"{BROKER}, {OTHER_BROKER}"),
+        ),
+        case(
+            "the broker exchanged",
+            "signature-invalid",
+            [
+                *without(signed(broker=OTHER_BROKER), "sealtrain-broker"),
+                ["sealtrain-broker", BROKER],
+            ],
+        ),
+        case(
+            "a second broker added",
+            "signature-invalid",
+            [*signed(broker=OTHER_BROKER), ["sealtrain-broker", BROKER]],
+        ),
+        case("no broker named", "signature-invalid", without(good, "sealtrain-broker")),
+        case("the broker not covered", "signature-invalid", signed(covered=PARTS[:4])),
+        case("the digest not covered", "signature-invalid", signed(covered=(*PARTS[:3], PARTS[4]))),
         case("the address not covered", "signature-invalid", signed(covered=PARTS[2:])),
         case("more covered", "signature-invalid", signed(covered=(*PARTS, "content-type"))),
         case("parts in another order", "signature-invalid", signed(covered=PARTS[::-1])),
@@ -211,6 +238,7 @@ def main() -> None:
     document = {
         "about": "Owners' requests signed by RFC 9421; made by tools/vectorgen/signed_requests.py.",
         "keys": keys,
+        "brokers": [BROKER, FORMER],
         "max_age": 300,
         "max_ahead": 60,
         "nonce": NONCE,

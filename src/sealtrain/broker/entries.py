@@ -48,8 +48,9 @@ def receipt_of(
     """
     releasing = isinstance(request, ReleaseRequest)
     return ReleaseReceipt(
-        version=1,
+        version=2,
         kind="release" if releasing else "renewal",
+        broker_id=request.broker_id,
         run_id=request.run_id,
         resume=isinstance(request, ReleaseRequest) and request.resume,
         consortium_id=request.consortium_id,
@@ -74,14 +75,29 @@ def granted_entry(
     guest: Appraised,
     lease_id: str,
     receipt: Envelope,
+    *,
+    reserved_at: int | None = None,
 ) -> dict[str, JsonValue]:
-    """Body of an entry ``release`` or ``renewal``."""
+    """Body of an entry ``release`` or ``renewal``.
+
+    Args:
+        request: Of the guest.
+        permit: What was decided.
+        guest: What its evidence showed.
+        lease_id: The lease, 64 hex digits.
+        receipt: Of the decision, signed.
+        reserved_at: Index of the entry that holds the run's reservation of privacy, where an
+            earlier one does.
+    """
     reserved = [one.to_dict() for one in permit.reserves]
+    elsewhere = request.elsewhere if isinstance(request, ReleaseRequest) else ()
     return {
         **({"privacy": reserved} if reserved else {}),
+        **({} if reserved_at is None else {"reserved_at": reserved_at}),
         "run_id": request.run_id,
         **target_of(request).to_dict(),
         "datasets": [{"dataset_id": one.dataset_id, "root": one.root} for one in permit.datasets],
+        "elsewhere": [one.to_dict() for one in elsewhere],
         "lease_id": lease_id,
         "not_after": to_rfc3339(permit.not_after),
         "evidence_digest": guest.evidence_digest,

@@ -97,6 +97,7 @@ def appraise_guest(
             compose_hash=verified.compose_hash,
             recipe_hash=recipe_hash,
             consortium_id=lock.consortium_id,
+            brokers=frozenset(lock.brokers),
             datasets=frozenset((dataset.owner, dataset.name) for dataset in lock.recipe.datasets),
             instance_id=verified.instance_id,
             platform=verified.platform,

@@ -46,6 +46,7 @@ from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
 from sealtrain.release.messages import (
+    BrokerIdentity,
     BrokerKeys,
     BrokerStatus,
     CosignedPage,
@@ -149,6 +150,16 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
     def consortium() -> Response:
         """The consortium document it serves."""
         return answer(broker().consortium)
+
+    @app.get("/v1/identity", response_model=BrokerIdentity)
+    async def identity(request: Request, nonce: _Hash) -> Response:
+        """Which broker it is, under fresh evidence of its own."""
+        admission.stranger(request)
+
+        def act() -> Response:
+            return answer(broker().identity(nonce))
+
+        return await lanes.guests.run(account_of(request), act)
 
     @app.get("/v1/keys", response_model=BrokerKeys)
     async def keys(request: Request, app_id: _AppId, compose_hash: _Hash, nonce: _Hash) -> Response:

@@ -17,17 +17,19 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest
 from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
 from sealtrain.keys.derive import derive, recipe_key, signing_key
+from sealtrain.records.brokers import broker_id
+from sealtrain.records.dsse import Envelope
 from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.release.lease_code import LeaseShown, lease_code
 from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
-from sealtrain.release.transcript import answer_info, broker_id, transcript_digest
+from sealtrain.release.transcript import answer_info, transcript_digest
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
+    BrokerBinding,
     RecipeBinding,
-    ShareBinding,
     Stanza,
     unwrap_for_recipe,
     unwrap_share,
@@ -97,16 +99,16 @@ class Keyring:
         self,
         request: ReleaseRequest,
         manifests: Mapping[str, DatasetManifest],
-        checkpoint: Anchor | None,
-        lease_id: str,
+        receipt: ReleaseReceipt,
+        signed: Envelope,
     ) -> bytes:
         """Unwrap the keys, or shares, of a request that was decided on and seal them to the guest.
 
         Args:
             request: The request ``decide`` said yes to.
             manifests: Verified manifest of each dataset in it.
-            checkpoint: Newest anchored checkpoint of the run.
-            lease_id: The lease that goes with them.
+            receipt: Of the decision.
+            signed: The same, signed: the keys are of use beside this envelope only.
 
         Returns:
             HPKE ciphertext (spec/key-release.md §4.4).
@@ -124,10 +126,13 @@ class Keyring:
             )
             for dataset in request.datasets
         }
+        anchored = receipt.checkpoint
         answer = {
             "keys": keys,
-            "latest_checkpoint": None if checkpoint is None else checkpoint.to_dict(),
-            "lease_key": to_base64(self._lease_key(lease_id).reveal()),
+            "latest_checkpoint": None if anchored is None else anchored.to_dict(),
+            "lease": receipt.lease.to_dict(),
+            "lease_key": to_base64(self._lease_key(receipt.lease.lease_id).reveal()),
+            "receipt_digest": receipt_digest(signed),
         }
         info = answer_info(transcript_digest(request.transcript()))
         return guest.seal(canonical_json(answer), info=info)
@@ -158,13 +163,11 @@ class Keyring:
         private = self._recipe_key(
             app_id=binding.app_id, compose_hash=binding.compose_hash, owner_id=binding.owner_id
         )
+        mine = BrokerBinding.of(binding, broker_id(self.signer.public))
         try:
             if stanza.kind == "share":
-                mine = ShareBinding.of(binding, broker_id(self.signer.public))
                 return unwrap_share(stanza, dataset_id=dataset_id, binding=mine, private=private)
-            return unwrap_for_recipe(
-                stanza, dataset_id=dataset_id, binding=binding, private=private
-            )
+            return unwrap_for_recipe(stanza, dataset_id=dataset_id, binding=mine, private=private)
         except (NoStanza, WrongKey):
             for one in self._former:
                 with suppress(NoStanza, WrongKey):

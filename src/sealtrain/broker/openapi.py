@@ -47,7 +47,8 @@ _SECURITY = {
         "type": "apiKey",
         "in": "header",
         "name": "Signature",
-        "description": "RFC 9421 with Signature-Input and Content-Digest: spec/requests.md §1",
+        "description": "RFC 9421 with Signature-Input, Content-Digest and Sealtrain-Broker: "
+        "spec/requests.md §1",
     },
 }
 

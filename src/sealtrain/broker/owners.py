@@ -42,6 +42,7 @@ class Owners:
         owners = parts.consortium.owners
         self._keys = {one.key_id: one.signing_bytes for one in owners}
         self._names = {one.key_id: one.name for one in owners}
+        self._ids = parts.ids
         # Apart from everybody else's: no flood keeps an owner from revoking.
         self._shares = Shares(parts.limits.owner_share, "owner")
         self._spent: dict[tuple[str, str], None] = {}
@@ -57,6 +58,7 @@ class Owners:
 
         Raises:
             SignatureInvalid: Not signed by an owner, for this URL.
+            BrokerMismatch: Signed for another broker.
             RequestStale: Signed too long ago, or ahead.
             RequestReplayed: This process saw it before.
         """
@@ -66,6 +68,7 @@ class Owners:
             url,
             headers,
             self._keys,
+            brokers=self._ids,
             now=self._parts.clock(),
             max_age=limits.request_seconds,
             max_ahead=limits.request_ahead_seconds,

@@ -16,6 +16,7 @@ from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.store import Store
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
+from sealtrain.records.brokers import broker_id
 from sealtrain.sealing.datakey import Randomness
 
 if TYPE_CHECKING:
@@ -65,3 +66,8 @@ class BrokerParts:
     gateway_app_id: str | None = None
     chain: ChainGate | None = None
     surroundings: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The broker's id, then those that it had before its ledger's key was rotated."""
+        return tuple(broker_id(key) for key in reversed(self.ledger.keys))

@@ -20,7 +20,7 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import Anchor, data_of_entry
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.transcript import ledger_origin
 
@@ -156,19 +156,17 @@ def _release(transaction: Transaction, entry: Entry) -> None:
     replayed = entry.instance_id is None
     if replayed and transaction.lease(body["lease_id"]) is not None:
         return
-    known = transaction.run(run_id) is not None
+    begins = transaction.run(run_id) is None
     with transaction.at_once():
-        if not known:
+        if begins:
             transaction.begin_run(
                 run_id,
                 app_id=body["app_id"],
                 compose_hash=body["compose_hash"],
                 recipe_hash=body["recipe_hash"],
+                data=data_of_entry(body),
                 now=entry.at,
             )
-        transaction.withdrawals.given(
-            run_id, [one["dataset_id"] for one in body["datasets"]], resumed=known
-        )
         transaction.grant_lease(
             body["lease_id"],
             run_id,

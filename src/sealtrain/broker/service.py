@@ -56,6 +56,7 @@ from sealtrain.release.decide import admit, decide, decide_renewal, same_consort
 from sealtrain.release.facts import ChallengeState, Limits
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
+    BrokerIdentity,
     BrokerKeys,
     Challenge,
     ChallengePurpose,
@@ -68,7 +69,7 @@ from sealtrain.release.messages import (
     RenewalAnswer,
     RenewalRequest,
 )
-from sealtrain.release.transcript import KEYS_PURPOSE
+from sealtrain.release.transcript import IDENTITY_PURPOSE, KEYS_PURPOSE
 
 __all__ = ["Broker"]
 
@@ -108,7 +109,9 @@ class Broker:
         self.boot = None if parts.gateway_app_id is None else BootAuthority(parts, self._counting)
         """Answers dstack's KMS, where that is switched on."""
         self._limits = Limits(
-            consortium_id=parts.consortium.consortium_id, lease_seconds=parts.lease_seconds
+            broker_ids=parts.ids,
+            consortium_id=parts.consortium.consortium_id,
+            lease_seconds=parts.lease_seconds,
         )
         self._challenges = Challenges(
             partial(parts.keyring.challenge_key, parts.consortium.consortium_id),
@@ -154,6 +157,22 @@ class Broker:
     def now(self) -> int:
         """The broker's time, seconds since the epoch."""
         return self._parts.clock()
+
+    def identity(self, nonce: str) -> BrokerIdentity:
+        """Which broker this is, under fresh evidence of its own (§2.2).
+
+        Args:
+            nonce: 64 hex digits the asker chose; makes the evidence fresh.
+        """
+        statement = {
+            "consortium_id": self.consortium.consortium_id,
+            "signing_key": to_base64(self._parts.keyring.signer.public),
+            "nonce": nonce,
+        }
+        evidence = self._parts.collect(Binding(IDENTITY_PURPOSE, statement))
+        return BrokerIdentity.model_validate_json(
+            canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
+        )
 
     def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
         """The broker's public keys for one recipe under fresh evidence of its own (§2).
@@ -282,7 +301,8 @@ class Broker:
             transaction.successions.require_none()
             run = transaction.run(request.run_id)
             registered = self._registered(transaction, request)
-            spent = spent_so_far(self.ledger, transaction.reservations()) if private else {}
+            reserved = transaction.reservations() if private else {}
+            spent = spent_so_far(self.ledger, reserved) if private else {}
             permit = decide(
                 request,
                 challenge=challenge,
@@ -293,27 +313,35 @@ class Broker:
                 run=run,
                 registered=registered,
                 withdrawn=transaction.withdrawals.involved(
-                    request.run_id, [one.dataset_id for one in request.datasets]
+                    request.run_id, [dataset_id for dataset_id, _root in request.data]
                 ),
                 now=now,
                 limits=self._limits_for(transaction, guest),
                 spent=spent,
             )
             lease_id = self._parts.random(32).hex()
-            sealed = self._parts.keyring.seal_answer(  # (15)
-                request, registered, permit.checkpoint, lease_id
-            )
-            receipt = self._signed(receipt_of(request, permit, guest, lease_id, now))
+            granted = receipt_of(request, permit, guest, lease_id, now)
+            receipt = self._signed(granted)
+            sealed = self._parts.keyring.seal_answer(request, registered, granted, receipt)  # (15)
             index = record(
                 transaction,
                 self.ledger,
                 "release",
-                granted_entry(request, permit, guest, lease_id, receipt),
+                granted_entry(
+                    request,
+                    permit,
+                    guest,
+                    lease_id,
+                    receipt,
+                    reserved_at=next(
+                        (place for place, of in reserved.items() if of == request.run_id), None
+                    ),
+                ),
                 now=now,
                 instance_id=guest.measured.instance_id,
             )
         return ReleaseAnswer(
-            version=1,
+            version=2,
             run_id=request.run_id,
             enc=to_base64(sealed),
             receipt=EnvelopeDocument.of(receipt),
@@ -347,7 +375,7 @@ class Broker:
                 now=now,
             )
         return RenewalAnswer(
-            version=1,
+            version=2,
             run_id=request.run_id,
             receipt=EnvelopeDocument.of(receipt),
             proof=self.ledger.proof(index).to_dict(),

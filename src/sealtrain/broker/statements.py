@@ -13,12 +13,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 
-from sealtrain.broker.tables import datasets, decisions, leases, runs
+from sealtrain.broker.tables import datasets, decisions, leases, run_datasets, runs
 
 __all__ = [
     "BEGIN_RUN",
     "DECISIONS",
     "END_LEASES",
+    "GIVE_DATA",
     "GRANT_LEASE",
     "LEASE",
     "RUN",
@@ -42,14 +43,22 @@ DECISIONS: Final = (
     .order_by(decisions.c.sequence)
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
-RUN: Final = sa.select(
-    runs.c.app_id,
-    runs.c.compose_hash,
-    runs.c.recipe_hash,
-    runs.c.checkpoint_counter,
-    runs.c.checkpoint_digest,
-).where(runs.c.run_id == _key)
+RUN: Final = (
+    sa.select(
+        runs.c.app_id,
+        runs.c.compose_hash,
+        runs.c.recipe_hash,
+        runs.c.checkpoint_counter,
+        runs.c.checkpoint_digest,
+        run_datasets.c.dataset_id,
+        run_datasets.c.root,
+    )
+    .join_from(runs, run_datasets, isouter=True)
+    .where(runs.c.run_id == _key)
+)
+"""A run, once for each of its datasets."""
 BEGIN_RUN: Final = runs.insert()
+GIVE_DATA: Final = run_datasets.insert()
 LEASE: Final = sa.select(
     leases.c.run_id, leases.c.not_after, leases.c.superseded_at, leases.c.instance_id
 ).where(leases.c.lease_id == _key)

@@ -171,6 +171,7 @@ run_datasets = sa.Table(
     metadata,
     sa.Column("run_id", sa.Text, sa.ForeignKey("runs.run_id"), primary_key=True),
     sa.Column("dataset_id", sa.Text, primary_key=True),
+    sa.Column("root", sa.Text, nullable=False),
 )
 
 withdrawals = sa.Table(

@@ -7,7 +7,7 @@ What the ledger states is written by ``broker.recording`` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -62,7 +62,7 @@ class Transaction:
         self.tokens = Tokens(connection)
         """Operators' tokens."""
         self.withdrawals = Withdrawals(connection)
-        """Datasets that owners took back, and which run was given which."""
+        """Datasets that owners took back."""
         self.policies = Policies(connection, settled)
         """What owners ask of guests that read their data."""
         self.successions = Successions(connection, settled)
@@ -202,23 +202,33 @@ class Transaction:
 
     def run(self, run_id: str) -> RunState | None:
         """A run that got keys before."""
-        row = self._run(statements.RUN, {"key": run_id}).fetchone()
-        if row is None:
+        rows = self._run(statements.RUN, {"key": run_id}).fetchall()
+        if not rows:
             return None
-        app_id, compose_hash, recipe_hash, counter, digest = row
+        app_id, compose_hash, recipe_hash, counter, digest, _dataset_id, _root = rows[0]
         return RunState(
             app_id=app_id,
             compose_hash=compose_hash,
             recipe_hash=recipe_hash,
+            data=frozenset((one, root) for *_, one, root in rows if one is not None),
             checkpoint=None if counter is None else Anchor(counter=counter, digest=digest),
         )
 
     def begin_run(
-        self, run_id: str, *, app_id: str, compose_hash: str, recipe_hash: str, now: int
+        self,
+        run_id: str,
+        *,
+        app_id: str,
+        compose_hash: str,
+        recipe_hash: str,
+        data: Collection[tuple[str, str]],
+        now: int,
     ) -> None:
-        """Record a new run."""
+        """Record a new run and all its data: id and root of each dataset, at least one."""
         run = {"run_id": run_id, "recipe_hash": recipe_hash, "started_at": now}
         self._run(statements.BEGIN_RUN, {**run, "app_id": app_id, "compose_hash": compose_hash})
+        rows = [{"run_id": run_id, "dataset_id": one, "root": root} for one, root in sorted(data)]
+        statements.run_all(self._connection, statements.GIVE_DATA, rows)
 
     def anchor(self, run_id: str, checkpoint: Anchor) -> None:
         """Record a run's newest checkpoint; ``release.decide`` made sure it is newer."""

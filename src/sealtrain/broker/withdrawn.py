@@ -1,4 +1,4 @@
-"""The part of a transaction that remembers withdrawals, and which run was given which dataset."""
+"""The part of a transaction that remembers withdrawals."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.statements import among, places, run, run_all
+from sealtrain.broker.statements import among, places, run
 from sealtrain.broker.tables import run_datasets, withdrawals
 
 __all__ = ["Withdrawals"]
 
 # Built once: one query for each release and renewal (see ``broker.statements``).
-_GIVE: Final = run_datasets.insert()
-_GIVEN: Final = sa.select(run_datasets.c.dataset_id).where(
+_DATA: Final = sa.select(run_datasets.c.dataset_id).where(
     run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
 )
 
@@ -24,7 +23,7 @@ _GIVEN: Final = sa.select(run_datasets.c.dataset_id).where(
 @lru_cache(maxsize=16)
 def _involved(count: int) -> sa.Select[Any]:
     return sa.select(withdrawals.c.dataset_id, withdrawals.c.owner).where(
-        sa.or_(among(withdrawals.c.dataset_id, count), withdrawals.c.dataset_id.in_(_GIVEN))
+        sa.or_(among(withdrawals.c.dataset_id, count), withdrawals.c.dataset_id.in_(_DATA))
     )
 
 
@@ -35,20 +34,10 @@ class Withdrawals:
         self._connection = connection
 
     def involved(self, run_id: str, dataset_ids: Sequence[str] = ()) -> dict[str, str]:
-        """Withdrawn datasets among those named and those the run was given: id → owner."""
+        """Withdrawn datasets among those named and the data of the run: id → owner."""
         named = places(dataset_ids)
         rows = run(self._connection, _involved(len(named)), {**named, "run": run_id})
         return dict(rows.fetchall())
-
-    def given(self, run_id: str, dataset_ids: Sequence[str], *, resumed: bool) -> None:
-        """Record which datasets a run is given now; a run that is not resumed was given none."""
-        known: set[str] = set()
-        if resumed:
-            known |= {one for (one,) in run(self._connection, _GIVEN, {"run": run_id})}
-        new = [one for one in dataset_ids if one not in known]
-        if new:
-            rows = [{"run_id": run_id, "dataset_id": one} for one in new]
-            run_all(self._connection, _GIVE, rows)
 
     def submitted(self, digest: str) -> int | None:
         """Ledger index of a withdrawal handed in before, by the digest of its envelope."""

@@ -12,6 +12,8 @@ from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sealtrain.cli.brokers import AtEach
     from sealtrain.consortium.approvals import Tally
     from sealtrain.consortium.decisions import Decision, Target
@@ -59,13 +61,15 @@ def approve(
 ) -> None:
     """Read what a recipe will do, then approve exactly that.
 
+    The recipe's lock names the brokers that guests will obey. One that you name with --broker and
+    the lock does not is refused: your word there would stop nothing.
     The approval states what the recipe needs, such as to let a model out, and the threshold
     follows from that. A broker whose ledger is older than the last one you saw, or another one,
     gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
     revocation, and nobody else can do that.
     """
     from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import deployment_of, lock_of
+    from sealtrain.cli.connection import brokers_of_lock, deployment_of, lock_of
     from sealtrain.consortium.datasets import load_dataset_manifest
     from sealtrain.consortium.decisions import DatasetPin, Decision
     from sealtrain.consortium.members import Consortium
@@ -75,7 +79,8 @@ def approve(
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
     before = lock_of(approved_before) if approved_before else None
-    review(lock, needs, before, quiet=as_json)
+    known = brokers_of_lock(brokers, lock)
+    review(lock, needs, before, known=known, quiet=as_json)
     confirm("APPROVE", yes)
     members = Consortium.load(consortium)
     owner = Identity.load(identity).public
@@ -153,8 +158,23 @@ def status(
     _show(at_each(brokers, at), as_json)
 
 
-def review(lock: Lock, needs: Needs, before: Lock | None = None, *, quiet: bool) -> None:
-    """Show an owner what a signature would allow, unless ``quiet``."""
+def review(
+    lock: Lock,
+    needs: Needs,
+    before: Lock | None = None,
+    *,
+    known: Mapping[str, str],
+    quiet: bool,
+) -> None:
+    """Show an owner what a signature would allow, unless ``quiet``.
+
+    Args:
+        lock: Of the recipe.
+        needs: Of the recipe.
+        before: What the owner approved last.
+        known: URL of each broker of the lock that the owner has a broker file of, by its id there.
+        quiet: Show nothing.
+    """
     from sealtrain.cli.recipe import change_lines
     from sealtrain.recipe.diff import diff
 
@@ -165,6 +185,8 @@ def review(lock: Lock, needs: Needs, before: Lock | None = None, *, quiet: bool)
         say(f"  {line}")
     say(f"  recipe hash {lock.recipe_hash}")
     say(f"  it needs: {needs.to_text()}")
+    for one in lock.brokers:
+        say(f"  broker {one}  {known.get(one, 'no broker file given here is of it')}")
 
 
 def confirm(word: str, yes: bool) -> None:
@@ -244,7 +266,8 @@ def _submit(
         index = None
         if decision.decision == "revoke":
             # Nothing keeps an owner from stopping, whatever became of the ledger.
-            with BrokerClient(load_pin(broker).url, signer=signer) as client:
+            pin = load_pin(broker)
+            with BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client:
                 index = client.submit_decision(envelope)
         with watched_ledger(broker, consortium, identity, state) as watch:
             if index is None:

@@ -153,23 +153,56 @@ def pin(
         Path, typer.Option("--deployment", help="Deployment document the broker must run.")
     ],
     policy: Annotated[Path, typer.Option(help="Appraisal policy for the broker's evidence.")],
+    signing_key: Annotated[
+        str | None,
+        typer.Option(
+            help="Its signing key, base64, known by another way: the broker is not asked."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Broker file to write.")] = Path("broker.yaml"),
     as_json: Json = False,
 ) -> None:
-    """Write a broker file: where the broker is and what it must prove to you."""
+    """Write a broker file: where the broker is, which one it is and what it must prove to you.
+
+    The broker proves its signing key first. Compare the broker id with its operator and the other
+    owners by another way: a second broker of the same deployment has another one.
+    """
     from sealtrain.attest.policy import load_policy
+    from sealtrain.base.clock import system_clock
     from sealtrain.base.digests import sha256_hex
+    from sealtrain.base.encoding import to_base64
     from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.release.pin import BrokerPin
+    from sealtrain.release.client import BrokerClient, attested_identity
+    from sealtrain.release.pin import new_pin
 
     compose_hash = sha256_hex(read_bounded(deployment_file, 1 << 20))
-    pinned = BrokerPin(url=url, compose_hash=compose_hash, appraisal=load_policy(policy))
+    appraisal = load_policy(policy)
+    simulated = False
+    if signing_key is None:
+        with BrokerClient(url) as client:
+            found = attested_identity(
+                client, compose_hash=compose_hash, appraisal=appraisal, now=system_clock()
+            )
+        signing_key, simulated = to_base64(found.signing_key), found.simulated
+    pinned = new_pin(url, signing_key, compose_hash=compose_hash, appraisal=appraisal)
     atomic_write(out, pinned.to_yaml().encode())
     emit(
         as_json,
-        {"broker": str(out), "url": url, "compose_hash": compose_hash},
-        [f"broker        {url}", f"compose hash  {compose_hash}"],
+        {
+            "broker": str(out),
+            "url": url,
+            "broker_id": pinned.broker_id,
+            "compose_hash": compose_hash,
+            "simulated": simulated,
+        },
+        [
+            f"broker        {url}",
+            f"broker id     {pinned.broker_id}",
+            f"compose hash  {compose_hash}",
+        ],
     )
+    if simulated:
+        say("SIMULATED — NOT ATTESTED: the broker's evidence comes from a simulator")
 
 
 broker_operations.register(app)

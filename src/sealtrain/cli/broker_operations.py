@@ -213,7 +213,8 @@ def approve_kms(
         )
     )
     signer = Identity.load(identity).signer
-    with BrokerClient(load_pin(broker).url, signer=signer) as client:
+    pin = load_pin(broker)
+    with BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client:
         client.submit_decision(sign_decision(made, signer))
         tally = client.approvals_status(target, members, now, needs=KMS_NEEDS)
     emit(

@@ -106,7 +106,7 @@ def approve(
     from sealtrain.base.clock import system_clock
     from sealtrain.chain.account import address, load_account
     from sealtrain.chain.chainfile import load_chain_file
-    from sealtrain.cli.connection import deployment_of
+    from sealtrain.cli.connection import brokers_of_lock, deployment_of
     from sealtrain.consortium.members import Consortium
     from sealtrain.errors import ApprovalsMissing
     from sealtrain.recipe.needs import needs_of
@@ -115,7 +115,7 @@ def approve(
 
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
-    review(lock, needs, quiet=as_json)
+    review(lock, needs, known=brokers_of_lock([broker], lock), quiet=as_json)
     confirm("APPROVE", yes)
     file = load_chain_file(chain)
     members = Consortium.load(consortium)

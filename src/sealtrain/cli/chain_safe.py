@@ -96,7 +96,7 @@ def sign(
                 got=read.compose_hash,
                 expected=target.compose_hash,
             )
-        review(lock, needs_of(lock.recipe), quiet=as_json)
+        review(lock, needs_of(lock.recipe), known={}, quiet=as_json)
     elif read.action == "add":
         raise UsageError(
             "a compose hash alone tells nobody what it allows",

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Watch",
-    "attested_broker",
     "attested_brokers",
+    "brokers_of_lock",
     "deployment_of",
     "lock_of",
     "own_key",
@@ -61,33 +61,61 @@ def deployment_of(deployment: Path) -> tuple[Lock, Target]:
 
 
 def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[AttestedBroker]:
-    """Have every broker prove itself; all of them, since each gets what only it can open."""
-    attested = []
-    for path in broker_files:
-        client, one = attested_broker(path, deployment)
-        client.close()
-        attested.append(one)
-    return attested
+    """Have every broker prove itself; all of them, since each gets what only it can open.
 
-
-def attested_broker(broker_file: Path, deployment: Path) -> tuple[BrokerClient, AttestedBroker]:
-    """Have the broker of a broker file prove itself; take its keys for one deployment."""
+    Raises:
+        BrokerNotApproved: The deployment's lock does not name one of them: no guest would obey it.
+    """
     from sealtrain.base.clock import system_clock
     from sealtrain.release.client import BrokerClient, fetch_keys
     from sealtrain.release.pin import load_pin
 
-    pin = load_pin(broker_file)
-    client = BrokerClient(pin.url)
     lock, target = deployment_of(deployment)
-    attested = fetch_keys(
-        client,
-        pin,
-        client.consortium(lock.consortium_id),
-        app_id=target.app_id,
-        compose_hash=target.compose_hash,
-        now=system_clock(),
-    )
-    return client, attested
+    attested = []
+    for path in broker_files:
+        pin = load_pin(path)
+        with BrokerClient(pin.url) as client:
+            one = fetch_keys(
+                client,
+                pin,
+                client.consortium(lock.consortium_id),
+                app_id=target.app_id,
+                compose_hash=target.compose_hash,
+                brokers=lock.brokers,
+                now=system_clock(),
+            )
+        attested.append(one)
+    return attested
+
+
+def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
+    """Which brokers of a lock these broker files are of: id in the lock → URL.
+
+    A broker is asked only where its file names another id than the lock: its key may have been
+    rotated since one of them was written.
+
+    Raises:
+        BrokerNotApproved: The lock does not name the broker of a file.
+        BrokerMismatch: Another broker answers than a file names.
+        EvidenceRefused: A broker does not prove itself.
+        BrokerUnreachable: One that has to be asked does not answer.
+    """
+    from sealtrain.base.clock import system_clock
+    from sealtrain.release.client import BrokerClient, pinned_identity
+    from sealtrain.release.pin import load_pin
+
+    known = {}
+    for path in broker_files:
+        pin = load_pin(path)
+        named = pin.broker_id
+        if named not in lock.brokers:
+            with BrokerClient(pin.url) as client:
+                found = pinned_identity(
+                    client, pin, lock.consortium_id, brokers=lock.brokers, now=system_clock()
+                )
+            named = found.named_as
+        known[named] = pin.url
+    return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +165,9 @@ def watched_ledger(
     from sealtrain.base.digests import sha256_hex
     from sealtrain.consortium.witness import memory
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.client import BrokerClient, pinned_identity
     from sealtrain.release.pin import load_pin
-    from sealtrain.release.watch import attested_ledger_key, observe
+    from sealtrain.release.watch import observe
 
     pin = load_pin(broker_file)
     if state is None:
@@ -147,14 +175,22 @@ def watched_ledger(
         broker = sha256_hex(pin.url.rstrip("/").encode())[:16]
         state = identity.with_name(f"{identity.name}.ledger-{broker}.json")
     signer = Identity.load(identity).signer
-    with BrokerClient(pin.url, signer=signer) as client, memory(state) as kept:
+    with (
+        BrokerClient(pin.url, signer=signer, broker=pin.broker_id) as client,
+        memory(state) as kept,
+    ):
         before = kept.checkpoint
         now = system_clock()
+
+        def attest() -> bytes:
+            found = pinned_identity(client, pin, consortium.consortium_id, now=now)
+            return found.signing_key
+
         observe(
             client,
             kept,
             consortium,
-            attest=lambda: attested_ledger_key(client, pin, consortium, now=now),
+            attest=attest,
             now=now,
             between=between,
         )

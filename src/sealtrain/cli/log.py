@@ -209,15 +209,16 @@ def audit_broker(
     from sealtrain.base.canonical import canonical_json
     from sealtrain.base.clock import system_clock
     from sealtrain.records.checkpoint import verify_checkpoint
-    from sealtrain.release.client import BrokerClient
+    from sealtrain.release.client import BrokerClient, pinned_identity
     from sealtrain.release.pin import load_pin
     from sealtrain.release.transcript import ledger_origin
-    from sealtrain.release.watch import attested_ledger_key
 
     pin = load_pin(broker)
     origin = ledger_origin(members.consortium_id)
     with BrokerClient(pin.url) as client:
-        key = key or attested_ledger_key(client, pin, members, now=system_clock())
+        if key is None:
+            found = pinned_identity(client, pin, members.consortium_id, now=system_clock())
+            key = found.signing_key
         head = client.ledger_checkpoint()
         size = verify_checkpoint(head, key, origin=origin).size
         auditor = _auditor(members, key, [*notes, *_cosigned(client, size), head])

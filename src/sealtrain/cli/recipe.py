@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, table
 
 if TYPE_CHECKING:
@@ -28,17 +29,26 @@ def register(app: typer.Typer) -> None:
 
 def lock(
     recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
+    brokers: BrokerFiles,
     consortium: Annotated[Path, typer.Option(help="The consortium file.")] = Path(
         "consortium.json"
     ),
     out: Annotated[Path, typer.Option(help="Folder for the lock and the deployment.")] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json."""
+    """Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json.
+
+    The lock names the brokers, too: guests of the recipe obey these and no other.
+    """
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import lock_recipe
+    from sealtrain.release.pin import load_pin
 
-    locked = lock_recipe(recipe, consortium_id=Consortium.load(consortium).consortium_id)
+    locked = lock_recipe(
+        recipe,
+        consortium_id=Consortium.load(consortium).consortium_id,
+        brokers=[load_pin(path).broker_id for path in brokers],
+    )
     out.mkdir(parents=True, exist_ok=True)
     locked.write(out)
     emit(
@@ -47,6 +57,7 @@ def lock(
             "recipe_hash": locked.recipe_hash,
             "compose_hash": locked.compose_hash,
             "app_id": locked.app_id,
+            "brokers": list(locked.lock.brokers),
             "lock": str(out / "recipe.lock.json"),
             "deployment": str(out / "app-compose.json"),
         },
@@ -54,6 +65,7 @@ def lock(
             f"recipe hash  {locked.recipe_hash}",
             f"compose hash {locked.compose_hash}",
             f"app id       {locked.app_id}",
+            *(f"broker       {one}" for one in locked.lock.brokers),
         ],
     )
 

@@ -121,8 +121,9 @@ class Rehearsal:
         people = sorted({*recipe.owners, *recipe.release_policy.model.recipients})
         self._found(people)
         self._trust_machines()
-        self._lock(path, recipe.name)
         self._open_brokers()
+        self._lock(path, recipe.name)
+        self._boot(self._deployment, "guest.sock")
         for key in wanted:
             self._seal(key, Path(data[key]), shlex.split(seal_as.get(key, "")))
         for owner in recipe.owners:
@@ -169,18 +170,20 @@ class Rehearsal:
 
     def _lock(self, path: Path, name: str) -> None:
         self._say(f"locking recipe {name}")
-        self._run("lock", path, "--consortium", self._consortium, "--out", self.out / "engineer")
+        self._run(
+            "lock", path, "--consortium", self._consortium, *self._brokers,
+            "--out", self.out / "engineer",
+        )  # fmt: skip
 
     def _open_brokers(self) -> None:
         named = "a broker" if self._count == 1 else f"{self._count} brokers"
-        self._say(f"starting simulated guests and {named}")
+        self._say(f"starting {named} in a simulated guest")
         policy, compose = self._policy, self.out / "broker-compose.json"
         self._run(
             "broker", "deployment", "--consortium", self._consortium, "--policy", policy,
             "--out", compose,
         )  # fmt: skip
         self._boot(compose, "broker.sock")
-        self._boot(self._deployment, "guest.sock")
         for file in self._broker_files:
             name = file.stem
             url = self._serve(

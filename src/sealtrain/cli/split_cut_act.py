@@ -106,7 +106,7 @@ class _Stage(Rehearsal):
         trainer = RECIPE["trainer"] | {"max_steps": RECIPE["trainer"]["max_steps"] + 1}
         other.write_text(yaml.safe_dump(RECIPE | {"trainer": trainer}, sort_keys=False))
         folder = self.out / "another-engineer"
-        self._run("lock", other, "--consortium", self._consortium, "--out", folder)
+        self._run("lock", other, "--consortium", self._consortium, *self._brokers, "--out", folder)
         try:
             wary = self._client("wary", CLINICS[1], folder / "app-compose.json", place)
             wary.ended(within=_ENDS_WITHIN_S)

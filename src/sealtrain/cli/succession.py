@@ -198,10 +198,11 @@ def succeed(
     told: list[dict[str, Any]] = []
     failed: list[SealtrainError] = []
     for path in broker or ():
-        url = load_pin(path).url
+        pin = load_pin(path)
+        url = pin.url
         signer = None if identity is None else Identity.load(identity).signer
         try:
-            with BrokerClient(url, signer=signer) as client:
+            with BrokerClient(url, signer=signer, broker=pin.broker_id) as client:
                 told.append({"broker": url, "index": client.succeed(file.envelope)})
             say(f"{url} ended consortium {members.consortium_id}")
         except SealtrainError as error:

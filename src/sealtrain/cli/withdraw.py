@@ -72,8 +72,9 @@ def withdraw(
     lines: list[str] = []
 
     def at(path: Path) -> dict[str, Any]:
-        url = load_pin(path).url
-        with BrokerClient(url, signer=owner.signer) as client:
+        pin = load_pin(path)
+        url = pin.url
+        with BrokerClient(url, signer=owner.signer, broker=pin.broker_id) as client:
             index = client.withdraw(envelope)
         lines.append(f"{url}: withdrawn, entry {index}")
         try:

@@ -61,6 +61,7 @@ class _Granted(StrictModel):
     compose_hash: Hex64
     recipe_hash: Hex64
     datasets: tuple[_Released, ...]
+    elsewhere: tuple[_Released, ...]
     lease_id: Hex64
     not_after: Timestamp
     evidence_digest: Hex64
@@ -69,6 +70,12 @@ class _Granted(StrictModel):
     simulated: bool
     needs: Needs
     privacy: tuple[_Reserved, ...] = ()
+    reserved_at: int | None = Field(default=None, ge=0)
+
+    @property
+    def data(self) -> frozenset[tuple[str, str]]:
+        """Id and root of all data of the run."""
+        return frozenset((one.dataset_id, one.root) for one in (*self.datasets, *self.elsewhere))
 
 
 class _Output(StrictModel):
@@ -115,8 +122,9 @@ class EntryRules:
         self._entries = 0
         self._ended = False
         self._runs: dict[str, tuple[Target, str]] = {}
-        self._given: defaultdict[str, set[str]] = defaultdict(set)
         self._anchors: dict[str, Anchor] = {}
+        self._data: dict[str, frozenset[tuple[str, str]]] = {}
+        self._reserved_at: dict[str, int] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._once: set[tuple[str, str]] = set()
         self.unknown: Counter[str] = Counter()
@@ -253,14 +261,15 @@ class EntryRules:
         if kind == "renewal":
             if run is None or run[1] != grant.lease_id:
                 yield f"run {grant.run_id} does not hold the lease that is renewed"
-            if grant.datasets or grant.privacy:
+            if grant.data or grant.privacy or grant.reserved_at is not None:
                 yield "a renewal releases and reserves nothing"
-            yield from self._taken_back(self._given[grant.run_id], "stays in use")
+            yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
             return
         yield from self._repeated("lease", grant.lease_id)
         self._runs[grant.run_id] = (target, grant.lease_id)
-        self._given[grant.run_id].update(one.dataset_id for one in grant.datasets)
-        yield from self._taken_back(self._given[grant.run_id], "is used")
+        if self._data.setdefault(grant.run_id, grant.data) != grant.data:
+            yield f"run {grant.run_id} began with other data, and noise is made from its data"
+        yield from self._taken_back({one for one, _root in grant.data}, "is used")
         for dataset in grant.datasets:
             yield from self._released(dataset, grant, counted)
         yield from self._reserved(grant)
@@ -272,6 +281,10 @@ class EntryRules:
             yield f"run {grant.run_id} was taken back behind its checkpoint {before.counter}"
         if now is not None:
             self._anchors[grant.run_id] = now
+
+    def _data_of(self, run_id: str) -> set[str]:
+        """Ids of the datasets that a run began with."""
+        return {dataset_id for dataset_id, _root in self._data.get(run_id, ())}
 
     def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
         known = self._datasets.get((dataset.dataset_id, grant.app_id, grant.compose_hash))
@@ -286,6 +299,10 @@ class EntryRules:
                 yield f"the approval of {owner} pins another root of {dataset.dataset_id}"
 
     def _reserved(self, grant: _Granted) -> Iterator[str]:
+        if grant.reserved_at != self._reserved_at.get(grant.run_id):
+            yield f"it names another reservation of privacy than run {grant.run_id} has"
+        if grant.privacy:
+            self._reserved_at[grant.run_id] = self._entries - 1
         for one in grant.privacy:
             self._spent[one.owner, one.name] += one.epsilon
             total = self._spent[one.owner, one.name]

@@ -11,11 +11,13 @@ missing from the ledger is noticed.
 
 1. the envelope is signed by the broker's key and by nobody else;
 2. its payload is canonical JSON and a ``ReleaseReceipt`` without unknown fields;
-3. the lease ends after the release.
+3. it names that broker;
+4. the lease ends after the release.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -26,6 +28,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.errors import DataInvalid, StatementInvalid
 from sealtrain.records import dsse
+from sealtrain.records.brokers import broker_id
 
 __all__ = [
     "RECEIPT_PAYLOAD_TYPE",
@@ -33,6 +36,7 @@ __all__ = [
     "Lease",
     "ReleaseReceipt",
     "ReleasedDataset",
+    "data_of_entry",
     "receipt_digest",
     "sign_receipt",
     "verify_receipt",
@@ -70,6 +74,7 @@ class ReleaseReceipt(StrictModel):
     Attributes:
         kind: ``release`` for the first answer to a run or its resumption, ``renewal`` for a
             longer lease without new keys.
+        broker_id: Of the broker that signed it, 64 hex digits.
         resume: The guest asked to continue a run that had begun before.
         datasets: In the order of the request; empty for a renewal.
         approved_by: Names of the owners whose approvals were valid at ``released_at``.
@@ -80,8 +85,9 @@ class ReleaseReceipt(StrictModel):
         checkpoint: Anchor after this decision, ``None`` before the first checkpoint.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     kind: Literal["release", "renewal"]
+    broker_id: Hex64
     run_id: Hex32
     resume: bool
     consortium_id: Hex64
@@ -105,7 +111,7 @@ def sign_receipt(receipt: ReleaseReceipt, signer: dsse.Ed25519Signer) -> dsse.En
 
 
 def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> ReleaseReceipt:
-    """Receipt inside ``envelope``, once the module's checks 1 to 3 hold.
+    """Receipt inside ``envelope``, once the module's checks hold.
 
     Args:
         envelope: As read from a broker's answer or from a manifest.
@@ -113,7 +119,8 @@ def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> Release
 
     Raises:
         SignatureInvalid: Not signed by this broker.
-        StatementInvalid: Signed, but not a receipt this version understands.
+        StatementInvalid: Signed, but not a receipt this version understands, or one that names
+            another broker.
     """
     payload = dsse.verify(envelope, [broker_public_key], payload_type=RECEIPT_PAYLOAD_TYPE)
     try:
@@ -121,6 +128,14 @@ def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> Release
     except DataInvalid as error:
         raise StatementInvalid(f"release receipt: {error.message}", check="receipt") from error
     receipt = load_model(ReleaseReceipt, document, StatementInvalid, "release receipt")
+    signer = broker_id(broker_public_key)
+    if receipt.broker_id != signer:
+        raise StatementInvalid(
+            "release receipt names another broker than the one that signed it",
+            check="receipt broker",
+            got=receipt.broker_id,
+            expected=signer,
+        )
     try:
         released = from_rfc3339(receipt.released_at)
         ends = from_rfc3339(receipt.lease.not_after)
@@ -134,6 +149,25 @@ def verify_receipt(envelope: dsse.Envelope, broker_public_key: bytes) -> Release
             expected=f"after {receipt.released_at}",
         )
     return receipt
+
+
+def data_of_entry(body: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Id and root of all data of a run, as the ledger's entry of one of its releases names it.
+
+    Args:
+        body: Of an entry ``release``.
+
+    Raises:
+        StatementInvalid: It names none, or not in its form.
+    """
+    try:
+        listed = [*body["datasets"], *body["elsewhere"]]
+        return frozenset((str(one["dataset_id"]), str(one["root"])) for one in listed)
+    except (KeyError, TypeError) as error:
+        raise StatementInvalid(
+            "the ledger's entry of a release does not name the data of its run",
+            check="ledger entry",
+        ) from error
 
 
 def receipt_digest(envelope: dsse.Envelope) -> str:

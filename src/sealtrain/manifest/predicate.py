@@ -49,6 +49,7 @@ __all__ = [
 PREDICATE_TYPE = "https://sealtrain.dev/attestations/run-manifest/v2"
 SIMULATED_MARKER = "SIMULATED — NOT ATTESTED"
 
+MAX_ROTATIONS = 64
 Document = dict[str, Any]
 """A JSON object that another module parses."""
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}$")]
@@ -112,10 +113,16 @@ class Deployment(StrictModel):
 
 
 class Release(StrictModel):
-    """A broker's receipt (DSSE envelope) and the proof that its ledger holds it."""
+    """A broker's receipt (DSSE envelope) and the proof that its ledger holds it.
+
+    Attributes:
+        rotations: How its key follows from one that the lock names (DSSE envelopes, oldest first);
+            empty where the lock names it.
+    """
 
     receipt: Document
     proof: Document
+    rotations: tuple[Document, ...] = Field(max_length=MAX_ROTATIONS)
 
 
 class Resume(StrictModel):

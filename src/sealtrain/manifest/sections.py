@@ -17,7 +17,6 @@ from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
 from sealtrain.recipe.patients import promise_of
-from sealtrain.records.ed25519 import key_id
 
 __all__ = [
     "evidence",
@@ -220,7 +219,7 @@ def timeline(predicate: Predicate, facts: Facts) -> Html:
         note += f"approved by {', '.join(one.approved_by)}; lease until {one.lease.not_after}"
         clock = "broker's clock"
         if len(set(brokers)) > 1:
-            clock = f"clock of broker {key_id(broker).removeprefix('ed25519:')[:8]}"
+            clock = f"clock of broker {broker[:8]}"
         moments.append((one.released_at, what, f"{note}; {clock}"))
     for resume in run.resumes:
         moments.append((resume.at, "continued", f"from step {resume.step:,}; guest's clock"))

@@ -111,7 +111,7 @@ class Facts:
     tally: Tally | None
     unasked: tuple[str, ...] | None
     receipts: tuple[ReleaseReceipt, ...] | None
-    brokers: tuple[bytes, ...] | None
+    brokers: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ Severity = Literal["critical", "review", "routine"]
 
 Area = Literal[
     "consortium",
+    "brokers",
     "datasets",
     "release policy",
     "privacy",
@@ -31,6 +32,7 @@ Area = Literal[
 
 AREAS: dict[Area, Severity] = {
     "consortium": "critical",
+    "brokers": "critical",
     "datasets": "critical",
     "release policy": "critical",
     "privacy": "critical",
@@ -48,6 +50,7 @@ AREAS: dict[Area, Severity] = {
 # First matching prefix decides.
 _AREA_OF: tuple[tuple[str, Area], ...] = (
     ("consortium_id", "consortium"),
+    ("brokers", "brokers"),
     ("recipe.datasets", "datasets"),
     ("recipe.columns", "datasets"),
     ("recipe.validation", "datasets"),
@@ -141,6 +144,9 @@ def _leaves(value: JsonValue, path: str) -> Iterator[tuple[str, JsonValue]]:
             place = f"{path}[{item['owner']}/{item['name']}]"
             told = {key: part for key, part in item.items() if key not in ("owner", "name")}
             yield from _leaves({**told, "position": position}, place)
+    elif path == "brokers":
+        # Each by itself: what an owner compares is an id, not a list of them.
+        yield from ((f"{path}[{one}]", "named") for one in value)
     elif isinstance(value, dict) and value and not path.startswith("environment.packages["):
         bracket = path in ("environment.packages", "scripts", "recipe.model.config")
         for key, item in value.items():

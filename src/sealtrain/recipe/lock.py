@@ -5,13 +5,14 @@ Deterministic: the same recipe, folders and installation give the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sealtrain.base.digests import file_sha256, sha256_hex
 from sealtrain.base.files import atomic_write
-from sealtrain.errors import AlreadyExists
+from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.recipe.backends import DEFAULT, Backend
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash
 from sealtrain.recipe.fields import resolve_inside
@@ -22,6 +23,7 @@ from sealtrain.recipe.installation import (
     measure_environment,
 )
 from sealtrain.recipe.lockfile import (
+    MAX_BROKERS,
     FurtherModelPin,
     Lock,
     ModelPin,
@@ -126,27 +128,42 @@ def measure_installation(backend: Backend = DEFAULT) -> Installation:
 
 
 def lock_recipe(
-    recipe_path: Path, *, consortium_id: str, installation: Installation | None = None
+    recipe_path: Path,
+    *,
+    consortium_id: str,
+    brokers: Collection[str],
+    installation: Installation | None = None,
 ) -> LockedRecipe:
     """Lock the recipe at ``recipe_path``; paths inside it are relative to its folder.
 
     Args:
         recipe_path: ``recipe.yaml``.
         consortium_id: SHA-256 of the consortium document, 64 hex digits.
+        brokers: Ids of the brokers that guests of this recipe obey, 64 hex digits each.
         installation: Code and packages to pin; those of this machine when ``None``.
 
     Raises:
+        UsageError: No broker, one twice, or too many.
         RecipeInvalid: The recipe breaks its schema.
         ModelInvalid: A model or tokenizer folder is absent or breaks the rules of modelfolder.py.
         TrustInvalid: The appraisal policy that the recipe names is absent or malformed.
         ExtraMissing: A package that training needs is absent.
     """
+    if len(set(brokers)) != len(brokers) or not 1 <= len(brokers) <= MAX_BROKERS:
+        raise UsageError(
+            "a lock names each broker once",
+            check="brokers",
+            got=", ".join(one[:16] for one in brokers) or "none",
+            expected=f"1 to {MAX_BROKERS} brokers",
+            hint="give --broker once for each broker file",
+        )
     recipe = load_recipe(recipe_path)
     measured = installation or measure_installation(recipe.backend)
     base_dir = recipe_path.parent
     unresolved = {
-        "version": 1,
+        "version": 2,
         "consortium_id": consortium_id,
+        "brokers": tuple(sorted(brokers)),
         "recipe": recipe,
         "code": measured.code,
         "environment": measured.environment,

@@ -6,7 +6,8 @@
 2. every field of the schema, and the recipe by its own schema;
 3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
 4. script, model and tokenizer entries fit the recipe, those of further models too;
-5. it holds the appraisal policy that the recipe names, normalised, and none where it names none.
+5. it holds the appraisal policy that the recipe names, normalised, and none where it names none;
+6. it names 1 to ``MAX_BROKERS`` brokers, sorted, none twice.
 
 It holds no time, no host name, no absolute path. Format: spec/recipe.md.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Discriminator, Field
+from pydantic import Discriminator, Field, field_validator
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
 
 __all__ = [
+    "MAX_BROKERS",
     "MAX_LOCK_BYTES",
     "FurtherModelPin",
     "Lock",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 MAX_LOCK_BYTES = 192 << 10
+MAX_BROKERS = 16
 
 
 class ModelPin(StrictModel):
@@ -75,10 +78,16 @@ class FurtherModelPin(StrictModel):
 
 
 class Lock(StrictModel):
-    """The resolved recipe."""
+    """The resolved recipe.
 
-    version: Literal[1]
+    Attributes:
+        brokers: Ids of the brokers that may release keys for it (``records.brokers``), sorted. A
+            guest obeys no other.
+    """
+
+    version: Literal[2]
     consortium_id: Hex64
+    brokers: tuple[Hex64, ...] = Field(min_length=1, max_length=MAX_BROKERS)
     recipe: AnyRecipe
     code: CodePin
     environment: EnvironmentPin
@@ -87,6 +96,13 @@ class Lock(StrictModel):
     tokenizer: TokenizerPin
     models: dict[OwnerName, FurtherModelPin]
     policy: dict[str, Any] | None = Field(default=None, exclude_if=is_none)
+
+    @field_validator("brokers")
+    @classmethod
+    def _sorted_and_once(cls, brokers: tuple[str, ...]) -> tuple[str, ...]:
+        if list(brokers) != sorted(set(brokers)):
+            raise ValueError("brokers are not sorted, or one is named twice")
+        return brokers
 
     @property
     def appraisal(self) -> AppraisalPolicy | None:

@@ -5,8 +5,9 @@
 1. signature headers of at most 2 KiB,
 2. one signature with the tag ``sealtrain-owner``, by a trusted key, for this method and this URL,
 3. that it covers exactly ``COMPONENTS``, with exactly the parameters ``created``, ``keyid``,
-   ``alg``, ``nonce`` and ``tag``, and a nonce of 32 hexadecimal digits, and
-4. a time of signing that is neither too old nor ahead;
+   ``alg``, ``nonce`` and ``tag``, and a nonce of 32 hexadecimal digits,
+4. that the broker it names is the one that is asked, and
+5. a time of signing that is neither too old nor ahead;
 
 ``SignedHead.require_body`` then that the signed Content-Digest is that of the body.
 
@@ -17,7 +18,7 @@ quotation mark, so they are never taken for anything else that the same key sign
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -31,10 +32,11 @@ from http_message_signatures import (
 from http_message_signatures.exceptions import HTTPMessageSignaturesException
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.errors import RequestStale, SignatureInvalid
+from sealtrain.errors import BrokerMismatch, RequestStale, SignatureInvalid
 from sealtrain.records.ed25519 import Ed25519Signer, verify_signature
 
 __all__ = [
+    "BROKER_FIELD",
     "COMPONENTS",
     "TAG",
     "SignedHead",
@@ -45,14 +47,16 @@ __all__ = [
 ]
 
 TAG: Final = "sealtrain-owner"
-COMPONENTS: Final = ("@method", "@authority", "@target-uri", "content-digest")
+BROKER_FIELD: Final = "sealtrain-broker"
+"""Header field that names the broker, by its id."""
+COMPONENTS: Final = ("@method", "@authority", "@target-uri", "content-digest", BROKER_FIELD)
 _LABEL: Final = "owner"
 _PARAMETERS: Final = frozenset({"created", "keyid", "alg", "nonce", "tag"})
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 _COVERED: Final = [*(f'"{name}"' for name in COMPONENTS), '"@signature-params"']
-_SIGNING: Final = frozenset({"signature", "signature-input", "content-digest"})
+_SIGNING: Final = frozenset({"signature", "signature-input", "content-digest", BROKER_FIELD})
 _MAX_HEADER: Final = 2048
-"""Bytes of the three together: parsing more of them costs milliseconds."""
+"""Bytes of the four together: parsing more of them costs milliseconds."""
 _MAX_TIME: Final = 253_402_300_799  # the last second of the year 9999
 
 
@@ -136,7 +140,14 @@ class _Verifier(HTTPMessageVerifier):
 
 
 def sign_request(
-    method: str, url: str, body: bytes, signer: Ed25519Signer, *, created: int, nonce: str
+    method: str,
+    url: str,
+    body: bytes,
+    signer: Ed25519Signer,
+    *,
+    broker: str,
+    created: int,
+    nonce: str,
 ) -> dict[str, str]:
     """The headers that sign a request.
 
@@ -145,10 +156,11 @@ def sign_request(
         url: Absolute URL that is asked, encoded as it is sent.
         body: What is sent.
         signer: The owner's signing key.
+        broker: Id of the broker that is asked, 64 hex digits.
         created: Now, seconds since the epoch.
         nonce: 32 fresh hexadecimal digits.
     """
-    message = _Message(method, url, {})
+    message = _Message(method, url, {BROKER_FIELD: broker})
     HTTPMessageSigner(
         signature_algorithm=_Ed25519, key_resolver=_Keys(public={}, private=signer)
     ).sign(
@@ -171,6 +183,7 @@ def verify_request(
     body: bytes,
     keys: Mapping[str, bytes],
     *,
+    brokers: Collection[str],
     now: int,
     max_age: int,
     max_ahead: int,
@@ -183,11 +196,21 @@ def verify_request(
         headers: As ``verify_head``.
         body: What came.
         keys: As ``verify_head``.
+        brokers: As ``verify_head``.
         now: As ``verify_head``.
         max_age: As ``verify_head``.
         max_ahead: As ``verify_head``.
     """
-    head = verify_head(method, url, headers, keys, now=now, max_age=max_age, max_ahead=max_ahead)
+    head = verify_head(
+        method,
+        url,
+        headers,
+        keys,
+        brokers=brokers,
+        now=now,
+        max_age=max_age,
+        max_ahead=max_ahead,
+    )
     return head.require_body(body)
 
 
@@ -197,6 +220,7 @@ def verify_head(
     headers: Iterable[tuple[str, str]],
     keys: Mapping[str, bytes],
     *,
+    brokers: Collection[str],
     now: int,
     max_age: int,
     max_ahead: int,
@@ -208,13 +232,15 @@ def verify_head(
         url: Absolute URL as whoever is asked knows itself, not as the request says.
         headers: Every header line.
         keys: Key id → raw Ed25519 key of everybody who may ask.
+        brokers: Ids of the broker that is asked: its own and its former ones.
         now: Seconds since the epoch.
         max_age: Seconds a signature is good for.
         max_ahead: Seconds it may be dated ahead.
 
     Raises:
         SignatureInvalid: One of the first three checks fails.
-        RequestStale: The last one does.
+        BrokerMismatch: The request is for another broker.
+        RequestStale: The last check fails.
     """
     lines = [(name, value) for name, value in headers if name.lower() in _SIGNING]
     if sum(len(value) for _, value in lines) > _MAX_HEADER:
@@ -237,6 +263,16 @@ def verify_head(
         raise _invalid("parameters of other types")
     if not _NONCE.fullmatch(nonce):
         raise _invalid("a nonce of another form")
+    broker = signed.covered_components[f'"{BROKER_FIELD}"']
+    if broker not in brokers:
+        raise BrokerMismatch(
+            "the request is signed for another broker",
+            check="request broker",
+            got=str(broker)[:200],
+            expected=" or ".join(sorted(brokers)),
+            hint="give the broker file of the broker that is asked, or write it anew: "
+            "sealtrain broker pin",
+        )
     if not now - max_age <= created <= now + max_ahead:
         raise RequestStale(
             "the request was not signed just now",

@@ -27,6 +27,7 @@ from sealtrain.records.needs import Needs
 from sealtrain.release.lease_code import show_lease
 from sealtrain.release.messages import (
     Accepted,
+    BrokerIdentity,
     BrokerKeys,
     BrokerStatus,
     Challenge,
@@ -59,6 +60,7 @@ class BrokerClient:
         url: Base URL.
         timeout: Seconds to wait for a connection and between bytes.
         signer: Key of the owner who hands something in; nothing else needs one.
+        broker: Id of the broker that what is handed in is meant for; needed with ``signer``.
         clock: Time of signing.
         random: Source of nonces.
     """
@@ -69,11 +71,13 @@ class BrokerClient:
         timeout: float = 60.0,
         *,
         signer: Ed25519Signer | None = None,
+        broker: str | None = None,
         clock: Clock = system_clock,
         random: Randomness = os.urandom,
     ) -> None:
         self._transport = Transport(url, timeout)
         self._signer = signer
+        self._broker = broker
         self._clock = clock
         self._random = random
 
@@ -131,6 +135,10 @@ class BrokerClient:
                 hint="use the consortium file and the broker that belong together",
             )
         return served
+
+    def identity(self, nonce: str) -> BrokerIdentity:
+        """Its unverified statement of which broker it is; use ``release.attested``."""
+        return self._transport.get("/v1/identity", BrokerIdentity, nonce=nonce)
 
     def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
         """Its unverified statement of keys; use ``fetch_keys``."""
@@ -330,17 +338,22 @@ class BrokerClient:
 
     def _hand_in(self, path: str, body: bytes, cls: type[Answer]) -> Answer:
         """Post what an owner hands in, signed (spec/requests.md §1)."""
-        if self._signer is None:
+        signer, broker = self._signer, self._broker
+        if signer is None or broker is None:
             raise UsageError(
-                "only an owner hands this in", check="identity", hint="give your --identity"
+                "only an owner hands this in, to a broker that is known",
+                check="identity",
+                hint="give your --identity, and the broker file",
             )
-        return self._transport.post(path, body, cls, sign=self._sign)
 
-    def _sign(self, method: str, url: str, body: bytes, now: int | None) -> dict[str, str]:
-        assert self._signer is not None  # noqa: S101  # `_hand_in` saw to it
-        created = self._clock() if now is None else now
-        nonce = self._random(16).hex()
-        return sign_request(method, url, body, self._signer, created=created, nonce=nonce)
+        def sign(method: str, url: str, body: bytes, now: int | None) -> dict[str, str]:
+            created = self._clock() if now is None else now
+            nonce = self._random(16).hex()
+            return sign_request(
+                method, url, body, signer, broker=broker, created=created, nonce=nonce
+            )
+
+        return self._transport.post(path, body, cls, sign=sign)
 
 
 def _index(accepted: Accepted, digest: str) -> int:

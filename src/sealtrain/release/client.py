@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from sealtrain.release.api import BrokerClient
-from sealtrain.release.attested import AttestedBroker, fetch_keys
+from sealtrain.release.attested import (
+    AttestedBroker,
+    attested_identity,
+    fetch_keys,
+    pinned_identity,
+)
 from sealtrain.release.grant import Grant, Receipted, obtain, renew
 
 __all__ = [
@@ -11,7 +16,9 @@ __all__ = [
     "BrokerClient",
     "Grant",
     "Receipted",
+    "attested_identity",
     "fetch_keys",
     "obtain",
+    "pinned_identity",
     "renew",
 ]

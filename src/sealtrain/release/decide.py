@@ -2,7 +2,8 @@
 
 Release, checks by the numbers of the spec; the first that fails raises, nothing is returned then:
 
-1.  consortium                          ``ConsortiumMismatch``
+1.  this broker                         ``BrokerMismatch``
+    and its consortium                  ``ConsortiumMismatch``
 2.  challenge issued here, for this     ``ChallengeUnknown``
 3.  not used before                     ``ChallengeReplayed``
 4.  not expired                         ``ChallengeExpired``
@@ -10,10 +11,11 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
     6 report data, 7 compose hash and app id
 8.  measured lock is the recipe         ``RecipeChanged``
 9.  lock is for this consortium         ``ConsortiumMismatch``
+    names this broker                   ``BrokerNotApproved``
     and this platform                   ``PlatformMismatch``
 10. approvals                           ``ApprovalRevoked`` ``RecipeChanged`` ``ApprovalExpired``
                                         ``ApprovalsMissing``
-11. run                                 ``RunMismatch``
+11. run, and its data                   ``RunMismatch``
 12. nothing of the run withdrawn        ``DatasetWithdrawn`` (``release.withdrawn``)
     datasets registered and named       ``DatasetUnknown``
 13. roots as registered and pinned      ``DatasetMismatch``
@@ -35,6 +37,8 @@ from sealtrain.consortium.datasets import DatasetManifest
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
 from sealtrain.errors import (
     AppIdMismatch,
+    BrokerMismatch,
+    BrokerNotApproved,
     ChallengeExpired,
     ChallengeReplayed,
     ChallengeUnknown,
@@ -80,6 +84,14 @@ def admit(request: Request, challenge: ChallengeState | None, *, now: int, limit
     Raises:
         ReleaseRefused: The subclass of the first check that fails.
     """
+    if request.broker_id != limits.broker_ids[0]:
+        raise BrokerMismatch(
+            "the request is for another broker",
+            check="broker",
+            got=request.broker_id,
+            expected=limits.broker_ids[0],
+            hint="have this broker prove which one it is, then ask again",
+        )
     same_consortium(request.consortium_id, limits, "request")
     purpose = "release" if isinstance(request, ReleaseRequest) else "renewal"
     if challenge is None or challenge.purpose != purpose:
@@ -128,8 +140,7 @@ def decide(
         tally: Where approval of the requested target stands at ``now``.
         run: The run of that id, ``None`` when there is none.
         registered: Verified manifests of registered datasets, by dataset id.
-        withdrawn: Of the datasets asked for, or given to the run before, those that were withdrawn,
-            with their owners.
+        withdrawn: Of the data of the run those datasets that were withdrawn, with their owners.
         now: The broker's time, seconds since the epoch.
         limits: The broker's bounds.
         spent: Epsilon that runs reserved before, by (owner, dataset name).
@@ -232,6 +243,14 @@ def _approved(request: Request, measured: Measured, tally: Tally, limits: Limits
             hint="run the lock that was embedded: sealtrain lock, then approve again",
         )
     same_consortium(measured.consortium_id, limits, "recipe lock")  # (9)
+    if measured.brokers.isdisjoint(limits.broker_ids):
+        raise BrokerNotApproved(
+            "the recipe's lock does not name this broker",
+            check="broker",
+            got=limits.broker_ids[0],
+            expected=" or ".join(sorted(measured.brokers)),
+            hint="ask the brokers that the owners approved with the recipe",
+        )
     if measured.platform not in measured.platforms:
         raise PlatformMismatch(
             "the recipe may not run on this platform",
@@ -272,6 +291,15 @@ def _run_fits(request: ReleaseRequest, run: RunState | None) -> None:
             got=request.recipe_hash,
             expected=run.recipe_hash,
             hint="resume with the recipe the run began with",
+        )
+    if run is not None and run.data != request.data:
+        # Noise follows from the data's keys and roots: other data would draw noise anew, unpaid.
+        raise RunMismatch(
+            "this run began with other data, or another sealing of it",
+            check="run data",
+            got=", ".join(sorted(one for one, _ in request.data - run.data)) or "datasets missing",
+            expected=f"the {len(run.data)} datasets it began with, under the same roots",
+            hint="resume with the sealed data that the run began with, or start another run",
         )
 
 

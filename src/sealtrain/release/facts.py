@@ -24,10 +24,12 @@ class Limits:
     """Bounds of a decision.
 
     Attributes:
+        broker_ids: Of this broker, the present one first, then former ones.
         consortium_id: The one consortium this broker serves.
         lease_seconds: Longest lease, seconds.
     """
 
+    broker_ids: tuple[str, ...]
     consortium_id: str
     lease_seconds: int
 
@@ -48,6 +50,7 @@ class Measured:
     Attributes:
         recipe_hash: SHA-256 of the lock inside the measured deployment document.
         consortium_id: The consortium that lock was made for.
+        brokers: Ids of the brokers that lock names.
         datasets: (owner name, dataset name) pairs the recipe names.
         instance_id: Which guest; may be empty where the platform has no such thing.
         platform: What attested it.
@@ -61,6 +64,7 @@ class Measured:
     compose_hash: str
     recipe_hash: str
     consortium_id: str
+    brokers: frozenset[str]
     datasets: frozenset[tuple[str, str]]
     instance_id: str
     platform: str
@@ -72,11 +76,17 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run the broker released keys to before."""
+    """A run the broker released keys to before.
+
+    Attributes:
+        data: Id and root of all data that it began with.
+        checkpoint: The newest that it anchored.
+    """
 
     app_id: str
     compose_hash: str
     recipe_hash: str
+    data: frozenset[tuple[str, str]]
     checkpoint: Anchor | None
 
 

@@ -2,11 +2,11 @@
 
 ``obtain`` and ``renew`` check of every answer:
 
-1. the receipt is signed by the pinned broker;
+1. the receipt is signed by the attested broker;
 2. it is about this request: kind, run, recipe, datasets with their roots, evidence, transcript;
-3. the ledger holds it, under the pinned key and origin;
+3. the ledger holds it, under the attested key and origin, and names the data of the run;
 4. for a release: the answer opens with the key made for this request and holds exactly one key for
-   each dataset asked for.
+   each dataset asked for, and the lease, checkpoint and digest of this very receipt.
 
 The ephemeral key is made from fresh randomness for each request and forgotten afterwards.
 """
@@ -24,7 +24,14 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.ledger import LedgerProof, verify_proof
-from sealtrain.consortium.receipts import Anchor, ReleaseReceipt, receipt_digest, verify_receipt
+from sealtrain.consortium.receipts import (
+    Anchor,
+    ReleaseReceipt,
+    data_of_entry,
+    receipt_digest,
+    verify_receipt,
+)
+from sealtrain.consortium.rotation import Rotation
 from sealtrain.errors import AnswerInvalid, DataInvalid, WrongKey
 from sealtrain.records.dsse import Envelope
 from sealtrain.release.api import BrokerClient
@@ -54,15 +61,24 @@ Collect = Callable[[Binding], Evidence]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipted:
-    """A broker's decision: its signed receipt and the proof that the ledger holds it."""
+    """A broker's decision: its signed receipt and the proof that the ledger holds it.
+
+    Attributes:
+        rotations: That led to the broker's key from the one that the lock names, oldest first.
+    """
 
     receipt: ReleaseReceipt
     envelope: Envelope
     proof: LedgerProof
+    rotations: tuple[Rotation, ...]
 
     def to_dict(self) -> dict[str, JsonValue]:
         """As the run manifest carries it."""
-        return {"receipt": self.envelope.to_dict(), "proof": self.proof.to_dict()}
+        return {
+            "receipt": self.envelope.to_dict(),
+            "proof": self.proof.to_dict(),
+            "rotations": [one.envelope.to_dict() for one in self.rotations],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +129,7 @@ def obtain(
     recipe_hash: str,
     datasets: Sequence[tuple[str, str, Stanza]],
     resume: bool,
+    elsewhere: Sequence[tuple[str, str]] = (),
     random: Callable[[int], bytes] = os.urandom,
 ) -> Grant:
     """Ask for the keys of datasets.
@@ -125,6 +142,7 @@ def obtain(
         recipe_hash: SHA-256 of the lock this guest runs.
         datasets: (dataset id, root, recipe or share stanza), 1 to 256, none twice.
         resume: Continue a run this broker released keys to before.
+        elsewhere: (dataset id, root) of the data of the run that other brokers are asked for.
         random: Source of the ephemeral key.
 
     Raises:
@@ -142,6 +160,7 @@ def obtain(
             {"dataset_id": dataset_id, "root": root, "stanza": stanza.to_dict()}
             for dataset_id, root, stanza in datasets
         ],
+        "elsewhere": [{"dataset_id": dataset_id, "root": root} for dataset_id, root in elsewhere],
         "resume": resume,
     }
     evidence = collect(Binding(RELEASE_PURPOSE, transcript))
@@ -149,6 +168,9 @@ def obtain(
     answer = client.release(request)
     receipted = _receipted(answer, request, broker)
     keys = _open(answer, request, private)
+    _same("receipt", keys.receipt_digest, receipt_digest(receipted.envelope))  # (4)
+    _same("lease", keys.lease, receipted.receipt.lease)
+    _same("checkpoint", keys.latest_checkpoint, receipted.receipt.checkpoint)
     return Grant(
         run_id=run_id,
         keys={name: Secret(from_base64(text)) for name, text in keys.keys.items()},
@@ -208,7 +230,8 @@ def _conversation(
     broker: AttestedBroker, challenge: str, run_id: str, recipe_hash: str
 ) -> dict[str, JsonValue]:
     return {
-        "version": 1,
+        "version": 2,
+        "broker_id": broker.broker_id,
         "challenge": challenge,
         "run_id": run_id,
         "consortium_id": broker.consortium_id,
@@ -244,9 +267,12 @@ def _receipted(
     )
     proof = LedgerProof.from_dict(answer.proof)  # (3)
     entry = verify_proof(proof, broker.signing_key, origin=broker.origin)
-    recorded = entry["body"].get("receipt_digest") if isinstance(entry["body"], dict) else None
-    _same("ledger entry", (entry["kind"], recorded), (receipt.kind, receipt_digest(envelope)))
-    return Receipted(receipt=receipt, envelope=envelope, proof=proof)
+    body = entry["body"] if isinstance(entry["body"], dict) else {}
+    recorded = entry["kind"], body.get("receipt_digest")
+    _same("ledger entry", recorded, (receipt.kind, receipt_digest(envelope)))
+    if isinstance(request, ReleaseRequest):
+        _same("ledger entry's data", data_of_entry(body), request.data)
+    return Receipted(receipt=receipt, envelope=envelope, proof=proof, rotations=broker.since_named)
 
 
 def _open(answer: ReleaseAnswer, request: ReleaseRequest, private: HpkePrivateKey) -> SealedKeys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.secret import Secret
@@ -13,9 +14,12 @@ from sealtrain.keys.shares import join_key
 from sealtrain.release.attested import AttestedBroker
 from sealtrain.release.grant import Grant, Receipted
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Permit
-from sealtrain.sealing.stanza import RecipeBinding, ShareBinding, Stanza
+from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza
 
 __all__ = ["Grants", "Part", "Wanted", "Whole", "lapsed", "whole_of"]
+
+_KINDS: Final = ("share", "recipe")
+"""Stanzas for a broker, in the order in which they are preferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +33,18 @@ class Wanted:
     stanzas: tuple[Stanza, ...]
 
     def stanza_for(self, broker: AttestedBroker) -> Stanza | None:
-        """The stanza that this broker can open for the recipe it was asked about."""
-        whole = RecipeBinding(broker.app_id, broker.compose_hash, self.owner_id)
-        share = ShareBinding.of(whole, broker.broker_id)
-        named = {("share", share.recipient), ("recipe", whole.recipient)}
-        fitting = [one for one in self.stanzas if (one.kind, one.recipient) in named]
-        return max(fitting, key=lambda one: one.kind, default=None)
+        """The stanza that this broker can open for the recipe it was asked about.
+
+        A share before a whole key, and one for its present id before one for a former id.
+        """
+        recipe = RecipeBinding(broker.app_id, broker.compose_hash, self.owner_id)
+        named = [BrokerBinding.of(recipe, one).recipient for one in broker.ids]
+        fitting = [one for one in self.stanzas if one.recipient in named and one.kind in _KINDS]
+        return min(
+            fitting,
+            key=lambda one: (_KINDS.index(one.kind), named.index(one.recipient)),
+            default=None,
+        )
 
     def wrong_part(self, url: str) -> AnswerInvalid:
         """The error that names a broker which handed out another part than it was given."""

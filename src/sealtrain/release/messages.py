@@ -24,7 +24,7 @@ from sealtrain.base.models import (
     load_model,
 )
 from sealtrain.base.printable import printable
-from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.receipts import Anchor, Lease
 from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.note import MAX_NOTE_BYTES
@@ -36,6 +36,7 @@ __all__ = [
     "MAX_REQUEST_BYTES",
     "MAX_REQUEST_VALUES",
     "Accepted",
+    "BrokerIdentity",
     "BrokerKey",
     "BrokerKeys",
     "Challenge",
@@ -43,6 +44,7 @@ __all__ = [
     "ChallengeRequest",
     "CosignedCheckpoint",
     "CosignedPage",
+    "DatasetElsewhere",
     "DatasetRequest",
     "EnvelopeDocument",
     "ErrorBody",
@@ -115,10 +117,18 @@ class DatasetRequest(StrictModel):
     stanza: StanzaDocument
 
 
+class DatasetElsewhere(StrictModel):
+    """Data of the run whose key another broker is asked for."""
+
+    dataset_id: Hex32
+    root: Hex64
+
+
 class _Attested(StrictModel):
     """Fields that release and renewal share; evidence commits to all the others."""
 
-    version: Literal[1]
+    version: Literal[2]
+    broker_id: Hex64
     challenge: Hex64
     run_id: Hex32
     consortium_id: Hex64
@@ -146,13 +156,24 @@ class ReleaseRequest(_Attested):
 
     hpke_public_key: _HPKE_KEY
     datasets: tuple[DatasetRequest, ...] = Field(min_length=1, max_length=MAX_DATASETS)
+    elsewhere: tuple[DatasetElsewhere, ...] = Field(max_length=MAX_DATASETS)
     resume: bool
 
     @model_validator(mode="after")
     def _each_dataset_once(self) -> ReleaseRequest:
-        if len({dataset.dataset_id for dataset in self.datasets}) != len(self.datasets):
-            raise ValueError("a dataset is asked for twice")
+        named = [one.dataset_id for one in self.datasets]
+        named += [one.dataset_id for one in self.elsewhere]
+        if len(set(named)) != len(named):
+            raise ValueError("a dataset is named twice")
+        if len(named) > MAX_DATASETS:
+            raise ValueError(f"a run has at most {MAX_DATASETS} datasets")
         return self
+
+    @property
+    def data(self) -> frozenset[tuple[str, str]]:
+        """Id and root of all data of the run, at whichever broker its keys are."""
+        here = {(one.dataset_id, one.root) for one in self.datasets}
+        return frozenset(here | {(one.dataset_id, one.root) for one in self.elsewhere})
 
 
 class RenewalRequest(_Attested):
@@ -189,7 +210,7 @@ class EnvelopeDocument(StrictModel):
 class ReleaseAnswer(StrictModel):
     """Sealed keys, the receipt of the decision and its place in the ledger (§4.4)."""
 
-    version: Literal[1]
+    version: Literal[2]
     run_id: Hex32
     enc: Annotated[Base64, StringConstraints(max_length=1 << 20)]
     receipt: EnvelopeDocument
@@ -199,7 +220,7 @@ class ReleaseAnswer(StrictModel):
 class RenewalAnswer(StrictModel):
     """The receipt of a renewal and its place in the ledger (§5). No key."""
 
-    version: Literal[1]
+    version: Literal[2]
     run_id: Hex32
     receipt: EnvelopeDocument
     proof: dict[str, Any]
@@ -208,13 +229,30 @@ class RenewalAnswer(StrictModel):
 class SealedKeys(StrictModel):
     """Plaintext of ``ReleaseAnswer.enc``. Holds keys: never logged, never stored.
 
-    A part is what the stanza held: a data key, or this broker's share of one (``keys.shares``). By
-    the lease's key the guest shows that a renewal is its own (``release.lease_code``).
+    A part is what the stanza held: a data key, or this broker's share of one (``keys.shares``).
+    Lease, checkpoint and digest are those of the one receipt that these keys belong to. By the
+    lease's key the guest shows that a renewal is its own (``release.lease_code``).
     """
 
     keys: dict[Hex32, _PART] = Field(min_length=1, max_length=MAX_DATASETS, repr=False)
     latest_checkpoint: Anchor | None
+    lease: Lease
     lease_key: _LEASE_KEY = Field(repr=False)
+    receipt_digest: Hex64
+
+
+class BrokerIdentity(StrictModel):
+    """Which broker this is, under fresh evidence of its own (§2.2)."""
+
+    version: Literal[1]
+    consortium_id: Hex64
+    signing_key: _SIGNING_KEY
+    nonce: Hex64
+    evidence: Evidence
+
+    def transcript(self) -> dict[str, Any]:
+        """What the broker's report data commits to."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"evidence", "version"})
 
 
 class BrokerKey(StrictModel):

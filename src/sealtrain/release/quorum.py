@@ -4,7 +4,8 @@ One broker is the case n = 1. A broker that does not answer, refuses or hands ou
 told of and left out while the others suffice. Where they do not suffice the error is the first
 refusal, and an unreachable broker only where none refused.
 
-1. ``meet``: each proves itself under its pin.
+1. ``meet``: each proves itself under its pin, and is one that the measured lock names. No other
+   broker is listened to.
 2. ``obtain``: each is asked for the datasets that are registered with it and that hold a stanza for
    it; shares are combined; the run's key follows from all data keys.
 3. ``renew``: each that granted a lease is asked for a later end.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -24,6 +25,7 @@ from sealtrain.base.clock import Clock
 from sealtrain.consortium.decisions import Target, verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
+    BrokerMismatch,
     RunMismatch,
     SealtrainError,
     Unreachable,
@@ -68,6 +70,7 @@ class Quorum:
         consortium_id: str,
         app_id: str,
         compose_hash: str,
+        brokers: Collection[str],
         clock: Clock,
         told: Told,
         random: Callable[[int], bytes] = os.urandom,
@@ -80,6 +83,7 @@ class Quorum:
             consortium_id: Of the lock.
             app_id: The guest's.
             compose_hash: The guest's.
+            brokers: Ids of the brokers that the measured lock names: no other counts.
             clock: Time at which brokers' evidence is verified.
             told: Hears of each broker that did not help, once for each reason.
             random: Source of nonces and ephemeral keys.
@@ -100,6 +104,7 @@ class Quorum:
         self._consortium_id = consortium_id
         self._app_id = app_id
         self._compose_hash = compose_hash
+        self._brokers = frozenset(brokers)
         self._clock = clock
         self.told = told
         self._random = random
@@ -154,6 +159,7 @@ class Quorum:
             UsageError: The brokers asked are too few for a dataset.
         """
         routes, missing = self._routes(datasets)
+        data = {one.dataset_id: one.root for one in datasets}
 
         def asking(resuming: bool) -> Callable[[Seat], Grant]:
             return lambda seat: obtain(
@@ -163,6 +169,7 @@ class Quorum:
                 run_id=run_id,
                 recipe_hash=recipe_hash,
                 datasets=routes[seat.client.url],
+                elsewhere=_elsewhere(data, routes[seat.client.url]),
                 resume=resuming,
                 random=self._random,
             )
@@ -334,10 +341,20 @@ class Quorum:
             client.consortium(self._consortium_id),
             app_id=self._app_id,
             compose_hash=self._compose_hash,
+            brokers=self._brokers,
             now=self._clock(),
             random=self._random,
         )
         with self._lock:
+            for other, taken in self._seats.items():
+                if other != url and taken.broker.named_as == broker.named_as:
+                    raise BrokerMismatch(
+                        f"the broker at {url} is the one at {other}",
+                        check="broker",
+                        got=broker.broker_id,
+                        expected="another broker of the lock",
+                        hint="name each broker by one of its URLs",
+                    )
             return self._seats.setdefault(url, Seat(client, broker))
 
     def _tell(self, url: str, error: SealtrainError) -> SealtrainError:
@@ -345,6 +362,14 @@ class Quorum:
             self._known.add((url, error.code))
             self.told(url, error)
         return error
+
+
+def _elsewhere(
+    data: Mapping[str, str], asked: Sequence[tuple[str, str, Stanza]]
+) -> list[tuple[str, str]]:
+    """The data of a run, by dataset id its root, that one broker is not asked for."""
+    here = {dataset_id for dataset_id, _root, _stanza in asked}
+    return [(one, root) for one, root in sorted(data.items()) if one not in here]
 
 
 def _worst(misses: dict[str, SealtrainError]) -> SealtrainError:

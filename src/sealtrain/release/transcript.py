@@ -1,4 +1,4 @@
-"""What both sides compute alike: broker id, transcript digest, HPKE info, origin (spec §2, §4)."""
+"""What both sides compute alike: transcript digest, HPKE info, origin (spec §2, §4)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 
 __all__ = [
+    "IDENTITY_PURPOSE",
     "KEYS_PURPOSE",
     "RELEASE_PURPOSE",
     "RENEWAL_PURPOSE",
     "answer_info",
-    "broker_id",
     "ledger_origin",
     "transcript_digest",
 ]
@@ -18,12 +18,8 @@ __all__ = [
 RELEASE_PURPOSE = "release"
 RENEWAL_PURPOSE = "renewal"
 KEYS_PURPOSE = "broker-keys"
+IDENTITY_PURPOSE = "broker-identity"
 """Purposes of ``attest.report_data``: evidence for one cannot serve another."""
-
-
-def broker_id(signing_key: bytes) -> str:
-    """Name of a broker, 64 hex digits: the digest of the key that signs its receipts and ledger."""
-    return sha256_hex(b"sealtrain/broker/v1:" + signing_key)
 
 
 def transcript_digest(transcript: JsonValue) -> str:
@@ -33,7 +29,7 @@ def transcript_digest(transcript: JsonValue) -> str:
 
 def answer_info(digest: str) -> bytes:
     """HPKE ``info`` of the answer to the request with this transcript digest."""
-    return canonical_json({"purpose": "sealtrain/release/v1", "transcript_digest": digest})
+    return canonical_json({"purpose": "sealtrain/release/v2", "transcript_digest": digest})
 
 
 def ledger_origin(consortium_id: str) -> str:

@@ -31,37 +31,11 @@ from sealtrain.records.cosignature import CosignSigner
 from sealtrain.records.dsse import Envelope
 from sealtrain.records.note import SignedNote
 from sealtrain.release.api import BrokerClient
-from sealtrain.release.attested import fetch_keys
-from sealtrain.release.pin import BrokerPin
 from sealtrain.release.rotated import present_key
 from sealtrain.release.succeeded import follow
 from sealtrain.release.transcript import ledger_origin
 
-__all__ = ["attested_ledger_key", "cosign_newest", "observe", "recorded", "witnessed"]
-
-# The ledger's key is the same whatever recipe a broker is asked about.
-_NO_APP, _NO_COMPOSE = "0" * 40, "0" * 64
-
-
-def attested_ledger_key(
-    client: BrokerClient, pin: BrokerPin, consortium: Consortium, *, now: int
-) -> bytes:
-    """The key that signs a broker's ledger, out of the broker's own evidence.
-
-    Args:
-        client: Of the broker at ``pin.url``.
-        pin: What it must prove.
-        consortium: As the asker holds it.
-        now: Verification time, seconds since the epoch.
-
-    Raises:
-        EvidenceRefused: Its evidence does not hold.
-        AnswerInvalid: The answer is about something else.
-        BrokerUnreachable: It does not answer.
-    """
-    return fetch_keys(
-        client, pin, consortium, app_id=_NO_APP, compose_hash=_NO_COMPOSE, now=now
-    ).signing_key
+__all__ = ["cosign_newest", "observe", "recorded", "witnessed"]
 
 
 def observe(

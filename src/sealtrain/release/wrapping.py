@@ -12,8 +12,8 @@ from sealtrain.release.attested import AttestedBroker
 from sealtrain.sealing.datakey import DataKey, Randomness
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
+    BrokerBinding,
     RecipeBinding,
-    ShareBinding,
     Stanza,
     wrap_for_recipe,
     wrap_share,
@@ -29,11 +29,11 @@ def check_brokers(brokers: Sequence[AttestedBroker], threshold: int | None) -> N
         UsageError: No broker, one twice, no threshold for several or one for a single broker, or
             not more than half of them are needed.
     """
-    if len({one.broker_id for one in brokers}) != len(brokers) or not brokers:
+    if len({one.named_as for one in brokers}) != len(brokers) or not brokers:
         raise UsageError(
             "each broker is named once",
             check="brokers",
-            got=", ".join(one.broker_id[:16] for one in brokers) or "none",
+            got=", ".join(one.named_as[:16] for one in brokers) or "none",
             hint="two broker files of one broker make no second broker",
         )
     if (threshold is None) != (len(brokers) == 1):
@@ -72,16 +72,14 @@ def wrap_for_brokers(
     """
     check_brokers(brokers, threshold)
     publics = [HpkePublicKey(one.key_of(owner.name)) for one in brokers]
-    binding = RecipeBinding(brokers[0].app_id, brokers[0].compose_hash, owner.owner_id)
+    recipe = RecipeBinding(brokers[0].app_id, brokers[0].compose_hash, owner.owner_id)
+    bindings = [BrokerBinding.of(recipe, one.broker_id) for one in brokers]
     if threshold is None:
-        return (wrap_for_recipe(key, dataset_id=dataset_id, binding=binding, public=publics[0]),)
+        return (
+            wrap_for_recipe(key, dataset_id=dataset_id, binding=bindings[0], public=publics[0]),
+        )
     shares = split_key(key, threshold=threshold, count=len(brokers), random=random)
     return tuple(
-        wrap_share(
-            share,
-            dataset_id=dataset_id,
-            binding=ShareBinding.of(binding, one.broker_id),
-            public=public,
-        )
-        for one, public, share in zip(brokers, publics, shares, strict=True)
+        wrap_share(share, dataset_id=dataset_id, binding=binding, public=public)
+        for binding, public, share in zip(bindings, publics, shares, strict=True)
     )

@@ -170,6 +170,7 @@ class AttestedGuest:
             consortium_id=self.lock.consortium_id,
             app_id=self.app_id,
             compose_hash=self.compose_hash,
+            brokers=self.lock.brokers,
             clock=self._clock,
             told=told,
             random=self._random,

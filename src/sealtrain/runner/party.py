@@ -58,7 +58,7 @@ class PartyReport(StrictModel):
         until: Until when it took part.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     name: OwnerName
     role: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,31}$")]
     run_id: Hex32
@@ -89,7 +89,7 @@ class PartyReport(StrictModel):
 
 
 class _PartyFile(StrictModel):
-    version: Literal[1]
+    version: Literal[2]
     run_id: Hex32
     party: OwnerName
     begun: Timestamp
@@ -109,7 +109,7 @@ class _Kept:
     def add(self, receipts: Sequence[dict[str, Any]]) -> None:
         self.releases = needed_releases([*self.releases, *receipts])
         document = {
-            "version": 1,
+            "version": 2,
             "run_id": self.run_id,
             "party": self.party,
             "begun": self.begun,
@@ -228,7 +228,9 @@ class PartyRun(DataGuest):
                 "role": role,
                 "run_id": self.asked_as,
                 "datasets": tuple(one.envelope for one in self.found),
-                "releases": tuple(Release(**one) for one in self._kept.releases),
+                "releases": tuple(
+                    Release.model_validate_json(canonical_json(one)) for one in self._kept.releases
+                ),
                 "from": self._kept.begun,
                 "until": to_rfc3339(until),
             }

@@ -133,7 +133,7 @@ def seal_dataset(
             settings = {
                 "name": name,
                 "owner_id": owner_id,
-                "binding": binding.recipient,
+                "binding": binding.to_dict(),
                 "layout": chosen,
                 "form": repr((form, token_shards)),
                 "shard_bytes": shard_bytes,

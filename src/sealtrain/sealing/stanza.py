@@ -1,9 +1,9 @@
 """Stanzas: the data key or a share of it, wrapped once for each recipient by HPKE.
 
-The HPKE ``info`` names dataset, kind and recipient (for a recipe also application, compose hash and
-owner, for a share the broker besides), so a stanza moved to another dataset or shown to another
-recipient does not open (spec/sealed-file.md §4). Only *unwrap* needs a private key; nothing here
-decides whether it may be used.
+The HPKE ``info`` names dataset, kind and recipient (for a broker also application, compose hash,
+owner and broker id), so a stanza moved to another dataset or shown to another recipient does not
+open (spec/sealed-file.md §4). Only *unwrap* needs a private key; nothing here decides whether it
+may be used.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 
 __all__ = [
     "MAX_STANZAS",
+    "BrokerBinding",
     "RecipeBinding",
-    "ShareBinding",
     "Stanza",
     "find_stanza",
     "parse_stanzas",
@@ -43,7 +43,7 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class RecipeBinding:
-    """The one recipe, on one deployment, that a data key is wrapped for."""
+    """The one recipe, on one deployment, that a dataset is sealed for."""
 
     app_id: str
     compose_hash: str
@@ -57,26 +57,26 @@ class RecipeBinding:
             "owner_id": self.owner_id,
         }
 
-    @property
-    def recipient(self) -> str:
-        """Name of this binding in a stanza: SHA-256 of its canonical JSON, 64 hex digits."""
-        return sha256_hex(canonical_json(self.to_dict()))
-
 
 @dataclass(frozen=True, slots=True)
-class ShareBinding(RecipeBinding):
-    """The one recipe, on one deployment, that one of several brokers holds a share for."""
+class BrokerBinding(RecipeBinding):
+    """The one broker that may release a key, or its share of one, for that recipe."""
 
     broker_id: str
 
     @classmethod
     def of(cls, binding: RecipeBinding, broker_id: str) -> Self:
-        """The binding of one broker's share for the same recipe."""
+        """The binding of one broker for the same recipe."""
         return cls(**binding.to_dict(), broker_id=broker_id)
 
     def to_dict(self) -> dict[str, str]:
         """JSON form."""
         return RecipeBinding.to_dict(self) | {"broker_id": self.broker_id}
+
+    @property
+    def recipient(self) -> str:
+        """Name of this binding in a stanza: SHA-256 of its canonical JSON, 64 hex digits."""
+        return sha256_hex(canonical_json(self.to_dict()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,9 +184,9 @@ def unwrap_for_owner(
 
 
 def wrap_for_recipe(
-    data_key: DataKey, *, dataset_id: str, binding: RecipeBinding, public: HpkePublicKey
+    data_key: DataKey, *, dataset_id: str, binding: BrokerBinding, public: HpkePublicKey
 ) -> Stanza:
-    """Wrap the data key for one recipe: only the broker's key for exactly this binding opens it."""
+    """Wrap the data key: only that broker's key for exactly this recipe opens it."""
     info = _info("recipe", dataset_id, binding.recipient, binding)
     return Stanza(
         kind="recipe", recipient=binding.recipient, body=public.seal(data_key.reveal(), info=info)
@@ -194,12 +194,12 @@ def wrap_for_recipe(
 
 
 def unwrap_for_recipe(
-    stanza: Stanza, *, dataset_id: str, binding: RecipeBinding, private: HpkePrivateKey
+    stanza: Stanza, *, dataset_id: str, binding: BrokerBinding, private: HpkePrivateKey
 ) -> DataKey:
     """Unwrap a recipe's stanza.
 
     Raises:
-        NoStanza: The stanza is for another recipe.
+        NoStanza: The stanza is for another recipe or another broker.
         WrongKey: Another key, another dataset, or altered bytes.
     """
     _refuse_foreign(stanza, "recipe", binding.recipient)
@@ -207,7 +207,7 @@ def unwrap_for_recipe(
 
 
 def wrap_share(
-    share: Secret, *, dataset_id: str, binding: ShareBinding, public: HpkePublicKey
+    share: Secret, *, dataset_id: str, binding: BrokerBinding, public: HpkePublicKey
 ) -> Stanza:
     """Wrap one broker's share: only that broker's key for exactly this binding opens it."""
     info = _info("share", dataset_id, binding.recipient, binding)
@@ -217,7 +217,7 @@ def wrap_share(
 
 
 def unwrap_share(
-    stanza: Stanza, *, dataset_id: str, binding: ShareBinding, private: HpkePrivateKey
+    stanza: Stanza, *, dataset_id: str, binding: BrokerBinding, private: HpkePrivateKey
 ) -> Secret:
     """Unwrap a broker's share, whatever is in it: ``keys.shares`` reads it.
 
@@ -230,10 +230,10 @@ def unwrap_share(
 
 
 def _info(
-    kind: str, dataset_id: str, recipient: str, binding: RecipeBinding | None = None
+    kind: str, dataset_id: str, recipient: str, binding: BrokerBinding | None = None
 ) -> bytes:
     fields = {
-        "purpose": "sealtrain/stanza/v1",
+        "purpose": "sealtrain/stanza/v2",
         "kind": kind,
         "dataset_id": dataset_id,
         "recipient": recipient,

@@ -102,6 +102,24 @@ def test_a_database_of_the_first_version_is_brought_on_with_what_is_in_it(
     assert lease.run_id == "r"
 
 
+def test_runs_that_began_before_roots_were_kept_have_data_that_no_resume_names(
+    engine: Engine, database: Path | Postgres
+) -> None:
+    with engine.begin() as connection:
+        command.upgrade(migrations(connection), "0006")
+        connection.execute(sa.text(FIRST[0]))
+        connection.execute(sa.text("INSERT INTO run_datasets VALUES ('r', 'd1'), ('r', 'd2')"))
+    assert bring_on(database) == ("0006", HEAD)
+    store = Store(database)
+    try:
+        with store.transaction() as transaction:
+            run = transaction.run("r")
+    finally:
+        store.close()
+    assert run is not None
+    assert run.data == {("d1", ""), ("d2", "")}
+
+
 def test_a_migration_that_breaks_references_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from sealtrain.errors import (
 
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}
+DATA = [("1" * 32, "2" * 64)]
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_used_challenges_are_forgotten_an_hour_after_their_end_and_it_is_known(
 
 def test_reading_waits_for_no_writer_and_shows_what_was_committed(store: Store) -> None:
     with store.transaction() as writing:
-        writing.begin_run("d" * 32, **TARGET, now=NOW)
+        writing.begin_run("d" * 32, **TARGET, data=DATA, now=NOW)
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(found, store).result(10) is None
     assert found(store) is not None
@@ -92,7 +93,7 @@ def test_reading_writes_nothing_into_a_server(postgres: Server) -> None:
     store = Store(postgres.database())
     try:
         with pytest.raises(Unreachable) as caught, store.reading() as transaction:
-            transaction.begin_run("d" * 32, **TARGET, now=NOW)
+            transaction.begin_run("d" * 32, **TARGET, data=DATA, now=NOW)
     finally:
         store.close()
     assert caught.value.got == "ReadOnlySqlTransaction"
@@ -101,7 +102,7 @@ def test_reading_writes_nothing_into_a_server(postgres: Server) -> None:
 def test_a_block_that_raises_leaves_nothing(store: Store) -> None:
     def begin_and_fail() -> None:
         with store.transaction() as transaction:
-            transaction.begin_run("d" * 32, **TARGET, now=NOW)
+            transaction.begin_run("d" * 32, **TARGET, data=DATA, now=NOW)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -112,12 +113,13 @@ def test_a_block_that_raises_leaves_nothing(store: Store) -> None:
 
 def test_a_run_remembers_its_newest_checkpoint(store: Store) -> None:
     with store.transaction() as transaction:
-        transaction.begin_run("d" * 32, **TARGET, now=NOW)
+        transaction.begin_run("d" * 32, **TARGET, data=DATA, now=NOW)
         begun = transaction.run("d" * 32)
         transaction.anchor("d" * 32, Anchor(counter=3, digest="e" * 64))
         run = transaction.run("d" * 32)
     assert begun is not None
     assert begun.checkpoint is None
+    assert begun.data == frozenset(DATA)
     assert run is not None
     assert run.checkpoint == Anchor(counter=3, digest="e" * 64)
     assert run.recipe_hash == TARGET["recipe_hash"]
@@ -125,7 +127,7 @@ def test_a_run_remembers_its_newest_checkpoint(store: Store) -> None:
 
 def test_a_new_lease_ends_the_ones_before(store: Store) -> None:
     with store.transaction() as transaction:
-        transaction.begin_run("d" * 32, **TARGET, now=NOW)
+        transaction.begin_run("d" * 32, **TARGET, data=DATA, now=NOW)
         for lease in ("1" * 64, "2" * 64):
             transaction.grant_lease(lease, "d" * 32, not_after=NOW + 60, instance_id="i", now=NOW)
         transaction.extend_lease("2" * 64, not_after=NOW + 99)
@@ -217,12 +219,11 @@ def test_tokens_are_found_by_what_they_are(store: Store) -> None:
         assert transaction.tokens.all() == []
 
 
-def test_withdrawals_are_found_by_name_and_by_what_a_run_was_given(store: Store) -> None:
+def test_withdrawals_are_found_by_name_and_by_the_data_of_a_run(store: Store) -> None:
     with store.transaction() as transaction:
-        transaction.begin_run("r1", **TARGET, now=NOW)
+        data = {("d1", "x"), ("d2", "y"), ("d3", "z")}
+        transaction.begin_run("r1", **TARGET, data=data, now=NOW)
         withdrawals = transaction.withdrawals
-        withdrawals.given("r1", ["d1", "d2"], resumed=False)
-        withdrawals.given("r1", ["d2", "d3"], resumed=True)
         assert withdrawals.involved("r1", ["d1", "d4"]) == {}
         withdrawals.add(["d3", "d4"], owner="ada", digest="x", ledger_index=7)
         withdrawals.add(["d4"], owner="ada", digest="y", ledger_index=8)
@@ -256,7 +257,7 @@ def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> N
         "store = Store(Path(sys.argv[1]))\n"
         "with store.transaction() as transaction:\n"
         "    ids = dict(app_id='a', compose_hash='b', recipe_hash='c')\n"
-        "    transaction.begin_run('d' * 32, **ids, now=1)\n"
+        "    transaction.begin_run('d' * 32, **ids, data=[('e', 'f')], now=1)\n"
         "    os._exit(9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], check=False)

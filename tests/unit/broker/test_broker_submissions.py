@@ -151,10 +151,13 @@ def manifest(world: ReleaseWorld, tmp_path: Path) -> bytes:
     """A genuine manifest of a run whose keys this broker released."""
     folder = tmp_path / "manifest"
     folder.mkdir()
-    made = make_world(folder)
+    lenient = {"own_data_consent": False}
+    made = make_world(folder, rules=lenient, brokers=world.locked.lock.brokers)
     assert made.consortium.consortium_id == world.consortium.consortium_id
     with world.store.transaction() as transaction:
-        transaction.begin_run(RUN_ID, **made.target.to_dict(), now=manifest_world.RELEASED)
+        data = [(pin.dataset_id, pin.root) for pin in made.pins.values()]
+        ids = made.target.to_dict()
+        transaction.begin_run(RUN_ID, **ids, data=data, now=manifest_world.RELEASED)
     releases = made.record(made.receipt(), key=Keyring(Secret(ROOT)).signer)
     world.clock.now = manifest_world.NOW
     return made.manifest(lambda document: document.update(releases=releases))

@@ -48,7 +48,8 @@ class Site:
         body = {
             **TARGET,
             "run_id": name,
-            "datasets": [],
+            "datasets": [{"dataset_id": "d", "root": "r"}],
+            "elsewhere": [],
             "lease_id": f"lease of {name}",
             "not_after": to_rfc3339(NOW + 60),
         }

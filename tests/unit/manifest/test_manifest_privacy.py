@@ -143,3 +143,30 @@ def test_a_smaller_reservation_does_not_do(world: World, monkeypatch: pytest.Mon
     releases = world.record(world.receipt())
     with pytest.raises(ProofInvalid, match="reservation of privacy"):
         verify(world, lambda facts: facts.update(releases=releases))
+
+
+@pytest.mark.claim("C38")
+@pytest.mark.parametrize(
+    "shown", [{}, {"reserved_at": 5}, {"reserved_at": -1}, {"reserved_at": True}, {"privacy": []}]
+)
+def test_a_run_that_shows_only_its_resume_names_an_earlier_reservation(
+    world: World, shown: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run killed before its first checkpoint has the receipt of its resume alone."""
+    alone = world.record(world.receipt(resume=True))
+    assert verify(world, lambda facts: facts.update(releases=alone)).predicate.releases
+    monkeypatch.setattr(World, "reserved", lambda _self, _receipt: shown)
+    releases = world.record(world.receipt(resume=True))
+    with pytest.raises(ProofInvalid):
+        verify(world, lambda facts: facts.update(releases=releases))
+
+
+@pytest.mark.claim("C38")
+def test_a_first_release_names_no_earlier_reservation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = World.reserved
+    monkeypatch.setattr(World, "reserved", lambda self, one: honest(self, one) | {"reserved_at": 0})
+    releases = world.record(world.receipt())
+    with pytest.raises(ProofInvalid):
+        verify(world, lambda facts: facts.update(releases=releases))

@@ -14,6 +14,7 @@ from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 
 CONSORTIUM = "c0" * 32
+BROKERS = ("b0" * 32, "b1" * 32)
 IMAGE = f"registry.example/sealtrain:1@sha256:{'5a' * 32}"
 
 SFT: dict[str, Any] = {
@@ -96,7 +97,11 @@ def lock_of(tmp_path: Path, installation: Installation) -> Callable[..., LockedR
     def lock(recipe: dict[str, Any], **changed: Any) -> LockedRecipe:
         path = tmp_path / "recipe.yaml"
         path.write_text(yaml.safe_dump(recipe, sort_keys=False), "utf-8")
-        arguments = {"consortium_id": CONSORTIUM, "installation": installation} | changed
+        arguments = {
+            "consortium_id": CONSORTIUM,
+            "brokers": BROKERS,
+            "installation": installation,
+        } | changed
         return lock_recipe(path, **arguments)
 
     return lock

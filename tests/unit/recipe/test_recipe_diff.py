@@ -24,6 +24,15 @@ def test_a_first_approval_sees_everything(sft: Document, lock_of: LockOf) -> Non
     assert "environment.packages[torch]" in {change.path for change in changes}
 
 
+def test_another_broker_is_a_change_of_its_own(sft: Document, lock_of: LockOf) -> None:
+    before, after = lock_of(sft).lock, lock_of(sft, brokers=["b1" * 32, "b2" * 32]).lock
+    found = [(one.path, one.kind, one.severity) for one in diff(before, after)]
+    assert found == [
+        (f"brokers[{'b0' * 32}]", "removed", "critical"),
+        (f"brokers[{'b2' * 32}]", "added", "critical"),
+    ]
+
+
 def test_what_leaves_and_whose_data_weighs_more_than_a_step_size(
     sft: Document, lock_of: LockOf
 ) -> None:

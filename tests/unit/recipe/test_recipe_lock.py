@@ -10,7 +10,7 @@ import pytest
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import AlreadyExists, LockInvalid, ModelInvalid
+from sealtrain.errors import AlreadyExists, LockInvalid, ModelInvalid, UsageError
 from sealtrain.recipe.lock import Installation, LockedRecipe, load_lock, parse_lock
 
 pytestmark = pytest.mark.claim("C7")
@@ -42,7 +42,7 @@ def test_a_lock_names_no_place_and_no_time(
     text = lock_of(sft).lock_bytes.decode()
     assert str(tmp_path) not in text
     assert set(json.loads(text)) == {
-        *("version", "consortium_id", "recipe", "code", "environment"),
+        *("version", "consortium_id", "brokers", "recipe", "code", "environment"),
         *("scripts", "model", "tokenizer", "models"),
     }
 
@@ -77,8 +77,18 @@ def test_other_code_packages_or_owners_give_another_lock(
         lock_of(sft, installation=dataclasses.replace(installation, code=code)),
         lock_of(sft, installation=dataclasses.replace(installation, environment=environment)),
         lock_of(sft, consortium_id="c1" * 32),
+        lock_of(sft, brokers=["b0" * 32]),
     ]
-    assert len({base, *(lock.recipe_hash for lock in changed)}) == 4
+    assert len({base, *(lock.recipe_hash for lock in changed)}) == 5
+    assert lock_of(sft, brokers=["b1" * 32, "b0" * 32]).recipe_hash == base
+
+
+@pytest.mark.parametrize("brokers", [[], ["b0" * 32] * 2, [f"{one:064x}" for one in range(17)]])
+def test_a_lock_names_one_broker_or_a_few(
+    sft: Document, lock_of: LockOf, brokers: list[str]
+) -> None:
+    with pytest.raises(UsageError):
+        lock_of(sft, brokers=brokers)
 
 
 def test_files_are_written_once_and_read_back(
@@ -133,7 +143,14 @@ PINNED = {
     [
         (_with("time", "now"), "unknown field"),
         (_without("scripts"), "scripts"),
-        (_with("version", 2), "version"),
+        (_with("version", 1), "version"),
+        (_with("version", 3), "version"),
+        (_without("brokers"), "brokers"),
+        (_with("brokers", []), "brokers"),
+        (_with("brokers", ["b1" * 32, "b0" * 32]), "brokers"),
+        (_with("brokers", ["b0" * 32, "b0" * 32]), "brokers"),
+        (_with("brokers", ["b0"]), "brokers"),
+        (_with("brokers", [f"{number:064x}" for number in range(17)]), "brokers"),
         (_with("consortium_id", "x"), "consortium_id"),
         (_without("recipe.trainer.seed"), "default is left out"),
         (_with("recipe.trainer.max_steps", 0), "max_steps"),

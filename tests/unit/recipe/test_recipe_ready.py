@@ -44,5 +44,7 @@ def test_a_ready_recipe_locks(
     for model in (recipe.model, *recipe.further_models.values()):
         if isinstance(model, ModelFromFolder):
             shutil.copytree(model_folder, (here.parent / model.path).resolve())
-    locked = lock_recipe(here, consortium_id="c0" * 32, installation=installation)
+    locked = lock_recipe(
+        here, consortium_id="c0" * 32, brokers=["b0" * 32], installation=installation
+    )
     assert locked.lock.recipe == load_recipe(path)

@@ -27,6 +27,8 @@ from sealtrain.errors import (
     AppIdMismatch,
     ApprovalRevoked,
     ApprovalsMissing,
+    BrokerMismatch,
+    BrokerNotApproved,
     ChallengeExpired,
     ChallengeReplayed,
     ChallengeUnknown,
@@ -68,7 +70,8 @@ TARGET = Target(
 )
 DATASET, ROOT, RUN, LEASE = digest("dataset", 16), digest("root"), digest("run", 16), digest("l")
 CONVERSATION: dict[str, Any] = {
-    "version": 1,
+    "version": 2,
+    "broker_id": digest("broker"),
     "challenge": digest("challenge"),
     "run_id": RUN,
     "consortium_id": CONSORTIUM.consortium_id,
@@ -86,6 +89,7 @@ RELEASE = ReleaseRequest.from_dict(
                 "stanza": {"kind": "recipe", "recipient": digest("recipient"), "body": "AAAA"},
             }
         ],
+        "elsewhere": [{"dataset_id": digest("far", 16), "root": digest("far root")}],
         "resume": False,
     }
 )
@@ -136,6 +140,7 @@ CHALLENGE = ChallengeState(purpose="release", expires_at=NOW + 120, used=False)
 MEASURED = Measured(
     **TARGET.to_dict(),
     consortium_id=CONSORTIUM.consortium_id,
+    brokers=frozenset({digest("broker"), digest("another broker")}),
     datasets=frozenset({("hospital-a", "biopsies")}),
     instance_id="i-1",
     platform="simulator",
@@ -143,7 +148,11 @@ MEASURED = Measured(
     needs=NEEDS,
 )
 LIVE = LeaseState(run_id=RUN, not_after=NOW + 1, superseded=False, instance_id="i-1")
-LIMITS = Limits(consortium_id=CONSORTIUM.consortium_id, lease_seconds=3600)
+LIMITS = Limits(
+    broker_ids=(digest("broker"), digest("former")),
+    consortium_id=CONSORTIUM.consortium_id,
+    lease_seconds=3600,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +199,11 @@ class Case:
         )
 
 
-KNOWN = RunState(**TARGET.to_dict(), checkpoint=Anchor(counter=5, digest=digest("five")))
+KNOWN = RunState(
+    **TARGET.to_dict(),
+    data=RELEASE.data,
+    checkpoint=Anchor(counter=5, digest=digest("five")),
+)
 HONEST = Case()
 
 
@@ -210,10 +223,17 @@ def with_challenge(**changed: Any) -> Case:
     return replace(HONEST, challenge=replace(CHALLENGE, **changed))
 
 
+def resumed(**before: Any) -> Case:
+    """A resume of a run that began otherwise."""
+    return replace(with_release(resume=True), run=replace(KNOWN, **before))
+
+
 OTHER = Target(app_id=TARGET.app_id, compose_hash=TARGET.compose_hash, recipe_hash="ab" * 32)
 
 # In the order of the spec; each case breaks one check only.
 RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
+    ("1 broker", with_release(broker_id=digest("another broker")), BrokerMismatch),
+    ("1 former id", with_release(broker_id=digest("former")), BrokerMismatch),
     ("1 consortium", with_release(consortium_id="ab" * 32), ConsortiumMismatch),
     ("2 unknown", replace(HONEST, challenge=None), ChallengeUnknown),
     ("2 other purpose", with_challenge(purpose="renewal"), ChallengeUnknown),
@@ -223,6 +243,11 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
     ("7 app", with_measured(app_id="ab" * 20), AppIdMismatch),
     ("8 lock", with_measured(recipe_hash="ab" * 32), RecipeChanged),
     ("9 lock of others", with_measured(consortium_id="ab" * 32), ConsortiumMismatch),
+    (
+        "9 lock of other brokers",
+        with_measured(brokers=frozenset({digest("another broker")})),
+        BrokerNotApproved,
+    ),
     ("9 platform", with_measured(platforms=frozenset({"dstack"})), PlatformMismatch),
     ("10 nobody", replace(HONEST, tally=counted()), ApprovalsMissing),
     ("10 one", replace(HONEST, tally=counted(approval("hospital-a"))), ApprovalsMissing),
@@ -246,6 +271,14 @@ RELEASE_REFUSALS: list[tuple[str, Case, type[SealtrainError]]] = [
         replace(with_release(resume=True), run=replace(KNOWN, recipe_hash="ab" * 32)),
         RunMismatch,
     ),
+    ("11 another root", resumed(data=frozenset({(DATASET, "ab" * 32)})), RunMismatch),
+    ("11 less data before", resumed(data=frozenset({(DATASET, ROOT)})), RunMismatch),
+    (
+        "11 more data before",
+        resumed(data=RELEASE.data | {(digest("third", 16), ROOT)}),
+        RunMismatch,
+    ),
+    ("11 no data known", resumed(data=frozenset()), RunMismatch),
     ("12 withdrawn", replace(HONEST, withdrawn={DATASET: "hospital-a"}), DatasetWithdrawn),
     ("12 nobody's", replace(HONEST, registered={}), DatasetUnknown),
     ("12 other deployment", with_manifest(compose_hash="ab" * 32), DatasetUnknown),
@@ -334,6 +367,18 @@ def test_pins_of_an_approval_that_does_not_count_do_not_matter() -> None:
     assert replace(
         HONEST, tally=counted(approval("hospital-a"), approval("hospital-b"), past)
     ).decide()
+
+
+def test_a_lock_may_name_the_broker_by_an_id_it_had_before() -> None:
+    named = with_measured(brokers=frozenset({digest("former")}))
+    assert named.decide().datasets
+    assert named.renew().not_after
+
+
+def test_data_whose_key_moved_to_another_broker_is_the_same_data() -> None:
+    far = RELEASE.elsewhere[0]
+    before = frozenset({(DATASET, ROOT), (far.dataset_id, far.root)})
+    assert resumed(data=before).decide().datasets
 
 
 def test_a_resume_gets_the_anchor_of_its_run() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bare_evidence import EVIDENCE
 
+from sealtrain.consortium.receipts import Lease
 from sealtrain.errors import AnswerInvalid, DataInvalid, LimitExceeded
 from sealtrain.release.messages import (
     MAX_DATASETS,
@@ -49,8 +50,17 @@ BROKEN: dict[str, Callable[[dict[str, Any]], object]] = {
     "accelerators left out": lambda one: one.update(
         evidence={name: value for name, value in EVIDENCE.items() if name != "gpu"}
     ),
-    "another version": lambda one: one.update(version=2),
-    "version as text": lambda one: one.update(version="1"),
+    "an older version": lambda one: one.update(version=1),
+    "another version": lambda one: one.update(version=3),
+    "version as text": lambda one: one.update(version="2"),
+    "broker left out": lambda one: one.pop("broker_id"),
+    "other data left out": lambda one: one.pop("elsewhere"),
+    "a dataset here and elsewhere": lambda one: one["elsewhere"].append(
+        {name: one["datasets"][0][name] for name in ("dataset_id", "root")}
+    ),
+    "a stanza elsewhere": lambda one: one["elsewhere"].append(
+        one["datasets"][0] | {"dataset_id": "0f" * 16}
+    ),
     "resume as number": lambda one: one.update(resume=1),
     "upper-case hex": lambda one: one.update(run_id="AB" * 16),
     "short challenge": lambda one: one.update(challenge="ab" * 31),
@@ -75,6 +85,10 @@ def test_datasets_are_bounded(release: dict[str, Any]) -> None:
     one = release["datasets"][0]
     release["datasets"] = [one | {"dataset_id": f"{number:032x}"} for number in range(MAX_DATASETS)]
     load_message(ReleaseRequest, encoded(release))
+    release["elsewhere"] = [{"dataset_id": "f" * 32, "root": one["root"]}]
+    with pytest.raises(DataInvalid):
+        load_message(ReleaseRequest, encoded(release))
+    release["elsewhere"] = []
     release["datasets"].append(one | {"dataset_id": "f" * 32})
     with pytest.raises(DataInvalid):
         load_message(ReleaseRequest, encoded(release))
@@ -92,7 +106,13 @@ def test_the_caller_names_the_error() -> None:
 
 def test_keys_do_not_show() -> None:
     secret = "QUFB" * 10 + "QUE="
-    keys = SealedKeys(keys={"ab" * 16: secret}, latest_checkpoint=None, lease_key=secret)
+    keys = SealedKeys(
+        keys={"ab" * 16: secret},
+        latest_checkpoint=None,
+        lease=Lease(lease_id="cd" * 32, not_after="2026-01-01T00:00:00Z"),
+        lease_key=secret,
+        receipt_digest="ef" * 32,
+    )
     assert "QUFB" not in repr(keys) + str(keys)
 
 

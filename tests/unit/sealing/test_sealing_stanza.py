@@ -1,18 +1,19 @@
-"""Stanzas open for exactly one recipient, one dataset and one recipe."""
+"""Stanzas open for exactly one recipient, one dataset, one recipe and one broker."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from sealing_world import BINDING, DATASET_ID, KEY, OWNER_ID, context, opened, sealed, stanza
+from sealing_world import BINDING as RECIPE
+from sealing_world import DATASET_ID, KEY, OWNER_ID, context, opened, sealed, stanza
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import HeaderDamaged, LimitExceeded, NoStanza, WrongContext, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import (
     MAX_STANZAS,
-    RecipeBinding,
+    BrokerBinding,
     Stanza,
     find_stanza,
     parse_stanzas,
@@ -24,6 +25,8 @@ from sealtrain.sealing.stanza import (
 
 pytestmark = [pytest.mark.claim("C2"), pytest.mark.claim("C6")]
 
+BROKER = "e1" * 32
+BINDING = BrokerBinding.of(RECIPE, BROKER)
 PRIVATE = HpkePrivateKey(Secret(b"p" * 32))
 OTHER = HpkePrivateKey(Secret(b"o" * 32))
 OWNED = wrap_for_owner(KEY, dataset_id=DATASET_ID, owner_id=OWNER_ID, public=PRIVATE.public)
@@ -51,12 +54,13 @@ def test_another_private_key_or_dataset_does_not_unwrap() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        RecipeBinding("a2" * 20, BINDING.compose_hash, OWNER_ID),
-        RecipeBinding(BINDING.app_id, "b2" * 32, OWNER_ID),
-        RecipeBinding(BINDING.app_id, BINDING.compose_hash, "0b" * 32),
+        BrokerBinding("a2" * 20, BINDING.compose_hash, OWNER_ID, BROKER),
+        BrokerBinding(BINDING.app_id, "b2" * 32, OWNER_ID, BROKER),
+        BrokerBinding(BINDING.app_id, BINDING.compose_hash, "0b" * 32, BROKER),
+        BrokerBinding.of(RECIPE, "e2" * 32),
     ],
 )
-def test_another_recipe_finds_no_stanza_and_unwraps_none(other: RecipeBinding) -> None:
+def test_another_recipe_or_broker_finds_no_stanza_and_unwraps_none(other: BrokerBinding) -> None:
     with pytest.raises(NoStanza):
         unwrap_for_recipe(BOUND, dataset_id=DATASET_ID, binding=other, private=PRIVATE)
     renamed = replace(BOUND, recipient=other.recipient)
@@ -77,7 +81,7 @@ def test_a_wrapped_value_that_is_no_data_key_is_refused() -> None:
 
     info = canonical_json(
         {
-            "purpose": "sealtrain/stanza/v1",
+            "purpose": "sealtrain/stanza/v2",
             "kind": "owner",
             "dataset_id": DATASET_ID,
             "recipient": OWNER_ID,

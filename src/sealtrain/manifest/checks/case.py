@@ -37,12 +37,14 @@ class Counted:
     """A receipt by a trusted broker.
 
     Attributes:
-        broker: The broker's signing key, 32 bytes.
+        broker: Id by which the lock names the broker: it stays, whatever keys it had since.
+        key: That signed the receipt and the broker's ledger, 32 bytes.
         receipt: Verified under it.
         listed: As the manifest lists it, with its ledger proof.
     """
 
-    broker: bytes
+    broker: str
+    key: bytes
     receipt: ReleaseReceipt
     listed: Release
 
@@ -102,8 +104,8 @@ class Case:
         return None if self.counted is None else tuple(one.receipt for one in self.counted)
 
     @property
-    def brokers(self) -> tuple[bytes, ...] | None:
-        """Signing key of each of ``receipts``."""
+    def brokers(self) -> tuple[str, ...] | None:
+        """Id, as the lock names it, of the broker of each of ``receipts``."""
         return None if self.counted is None else tuple(one.broker for one in self.counted)
 
     def need_counted(self) -> tuple[Counted, ...]:

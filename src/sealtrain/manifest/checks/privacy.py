@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sealtrain.base.canonical import JsonValue
 from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, ProofInvalid
@@ -40,25 +42,31 @@ def privacy_kept(case: Case) -> str:
     return f"; epsilon {claimed.epsilon:.4g} at delta {claimed.delta:g} by {claimed.accountant}"
 
 
-def privacy_reserved(case: Case, receipt: ReleaseReceipt, body: dict[str, JsonValue]) -> None:
-    """(13) The ledger entry of a run's first release reserves what the recipe may spend.
+def privacy_reserved(
+    case: Case, receipt: ReleaseReceipt, body: Mapping[str, JsonValue], index: int
+) -> None:
+    """(13) The entry of a run's first release reserves what the recipe may spend; others name it.
 
     Args:
         case: Its lock is known.
         receipt: The receipt that the entry is about.
         body: Of the ledger entry.
+        index: Of the ledger entry.
 
     Raises:
         ProofInvalid: The reservation is missing or another one.
     """
+    spending = [one.to_dict() for one in spendings(case.need_lock().recipe)]
     first = receipt.kind == "release" and not receipt.resume
-    reserved = [one.to_dict() for one in spendings(case.need_lock().recipe)] if first else []
-    if (body.get("privacy") or []) != reserved:
+    again = receipt.kind == "release" and receipt.resume and bool(spending)
+    reserved, place = spending if first else [], body.get("reserved_at")
+    named = type(place) is int and 0 <= place < index if again else place is None
+    if (body.get("privacy") or []) != reserved or not named:
         raise ProofInvalid(
             "the ledger does not hold the reservation of privacy that this release needs",
             check="ledger",
-            got=f"{len(body.get('privacy') or [])} reservations",
-            expected=f"{len(reserved)}: the recipe's",
+            got=f"{len(body.get('privacy') or [])} reservations, an earlier one at {place}",
+            expected="the recipe's, in the run's first release; the place of that in each resume",
             hint="the broker released keys without counting them against the owners' budgets",
         )
 

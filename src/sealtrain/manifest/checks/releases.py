@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.consortium.proofs import LedgerProof, verify_proof
-from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest, verify_receipt
-from sealtrain.errors import ClaimContradicted, DatasetMismatch, ProofInvalid, SignatureInvalid
+from sealtrain.consortium.receipts import (
+    ReleaseReceipt,
+    data_of_entry,
+    receipt_digest,
+    verify_receipt,
+)
+from sealtrain.consortium.rotation import read_rotation, rotation_entry
+from sealtrain.errors import (
+    BrokerNotApproved,
+    ClaimContradicted,
+    DatasetMismatch,
+    ProofInvalid,
+    SignatureInvalid,
+    StatementInvalid,
+)
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_of
 from sealtrain.manifest.checks.privacy import privacy_reserved
 from sealtrain.manifest.predicate import Release
 from sealtrain.records import dsse
+from sealtrain.records.brokers import broker_id
+from sealtrain.records.ed25519 import key_id
 
 __all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]
 
 
 def receipts_hold(case: Case) -> str:
-    """(11) Enough trusted brokers released each dataset to this run of this recipe."""
+    """(11) Enough trusted brokers of the lock released each dataset to this run of this recipe."""
     trusted = case.trust.brokers.by_key_id
     if not keys_were_released(case.predicate):
         return _none_released(case)
-    counted = tuple(_counted(case.predicate.releases, trusted))
+    counted = tuple(_counted(case, trusted))
     if not counted:
         problem = "the manifest holds no release receipt by a trusted broker"
         if case.predicate.releases:
@@ -51,11 +67,12 @@ def receipts_hold(case: Case) -> str:
 
 def ledger_holds_receipts(case: Case) -> str:
     """(13) Each broker's signed log holds its receipts."""
-    origin = f"sealtrain/ledger/{case.predicate.consortium.consortium_id}"
-    indices: dict[bytes, list[int]] = {}
+    origin = _origin(case)
+    indices: dict[str, list[int]] = {}
+    stays = {one.run_id: one for one in stays_of(case.predicate)}
     for one in case.need_counted():
         proof = LedgerProof.from_dict(one.listed.proof)
-        entry = verify_proof(proof, one.broker, origin=origin)
+        entry = verify_proof(proof, one.key, origin=origin)
         body = entry["body"]
         named = body.get("receipt_digest") if isinstance(body, dict) else None
         recorded = (entry["kind"], named)
@@ -69,7 +86,9 @@ def ledger_holds_receipts(case: Case) -> str:
                 expected=" ".join(expected),
             )
         if isinstance(body, dict):
-            privacy_reserved(case, one.receipt, body)
+            privacy_reserved(case, one.receipt, body, proof.index)
+            if one.receipt.kind == "release":
+                _refuse_other_data(case, body, stays[one.receipt.run_id])
         indices.setdefault(one.broker, []).append(proof.index)
     if any(places != sorted(set(places)) for places in indices.values()):
         raise ProofInvalid("receipts stand in the ledger in another order", check="ledger")
@@ -150,13 +169,71 @@ def _refuse_other_run(case: Case, receipt: ReleaseReceipt, stays: Mapping[str, S
             )
 
 
-def _counted(releases: Iterable[Release], trusted: dict[str, bytes]) -> Iterator[Counted]:
+def _counted(case: Case, trusted: dict[str, bytes]) -> Iterator[Counted]:
     """Receipts that name a trusted key, verified under it; those of other brokers count nothing."""
-    for one in releases:
+    for one in case.predicate.releases:
         envelope = dsse.Envelope.from_dict(one.receipt)
         for named in {signature.keyid for signature in envelope.signatures} & set(trusted):
-            receipt = verify_receipt(envelope, trusted[named])
-            yield Counted(broker=trusted[named], receipt=receipt, listed=one)
+            key = trusted[named]
+            receipt = verify_receipt(envelope, key)
+            yield Counted(broker=_named(case, key, one), key=key, receipt=receipt, listed=one)
+
+
+def _named(case: Case, key: bytes, listed: Release) -> str:
+    """By which id the lock names the broker with this key, or with one it was rotated from.
+
+    Raises:
+        BrokerNotApproved: The lock does not name it. The measured code obeys no such broker, so
+            this is no manifest of that code, whomever its reader trusts.
+        SignatureInvalid, StatementInvalid: A rotation does not hold, or leads elsewhere.
+    """
+    keys = [key]
+    for document in reversed(listed.rotations):
+        entry = rotation_entry(dsse.Envelope.from_dict(document))
+        rotation = read_rotation(entry, origin=_origin(case))
+        if rotation.new != keys[-1]:
+            raise StatementInvalid(
+                "a rotation does not lead to the key that signed the receipt",
+                check="releases",
+                got=key_id(rotation.new),
+                expected=key_id(keys[-1]),
+            )
+        keys.append(rotation.old)
+    brokers = case.need_lock().brokers
+    ids = [broker_id(one) for one in keys]
+    for one in ids:
+        if one in brokers:
+            return one
+    raise BrokerNotApproved(
+        "a receipt is by a broker that the recipe's lock does not name",
+        check="releases",
+        got=ids[0],
+        expected=" or ".join(brokers),
+        hint="a guest of this recipe obeys no such broker: ask where the manifest comes from",
+    )
+
+
+def _origin(case: Case) -> str:
+    """Of the ledgers of the brokers of this consortium."""
+    return f"sealtrain/ledger/{case.predicate.consortium.consortium_id}"
+
+
+def _refuse_other_data(case: Case, body: Mapping[str, JsonValue], stay: Stay) -> None:
+    """Noise is made from all data of a run: each release of it was for exactly this data."""
+    used = {
+        (one.dataset_id, one.root)
+        for one in case.need_datasets()
+        if stay.party in (None, one.owner)
+    }
+    released = data_of_entry(body)
+    if released != used:
+        raise DatasetMismatch(
+            "the ledger shows that keys were released to a run on other data than the manifest's",
+            check="ledger",
+            owner=stay.party,
+            got=", ".join(sorted(one for one, _root in released ^ used))[:200],
+            expected="the datasets of the manifest, under the same roots",
+        )
 
 
 def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt, stay: Stay) -> None:
@@ -187,7 +264,7 @@ def _refuse_other_datasets(case: Case, receipt: ReleaseReceipt, stay: Stay) -> N
 
 
 def _refuse_too_few(case: Case, counted: Sequence[Counted]) -> None:
-    by: dict[str, set[bytes]] = {}
+    by: dict[str, set[str]] = {}
     for one in counted:
         for dataset in one.receipt.datasets:
             by.setdefault(dataset.dataset_id, set()).add(one.broker)
