@@ -76,7 +76,8 @@ def only_pinned(importable: Importable) -> None:
                 expected="the standard library, sealtrain and pinned packages",
                 hint="remove it from the environment of the guest, or from what Python starts with",
             )
-    sys.meta_path[:] = [finder]
+    before = sys.meta_path[1:] if isinstance(sys.meta_path[0], PinnedFinder) else []
+    sys.meta_path[:] = [finder, *before]
 
 
 class PinnedFinder(DistributionFinder):
@@ -188,4 +189,5 @@ def _file_of(module: ModuleType) -> str | None:
     spec = getattr(module, "__spec__", None)
     file = getattr(spec, "origin", None) if getattr(spec, "has_location", False) else None
     file = file or getattr(module, "__file__", None)
-    return os.path.normpath(file) if isinstance(file, str) else None
+    # Some that are made in memory carry the name of no file.
+    return os.path.normpath(file) if isinstance(file, str) and file.startswith("/") else None
