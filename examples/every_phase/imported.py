@@ -16,6 +16,7 @@ import json
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -94,17 +95,26 @@ def owners_of(modules: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def play(name: str, folder: Path, *, guarded: bool) -> dict[str, Any]:
-    """One recipe: how much it loaded, and of which packages that its lock does not pin."""
-    path, data, seal_as = prepare(name, folder)
+def play(
+    path: Path, data: Mapping[str, Path], seal_as: Mapping[str, str], out: Path, *, guarded: bool
+) -> dict[str, Any]:
+    """One recipe: how much it loaded, and of which packages that its lock does not pin.
+
+    Args:
+        path: The recipe.
+        data: ``owner.name`` → file to seal.
+        seal_as: ``owner.name`` → further words for ``sealtrain seal``.
+        out: New folder for the rehearsal.
+        guarded: Whether the run finds pinned packages only.
+    """
     recipe = load_recipe(path)
-    with Watched(folder / "rehearsal", guarded=guarded) as stage:
+    with Watched(out, guarded=guarded) as stage:
         stage.play(path, recipe, {key: str(one) for key, one in data.items()}, seal_as)
-        lock = load_lock(folder / "rehearsal" / "engineer" / "recipe.lock.json")
+        lock = load_lock(out / "engineer" / "recipe.lock.json")
     loaded = owners_of(stage.modules)
     pinned = lock.environment.packages.keys()
     return {
-        "recipe": name,
+        "recipe": recipe.name,
         "modules": len(loaded),
         "packages": len(set(loaded.values())),
         "pinned": len(pinned),
@@ -125,7 +135,8 @@ def main() -> None:
         print(f"\n{name}", file=sys.stderr)
         folder = given.out.resolve() / name
         folder.mkdir(parents=True)
-        results.append(one := play(name, folder, guarded=not given.unguarded))
+        out, guarded = folder / "rehearsal", not given.unguarded
+        results.append(one := play(*prepare(name, folder), out, guarded=guarded))
         if not given.json:
             told = ", ".join(one["unpinned"]) or "all pinned"
             print(
