@@ -182,7 +182,7 @@ def scripted(plain: Json) -> Json:
         "extra": {"version": "1.0", "record_sha256": "55" * 32}
     }
     texts = {
-        "train.py": "import lib.data\n\nprint(f\"${lib.data.NAME} \\$ 大\")\n",
+        "train.py": 'import lib.data\n\nprint(f"${lib.data.NAME} \\$ 大")\n',
         "lib/data.py": "NAME = 'SEALTRAIN_RECIPE_LOCK'\n",
     }
     environment = plain["environment"] | {"packages": packages}

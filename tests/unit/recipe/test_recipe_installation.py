@@ -132,7 +132,7 @@ def test_a_package_without_record_cannot_be_measured(
 def test_a_package_used_from_its_source_cannot_be_measured(
     place: Place, wanted: Callable[..., None], measure: Measure
 ) -> None:
-    origin = {"url": "file:///home/me/alpha", "dir_info": {"editable": True}}
+    origin = {"url": "file:///src/alpha", "dir_info": {"editable": True}}
     (place("alpha") / "direct_url.json").write_text(json.dumps(origin))
     wanted("alpha")
     with pytest.raises(ExtraMissing) as refusal:
