@@ -9,6 +9,7 @@ Where the system has no such memory, the files are ordinary ones in a folder of 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -18,8 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from sealtrain.errors import LimitExceeded
+
 __all__ = ["PrivateFolder"]
 
+_NO_ROOM: Final = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_NEVER_EXECUTED: Final = 8  # MFD_NOEXEC_SEAL, Linux 6.3
+_LONGEST_NAME: Final = 80
 _SEALED: Final = ("F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
 
 
@@ -44,16 +50,32 @@ class PrivateFolder:
 
         Raises:
             FileExistsError: The folder has a file of this name.
+            LimitExceeded: There is no memory for it, or too many files are open.
         """
         place = self.path / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        if not hasattr(os, "memfd_create"):
-            with place.open("xb") as file:
-                yield file
-            return
+        try:
+            if hasattr(os, "memfd_create"):
+                with self._in_memory(place) as file:
+                    yield file
+            else:
+                with place.open("xb") as file:
+                    yield file
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            raise LimitExceeded(
+                f"no room to take a copy of {place.name}",
+                check="memory",
+                got=error.strerror,
+                hint="give this machine more memory, or raise its limit of open files",
+            ) from error
+
+    @contextmanager
+    def _in_memory(self, place: Path) -> Iterator[BinaryIO]:
         import fcntl
 
-        descriptor = os.memfd_create(place.name, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        descriptor = _memory(place.name)
         self._descriptors.append(descriptor)
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             yield file
@@ -63,6 +85,15 @@ class PrivateFolder:
     def close(self) -> None:
         """Remove the folder. Files that are open or mapped stay readable there."""
         self._finalizer()
+
+
+def _memory(name: str) -> int:
+    """A descriptor of new anonymous memory, which is never executed where the kernel knows that."""
+    flags = os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC
+    try:
+        return os.memfd_create(name[:_LONGEST_NAME], flags | _NEVER_EXECUTED)
+    except OSError:
+        return os.memfd_create(name[:_LONGEST_NAME], flags)
 
 
 def _remove(maker: int, path: Path, descriptors: list[int]) -> None:

@@ -222,8 +222,7 @@ def _digest_of(files: Mapping[str, str]) -> str:
 
 def _record(name: str, dist: Distribution) -> str:
     text = dist.read_text("RECORD")
-    origin = json.loads(dist.read_text("direct_url.json") or "{}")
-    if origin.get("dir_info", {}).get("editable"):
+    if _is_editable(dist):
         raise ExtraMissing(
             f"package {name} is used from its source folder, so it cannot be measured",
             check="environment",
@@ -236,6 +235,15 @@ def _record(name: str, dist: Distribution) -> str:
             hint=f"reinstall {name} from a wheel",
         )
     return text
+
+
+def _is_editable(dist: Distribution) -> bool:
+    """Whether an installer noted that a package's code lies in its source folder."""
+    try:
+        origin = json.loads(dist.read_text("direct_url.json") or "{}")
+        return bool(origin.get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):
+        return False
 
 
 def _files_of(record: str) -> Iterator[tuple[str, str]]:

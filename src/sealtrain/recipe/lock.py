@@ -18,7 +18,7 @@ from sealtrain.recipe.installation import Installation, measure_installation
 from sealtrain.recipe.lockfile import Lock, load_lock, parse_lock
 from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import Recipe, load_recipe
-from sealtrain.recipe.scripts import read_scripts, shadowed, unpinned_import
+from sealtrain.recipe.scripts import read_scripts, script_problem
 
 __all__ = [
     "COMPOSE_NAME",
@@ -136,19 +136,7 @@ def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
 
 def _scripts_of(recipe: Recipe, base_dir: Path, installation: Installation) -> dict[str, str]:
     texts = read_scripts(recipe.scripts, base_dir)
-    importable = installation.importable.top_level
-    if hidden := shadowed(recipe.scripts, importable):
-        raise RecipeInvalid(
-            f"scripts: module {hidden} has the name of an installed one",
-            check="scripts",
-            hint="give the file another name",
-        )
-    if found := unpinned_import(texts, recipe.scripts, importable):
-        raise RecipeInvalid(
-            f"script {found.path}, line {found.line}, imports what the lock does not pin",
-            check="packages",
-            got=found.module,
-            expected="the standard library, a pinned package, or a module among the scripts",
-            hint="add the package to packages (name==version), or the file to scripts",
-        )
+    problem = script_problem(texts, recipe.scripts, installation.importable.top_level)
+    if problem is not None:
+        raise RecipeInvalid(problem.message, check="scripts", got=problem.module, hint=problem.hint)
     return texts

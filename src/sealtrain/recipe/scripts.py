@@ -31,14 +31,13 @@ __all__ = [
     "MAX_SCRIPTS",
     "MAX_SCRIPT_BYTES",
     "ScriptPackage",
+    "ScriptProblem",
     "ScriptText",
-    "UnpinnedImport",
     "misnamed",
     "modules_of",
     "read_scripts",
-    "shadowed",
+    "script_problem",
     "too_long",
-    "unpinned_import",
 ]
 
 MAX_SCRIPTS: Final = 32
@@ -77,12 +76,18 @@ ScriptPackage = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class UnpinnedImport:
-    """An import statement that names nothing pinned."""
+class ScriptProblem:
+    """Why scripts cannot run as they are pinned.
 
-    path: str
-    line: int
+    Attributes:
+        message: What is wrong, and where.
+        module: The module that it is about.
+        hint: What the engineer does.
+    """
+
+    message: str
     module: str
+    hint: str
 
 
 def misnamed(scripts: Sequence[str], packages: Sequence[str]) -> str | None:
@@ -158,39 +163,43 @@ def too_long(texts: Mapping[str, str]) -> bool:
     return sum(len(text.encode()) for text in texts.values()) > MAX_SCRIPT_BYTES
 
 
-def shadowed(scripts: Sequence[str], importable: Collection[str]) -> str | None:
-    """A module among the scripts that another of that name would stand before; ``None`` if none.
-
-    Args:
-        scripts: As in the recipe.
-        importable: Top-level names of pinned packages.
-    """
-    taken = (*sys.stdlib_module_names, *importable)
-    return next((name for name in modules_of(scripts) if name.split(".")[0] in taken), None)
-
-
-def unpinned_import(
+def script_problem(
     texts: Mapping[str, str], scripts: Sequence[str], importable: Collection[str]
-) -> UnpinnedImport | None:
-    """The first import statement that breaks rule 3; ``None`` if none does.
+) -> ScriptProblem | None:
+    """The first import statement that breaks rule 3, or a module that hides behind another.
 
     Args:
         texts: Text of each script.
         scripts: As in the recipe.
         importable: Top-level names of pinned packages.
 
+    Returns:
+        ``None`` where the scripts can run.
+
     Raises:
         RecipeInvalid: A script is no Python.
     """
-    own = {part for name in modules_of(scripts) for part in _prefixes(name)}
     known = {*sys.stdlib_module_names, *importable, "sealtrain"}
+    for name in modules_of(scripts):
+        if name.split(".")[0] in known:
+            return ScriptProblem(
+                f"module {name} among the scripts has the name of an installed one",
+                name,
+                "give the file another name, and lock again",
+            )
+    own = {part for name in modules_of(scripts) for part in _prefixes(name)}
     for path in scripts:
         if not path.endswith(".py"):
             continue
         for line, module in sorted(_needed(_parsed(path, texts[path]))):
             top = module.split(".")[0]
             if top not in known and module not in own:
-                return UnpinnedImport(path=path, line=line, module=module)
+                return ScriptProblem(
+                    f"script {path}, line {line}, imports what the lock does not pin",
+                    module,
+                    "add the package to packages (name==version), or the file to scripts, and "
+                    "lock again",
+                )
     return None
 
 

@@ -27,7 +27,7 @@ from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.lock import Lock, parse_lock
 from sealtrain.recipe.measure import check_environment
 from sealtrain.recipe.models import BASE, place_in
-from sealtrain.recipe.scripts import unpinned_import
+from sealtrain.recipe.scripts import script_problem
 from sealtrain.runner.imports import only_pinned
 from sealtrain.runner.settings import RunSettings
 
@@ -127,15 +127,9 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
 def _take_scripts(lock: Lock, importable: Importable, taken: PrivateFolder) -> None:
     """Lay the scripts beside the models, for what reads its own folder."""
     (taken.path / BASE).mkdir(exist_ok=True)
-    scripts = lock.recipe.scripts
-    if found := unpinned_import(lock.scripts, scripts, importable.top_level):
-        raise ImportRefused(
-            f"script {found.path}, line {found.line}, imports what the lock does not pin",
-            check="imports",
-            got=found.module,
-            expected="the standard library, a pinned package, or a module among the scripts",
-            hint="lock again with the package in packages, or the file in scripts",
-        )
+    problem = script_problem(lock.scripts, lock.recipe.scripts, importable.top_level)
+    if problem is not None:
+        raise ImportRefused(problem.message, check="imports", got=problem.module, hint=problem.hint)
     for path, text in lock.scripts.items():
         with taken.writer(place_in(path)) as file:
             file.write(text.encode())

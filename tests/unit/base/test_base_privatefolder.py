@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.errors import LimitExceeded
 
 
 def written(folder: PrivateFolder, name: str, data: bytes) -> Path:
@@ -95,6 +97,18 @@ def test_it_is_gone_with_the_last_reference() -> None:
     gc.collect()
     assert not path.exists()
     assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
+
+
+def test_no_room_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(name: str, flags: int) -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "memfd_create", full)
+    folder = PrivateFolder()
+    with pytest.raises(LimitExceeded):
+        written(folder, "x", b"abc")
+    assert not (folder.path / "x").exists()
+    folder.close()
 
 
 def test_an_ordinary_folder_serves_where_there_is_no_such_memory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,9 @@ from sealtrain.recipe.lock import Installation, LockedRecipe, parse_lock
 from sealtrain.recipe.schema import parse_recipe
 from sealtrain.recipe.scripts import (
     MAX_SCRIPT_BYTES,
+    ScriptProblem,
     modules_of,
-    shadowed,
-    unpinned_import,
+    script_problem,
 )
 
 pytestmark = pytest.mark.claim("C123")
@@ -172,27 +171,31 @@ BAD = [
     ("import lib.b", 1, "lib.b"),
     ("if x:\n    import zzz\nimport aaa", 2, "zzz"),
 ]
-FILES = ("train.py", "tools.py", "lib/a.py", "notes.txt")
 OTHERS = {"tools.py": "", "lib/a.py": "", "notes.txt": "import wandb"}
+
+
+def problem(texts: dict[str, str]) -> ScriptProblem | None:
+    return script_problem(texts, tuple(texts), {"torch"})
 
 
 @pytest.mark.parametrize("text", GOOD)
 def test_imports_of_what_is_pinned_are_fine(text: str) -> None:
-    assert unpinned_import(OTHERS | {"train.py": text}, FILES, {"torch"}) is None
+    assert problem({"train.py": text} | OTHERS) is None
 
 
 @pytest.mark.parametrize(("text", "line", "module"), BAD)
 def test_the_first_import_that_is_not_pinned_is_found(text: str, line: int, module: str) -> None:
-    found = unpinned_import(OTHERS | {"train.py": text}, FILES, {"torch"})
+    found = problem({"train.py": text} | OTHERS)
     assert found is not None
-    assert (found.path, found.line, found.module) == ("train.py", line, module)
+    assert found.module == module
+    assert found.message.startswith(f"script train.py, line {line},")
 
 
 def test_modules_of_scripts_are_looked_at_too() -> None:
-    texts = OTHERS | {"train.py": "import lib.a", "lib/a.py": "\nimport wandb"}
-    found = unpinned_import(texts, FILES, {"torch"})
+    found = problem({"train.py": "import lib.a"} | OTHERS | {"lib/a.py": "\nimport wandb"})
     assert found is not None
-    assert (found.path, found.line, found.module) == ("lib/a.py", 2, "wandb")
+    assert found.module == "wandb"
+    assert found.message.startswith("script lib/a.py, line 2,")
 
 
 def test_an_unpinned_import_is_not_locked(
@@ -201,22 +204,19 @@ def test_an_unpinned_import_is_not_locked(
     (tmp_path / "train.py").write_text("import lightning\n")
     with pytest.raises(RecipeInvalid) as refusal:
         lock_of(sft | {"scripts": ["train.py"]})
-    assert (refusal.value.check, refusal.value.got) == ("packages", "lightning")
+    assert (refusal.value.check, refusal.value.got) == ("scripts", "lightning")
 
 
-def test_a_module_stands_before_no_other(
-    sft: Document, lock_of: LockOf, tmp_path: Path, installation: Installation
-) -> None:
-    assert shadowed(["train.py", "random.py"], ()) == "random"
-    assert shadowed(["train.py", "torch/nn.py"], {"torch"}) == "torch.nn"
-    assert shadowed(["random.py", "tools.py"], {"torch"}) is None
+def test_a_module_stands_before_no_other(sft: Document, lock_of: LockOf, tmp_path: Path) -> None:
+    for file, module in (("random.py", "random"), ("torch/nn.py", "torch.nn")):
+        found = problem({"train.py": "", file: ""})
+        assert found is not None
+        assert found.module == module
+    assert problem({"random.py": "", "tools.py": ""}) is None  # the first is run, not imported
     for name in ("train.py", "json.py"):
         (tmp_path / name).write_text("pass\n")
     with pytest.raises(RecipeInvalid) as refusal:
-        lock_of(
-            sft | {"scripts": ["train.py", "json.py"]},
-            installation=dataclasses.replace(installation),
-        )
+        lock_of(sft | {"scripts": ["train.py", "json.py"]})
     assert refusal.value.check == "scripts"
 
 
