@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 assert helper.NAME == "approved"
 assert importlib.import_module("six.moves.urllib.parse")
+assert not sys.modules["six"].__file__.startswith({folder!r})
 assert importlib.metadata.version("torch")
 """
     + LOOP
@@ -138,6 +140,16 @@ def evil_folder(folder: Path) -> None:
     (folder / "evil_pth.py").write_text(marking)
     with zipfile.ZipFile(folder / "evil.zip", "w") as archive:
         archive.writestr("evil_zip.py", marking)
+    # A package that the lock pins, with the record of the real one and other code.
+    (folder / "six.py").write_text("import evil\n")
+    record = distribution("six").read_text("RECORD")
+    metadata = distribution("six").read_text("METADATA")
+    assert record is not None
+    assert metadata is not None
+    info = folder / f"six-{distribution('six').version}.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text(record)
+    (info / "METADATA").write_text(metadata)
 
 
 @pytest.mark.claim("C120")
