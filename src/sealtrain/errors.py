@@ -88,6 +88,7 @@
     │   ├── TranscriptInvalid      transcript-invalid
     │   ├── EgressRefused          egress-refused
     │   ├── EnvironmentChanged     environment-changed
+    │   ├── ImportRefused          import-refused
     │   ├── PadsRefused            pads-refused
     │   ├── PrivacyBroken          privacy-broken
     │   ├── ProductAltered         product-altered
@@ -194,6 +195,7 @@ __all__ = [
     "GuestApiUnreachable",
     "HeadTooLarge",
     "HeaderDamaged",
+    "ImportRefused",
     "KeyFileInvalid",
     "KeyProviderMismatch",
     "KmsAnswerInvalid",
@@ -886,6 +888,12 @@ class EnvironmentChanged(Refused):
     """Code, packages, base model or tokenizer differ from the lock."""
 
     code = "environment-changed"
+
+
+class ImportRefused(Refused):
+    """Something imports a package that the lock does not pin."""
+
+    code = "import-refused"
 
 
 class UpdateRefused(Refused):

@@ -54,7 +54,7 @@ NEEDED_UNSEEN = {
 
 
 def declared() -> dict[str, set[str]]:
-    """Distributions by extra; the core's under the empty name."""
+    """Distributions by extra, but our own, which names other extras; the core's under ``""``."""
     table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     # What pip cannot resolve beside our versions lives in an environment of its own.
     apart = {
@@ -63,7 +63,7 @@ def declared() -> dict[str, set[str]]:
     }
     groups = {"": table["dependencies"], **table["optional-dependencies"], **apart}
     return {
-        extra: {canonicalize_name(Requirement(line).name) for line in lines}
+        extra: {canonicalize_name(Requirement(line).name) for line in lines} - {table["name"]}
         for extra, lines in groups.items()
     }
 

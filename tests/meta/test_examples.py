@@ -27,7 +27,7 @@ def test_a_script_of_ones_own_needs_an_import_and_three_changed_lines() -> None:
 
 def test_the_recipe_of_that_script_holds() -> None:
     recipe = load_recipe(EXAMPLES / "own_script" / "recipe.yaml")
-    assert recipe.script == "train.py"
+    assert recipe.scripts == ("train.py",)
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)

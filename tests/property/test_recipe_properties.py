@@ -27,6 +27,7 @@ VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "recipe" / "compose.
 EVERY_LOCK = [json.loads(vector["lock"]) for vector in json.loads(VECTORS.read_text())["vectors"]]
 # Those that fit any recipe of the strategy below: a further model belongs to its own recipe.
 LOCKS = [lock for lock in EVERY_LOCK if not lock["models"]]
+SCRIPTED = [lock for lock in EVERY_LOCK if lock["scripts"]]
 BOUNDED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 names = st.from_regex(r"[a-z0-9][a-z0-9-]{0,12}", fullmatch=True)
@@ -60,8 +61,8 @@ def recipes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def locked(recipe: dict[str, Any], base: dict[str, Any]) -> bytes:
-    document = base | {"recipe": {**recipe, "hardware": base["recipe"]["hardware"]}}
-    return canonical_json(document)
+    kept = {name: base["recipe"][name] for name in ("hardware", "scripts", "packages")}
+    return canonical_json(base | {"recipe": recipe | kept})
 
 
 @BOUNDED
@@ -80,6 +81,14 @@ def test_a_lock_comes_back_out_of_its_document(recipe: dict[str, Any], base: Any
     document = build_compose(parse_lock(data))
     assert extract_lock(document) == data
     assert build_compose(parse_lock(extract_lock(document))) == document
+
+
+@BOUNDED
+@given(st.lists(texts | st.just(""), max_size=8), st.sampled_from(SCRIPTED))
+def test_the_text_of_a_script_comes_back_out_of_its_document(lines: list[str], base: Any) -> None:
+    text = "\n".join(lines)
+    data = canonical_json(base | {"scripts": base["scripts"] | {"train.py": text}})
+    assert parse_lock(extract_lock(build_compose(parse_lock(data)))).scripts["train.py"] == text
 
 
 @BOUNDED

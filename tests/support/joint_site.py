@@ -25,6 +25,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe, measure_installation
+from sealtrain.recipe.schema import load_recipe
 from sealtrain.release.client import BrokerClient
 from sealtrain.runner.settings import RunSettings
 
@@ -86,7 +87,8 @@ def joint_site(
 ) -> Iterator[JointSite]:
     """All approved; every party may begin. ``rows`` makes an owner's records, JSON lines."""
     # Each guest measures this installation: once is enough for all that are in this process.
-    once = patch("sealtrain.recipe.measure.measure_installation", cache(measure_installation))
+    measured = cache(lambda: measure_installation(load_recipe(folder / "recipe.yaml")))
+    once = patch("sealtrain.recipe.measure.measure_installation", lambda _recipe: measured())
     with once, broker_site(folder) as site, site.serving("state") as client:
         document = RECIPE | {"collaboration": FEDERATED} | recipe
         (folder / "recipe.yaml").write_text(yaml.safe_dump(document, sort_keys=False))

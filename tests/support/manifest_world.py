@@ -353,7 +353,7 @@ def make_world(
     installation = Installation(
         code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
         environment=EnvironmentPin(
-            python="3.11",
+            python="3.11.7",
             packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},
         ),
     )

@@ -388,7 +388,7 @@ def _locked(consortium_id: str, brokers: tuple[str, ...], recipe: str) -> Locked
     installation = Installation(
         code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
         environment=EnvironmentPin(
-            python="3.11",
+            python="3.11.7",
             packages={"torch": PackagePin(version="2.9.0", record_sha256="22" * 32)},
         ),
     )

@@ -245,6 +245,7 @@ class Stage:
         folder.mkdir()
         (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         for path, text in (files or {}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
         self.run("lock", folder / "recipe.yaml", "--broker", self.broker, "--out", folder)
         self.serve(

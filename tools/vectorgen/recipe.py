@@ -113,7 +113,8 @@ def lock(description: str, hardware: Json) -> Json:
             },
             "peft": None,
             "audit": None,
-            "script": None,
+            "scripts": [],
+            "packages": [],
             "validation": None,
             "privacy": {"dp": "none"},
             "release_policy": {
@@ -128,7 +129,7 @@ def lock(description: str, hardware: Json) -> Json:
         },
         "code": {"sealtrain": "0.1.0", "sha256": "11" * 32},
         "environment": {
-            "python": "3.11",
+            "python": "3.11.7",
             "packages": {"trl": {"version": "1.16.0", "record_sha256": "22" * 32}},
         },
         "scripts": {},
@@ -173,6 +174,20 @@ def rewarded(plain: Json) -> Json:
         "tokenizer": {"kind": "folder", "sha256": "44" * 32},
     }
     return plain | {"recipe": recipe, "models": {"reward": pin}}
+
+
+def scripted(plain: Json) -> Json:
+    """The same lock with a training script of one's own, its module, and a package of theirs."""
+    recipe = plain["recipe"] | {"scripts": ["train.py", "lib/data.py"], "packages": ["extra==1.0"]}
+    packages = plain["environment"]["packages"] | {
+        "extra": {"version": "1.0", "record_sha256": "55" * 32}
+    }
+    texts = {
+        "train.py": 'import lib.data\n\nprint(f"${lib.data.NAME} \\$ 大")\n',
+        "lib/data.py": "NAME = 'SEALTRAIN_RECIPE_LOCK'\n",
+    }
+    environment = plain["environment"] | {"packages": packages}
+    return plain | {"recipe": recipe, "environment": environment, "scripts": texts}
 
 
 def written(value: Json) -> str:
@@ -245,6 +260,8 @@ def compose_vectors() -> list[Json]:
         ("simulator, bash", simulator, lock("", simulator)),
         ("simulator, shell syntax", simulator, lock("$(id) `id` ' \" \\ $HOME", simulator)),
         ("simulator, reward model", simulator, rewarded(lock("", simulator))),
+        ("simulator, scripts", simulator, scripted(lock("", simulator))),
+        ("dstack, scripts", kms, scripted(lock("", kms))),
         ("dstack, KMS", kms, lock("", kms)),
         ("dstack, interpolation", kms, lock("$HOME ${HOME} $$ 大", kms)),
         ("dstack, local key provider", local, lock("", local)),

@@ -218,9 +218,9 @@ def rewrap(
     from sealtrain.cli.connection import attested_brokers, own_key
     from sealtrain.cli.rotation import rotated
     from sealtrain.consortium.datasets import (
-        load_dataset_manifest,
         read_dataset_envelope,
         reissue_dataset,
+        verify_dataset,
     )
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
@@ -239,7 +239,8 @@ def rewrap(
     me = Identity.load(identity)
     if former is not None:
         rotated(sealed, Identity.load(former), me)
-    load_dataset_manifest(sealed, me.public)  # only the owner's own data is rewrapped
+    envelope = read_dataset_envelope(sealed)
+    verify_dataset(envelope, me.public)  # only the owner's own data is rewrapped
     key = own_key(sealed, me)
     dataset_id, stanzas = read_stanzas(sealed)
     dropped = [stanza for stanza in stanzas if stanza.kind in (drop or ())]
@@ -258,7 +259,7 @@ def rewrap(
         )
         rewrap_dataset(sealed, data_key=key, add=added, drop=dropped)
         manifest = reissue_dataset(
-            read_dataset_envelope(sealed),
+            envelope,
             me.signer,
             app_id=attested[0].app_id,
             compose_hash=attested[0].compose_hash,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
     Base,
@@ -41,6 +42,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a model on sealed data; only noisy or thresholded aggregates leave."""
+    alone()
     from sealtrain.errors import UsageError
     from sealtrain.recipe.lockfile import load_lock
     from sealtrain.runner.run import start

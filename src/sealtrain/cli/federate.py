@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli import federate_demo
+from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     Base,
@@ -48,6 +49,7 @@ def lead(
     as_json: Json = False,
 ) -> None:
     """Merge what parties learn, seal the adapter, sign the manifest. Holds no data and no key."""
+    alone()
     from sealtrain.cli.train import show_outcome
     from sealtrain.runner.federated.lead import lead as lead_run
 
@@ -93,6 +95,7 @@ def join(
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
+    alone()
     from sealtrain.runner.federated.join import join as join_run
 
     settings = run_settings(

@@ -120,16 +120,22 @@ def show_diff(
 
 
 def change_lines(changes: Sequence[Change]) -> list[str]:
-    """Changes as aligned text."""
+    """Changes as aligned text; below it the lines of scripts that differ."""
     if not changes:
         return []
     rows = [
         (change.severity, change.path, _short(change.before), _short(change.after))
         for change in changes
     ]
-    return table(rows, header=("weight", "what", "before", "after"))
+    lines = table(rows, header=("weight", "what", "before", "after"))
+    for change in changes:
+        if change.text_lines:
+            lines += ["", change.path, *change.text_lines]
+    return lines
 
 
 def _short(value: object) -> str:
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+    if "\n" in text:
+        text = f"{text.count(chr(10))} lines, below"
     return text if len(text) <= 72 else f"{text[:69]}..."

@@ -66,9 +66,9 @@ def _hand_over(sealed: Path, former: Identity, me: Identity) -> None:
     from sealtrain.base.files import atomic_write
     from sealtrain.cli.connection import own_key
     from sealtrain.consortium.datasets import (
-        load_dataset_manifest,
         read_dataset_envelope,
         reissue_dataset,
+        verify_dataset,
     )
     from sealtrain.sealing.dataset import read_stanzas, rewrap
     from sealtrain.sealing.stanza import wrap_for_owner
@@ -79,9 +79,10 @@ def _hand_over(sealed: Path, former: Identity, me: Identity) -> None:
         key, dataset_id=dataset_id, owner_id=me.public.owner_id, public=me.sealing.public
     )
     rewrap(sealed, data_key=key, add=[mine])
-    manifest = load_dataset_manifest(sealed, former.public)
+    envelope = read_dataset_envelope(sealed)
+    manifest = verify_dataset(envelope, former.public)
     signed = reissue_dataset(
-        read_dataset_envelope(sealed),
+        envelope,
         me.signer,
         app_id=manifest.app_id,
         compose_hash=manifest.compose_hash,

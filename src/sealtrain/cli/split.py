@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sealtrain.cli import split_cut, split_demo
+from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.cli.runoptions import (
     ANYWHERE,
@@ -92,6 +93,7 @@ def dealer(
     It proves itself to them and they to it. Keep it apart from whoever runs the accelerator:
     together they could read everything. Ends with Ctrl-C.
     """
+    alone()
     import signal
     from tempfile import TemporaryDirectory
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
@@ -54,6 +55,7 @@ def serve(
 
     Brokers are asked for the owners' approvals; no key is released. Ends with the manifest.
     """
+    alone()
     from sealtrain.base.hostport import host_and_port
     from sealtrain.runner.cut.serve import serve as serve_run
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
     AcceleratorAddress,
@@ -71,6 +72,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
+    alone()
     from sealtrain.runner.run import start
 
     def begin() -> Outcome:
@@ -107,6 +109,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
+    alone()
     from sealtrain.runner.settings import name_brokers, name_helpers
 
     if brokers:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sealtrain.cli import travel_demo
+from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
@@ -68,6 +69,7 @@ def hold(
 
     Keys are asked for when an orchestrator has proved itself, and dropped when the run is over.
     """
+    alone()
     from sealtrain.base.hostport import host_and_port
     from sealtrain.runner.travelling.hold import Holding
     from sealtrain.runner.travelling.hold import hold as hold_data
@@ -125,6 +127,7 @@ def accelerate(
 
     Ends with Ctrl-C; what is in its memory ends with it.
     """
+    alone()
     from sealtrain.base.hostport import host_and_port
     from sealtrain.runner.travelling.accelerate import Ports
     from sealtrain.runner.travelling.accelerate import accelerate as serve
@@ -195,6 +198,7 @@ def orchestrate(
     as_json: Json = False,
 ) -> None:
     """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
+    alone()
     from sealtrain.base.hostport import host_and_port
     from sealtrain.runner.travelling.orchestrate import Leading
     from sealtrain.runner.travelling.orchestrate import orchestrate as lead

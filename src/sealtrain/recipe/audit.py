@@ -34,7 +34,7 @@ def misplaced(recipe: Any) -> str | None:
     if audit is None:
         return None
     kind = recipe.columns.kind
-    if recipe.script is not None:
+    if recipe.scripts:
         return "audit looks at our own training, not at a script"
     if kind in ("messages", "image"):
         return f"audit does not read {kind}"

@@ -1,7 +1,7 @@
 """Which library's machinery trains, and in how many processes: ``backend`` of a recipe.
 
 One class a backend, chosen by ``name``; settings have the names the library gives them. A loop of
-one's own is no backend: the recipe names it as ``script``.
+one's own is no backend: the recipe names it in ``scripts``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def unfit(recipe: Any) -> str | None:
     what = f"backend {backend.name}" if backend.name != "trl" else "backend.ranks above 1"
     if recipe.phase not in _PHASES:
         return f"{what} is for phases {' and '.join(_PHASES)}"
-    if recipe.script is not None:
+    if recipe.scripts:
         return f"{what} does not reach into a script of your own"
     if recipe.privacy.dp != "none":
         return f"{what} is not known to keep privacy dp: {recipe.privacy.dp}"

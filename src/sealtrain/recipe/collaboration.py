@@ -229,7 +229,7 @@ def misfit(recipe: Any) -> str | None:
         return f"{what} is for phase {' and '.join(_PHASES[how.kind])}"
     unfit: Mapping[str, bool] = {
         f"privacy dp: {recipe.privacy.dp}": recipe.privacy.dp != "none",
-        "a script of your own": recipe.script is not None,
+        "a script of your own": bool(recipe.scripts),
         "a backend": not is_default(recipe.backend),
     }
     if how.shares_out:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import unified_diff
 from typing import Literal
 
 from sealtrain.base.canonical import JsonValue, canonical_json
@@ -62,6 +63,8 @@ _AREA_OF: tuple[tuple[str, Area], ...] = (
     ("recipe.hardware", "hardware"),
     ("code", "code"),
     ("scripts", "code"),
+    ("recipe.scripts", "code"),
+    ("recipe.packages", "environment"),
     ("recipe.model.tokenizer", "tokenizer"),
     ("tokenizer", "tokenizer"),
     ("recipe.model", "model"),
@@ -91,6 +94,15 @@ class Change:
     after: JsonValue
     area: Area
     severity: Severity
+
+    @property
+    def text_lines(self) -> list[str]:
+        """Of a script: its lines as they differ, as ``diff -u`` shows them. Else nothing."""
+        if not self.path.startswith("scripts["):
+            return []
+        texts = (self.before, self.after)
+        before, after = ([] if text is None else str(text).split("\n") for text in texts)
+        return list(unified_diff(before, after, lineterm=""))[2:]
 
     def to_dict(self) -> dict[str, JsonValue]:
         """JSON-ready form."""

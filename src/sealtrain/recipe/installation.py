@@ -1,4 +1,4 @@
-"""Digests of the installed code and of every package it needs to train.
+"""Digests of the installed code and of every package that a recipe needs.
 
 A package is pinned by version and by its *record digest*: SHA-256 of the canonical map from file to
 hash that its wheel's RECORD lists. Rows that an installer writes on its own (launchers outside the
@@ -11,10 +11,12 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import io
+import json
+import platform
 import re
-import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -27,18 +29,24 @@ from sealtrain.base.digests import file_sha256, sha256_hex, tree_sha256
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
+from sealtrain.recipe.importable import Importable
+from sealtrain.recipe.packages import PackagesWanted, packages_of
+from sealtrain.recipe.recipe import Recipe
 
 __all__ = [
     "CodePin",
     "EnvironmentPin",
+    "Installation",
     "PackagePin",
     "check_package_files",
     "measure_code",
-    "measure_environment",
+    "measure_installation",
+    "normalised",
     "record_digest",
 ]
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
+_OWN = "sealtrain"
 _INSTALL = "pip install 'sealtrain[train]' (from a checkout: pip install -e '.[train]')"
 _INSTALL_BACKEND = (
     "tools/backends/install.sh BACKEND, from a checkout, makes an environment with it"
@@ -63,10 +71,27 @@ class PackagePin(StrictModel):
 
 
 class EnvironmentPin(StrictModel):
-    """Python (major.minor) and the packages training needs."""
+    """CPython's version and the packages that the recipe needs."""
 
-    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]{1,2}$")]
+    python: Annotated[
+        str, StringConstraints(pattern=r"^3\.[0-9]{1,2}\.[0-9]{1,3}((a|b|rc)[0-9]{1,2})?\+?$")
+    ]
     packages: dict[PackageName, PackagePin]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """What is installed on this machine of what a recipe needs.
+
+    Attributes:
+        code: Digest of sealtrain.
+        environment: Digests of the packages.
+        importable: The modules that these packages have.
+    """
+
+    code: CodePin
+    environment: EnvironmentPin
+    importable: Importable = field(default_factory=Importable, compare=False)
 
 
 def measure_code() -> CodePin:
@@ -75,23 +100,22 @@ def measure_code() -> CodePin:
     return CodePin(sealtrain=sealtrain.__version__, sha256=tree_sha256(folder, suffixes=(".py",)))
 
 
-def measure_environment(*extras: str, packages: Sequence[str] = ()) -> EnvironmentPin:
-    """Measure the dependency closure of ``sealtrain[extras]``, ``train`` when none is named.
-
-    Args:
-        extras: Names of sealtrain's extras.
-        packages: Further requirements, as ``name==version``.
+def measure_installation(recipe: Recipe) -> Installation:
+    """Measure the running code, and the packages that a recipe needs with all that they need.
 
     Raises:
-        ExtraMissing: A package that is asked for is absent or of another version.
+        ExtraMissing: A package that is asked for is absent, of another version, or not measurable.
     """
-    found = _closure(extras or ("train",), packages)
+    found = _closure(packages_of(recipe))
+    files = {name: dict(_files_of(_record(name, dist))) for name, dist in sorted(found.items())}
     pins = {
-        name: PackagePin(version=dist.version, record_sha256=record_digest(_record(name, dist)))
-        for name, dist in sorted(found.items())
+        name: PackagePin(version=found[name].version, record_sha256=_digest_of(listed))
+        for name, listed in files.items()
     }
-    return EnvironmentPin(
-        python=f"{sys.version_info.major}.{sys.version_info.minor}", packages=pins
+    return Installation(
+        code=measure_code(),
+        environment=EnvironmentPin(python=platform.python_version(), packages=pins),
+        importable=Importable(found, files),
     )
 
 
@@ -119,7 +143,7 @@ def check_package_files(names: tuple[str, ...]) -> None:
                 )
 
 
-def _closure(extras: Sequence[str], packages: Sequence[str]) -> dict[str, Distribution]:
+def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
     try:
         from packaging.requirements import Requirement
     except ImportError as error:
@@ -127,13 +151,20 @@ def _closure(extras: Sequence[str], packages: Sequence[str]) -> dict[str, Distri
     found: dict[str, Distribution] = {}
     walked: set[tuple[str, str]] = set()
     own = _own_requirements()
-    pending = [(Requirement(line), extra, _INSTALL) for extra in extras for line in own]
-    pending += [(Requirement(line), "", _INSTALL_BACKEND) for line in packages]
+    pending = [(Requirement(f"{_OWN}[{','.join(wanted.extras)}]"), "", _INSTALL)]
+    pending += [(Requirement(line), "", _INSTALL_BACKEND) for line in wanted.of_backend]
+    pending += [(Requirement(line), "", f"pip install '{line}'") for line in wanted.of_scripts]
     while pending:
         requirement, active, hint = pending.pop()
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": active}):
             continue
-        name = _normalised(requirement.name)
+        name = normalised(requirement.name)
+        if name == _OWN:  # an extra may name others of our own
+            for extra in requirement.extras:
+                if (name, extra) not in walked:
+                    walked.add((name, extra))
+                    pending += [(Requirement(line), extra, hint) for line in own]
+            continue
         try:
             dist = found.get(name) or importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
@@ -143,16 +174,16 @@ def _closure(extras: Sequence[str], packages: Sequence[str]) -> dict[str, Distri
         if hint and not requirement.specifier.contains(dist.version, prereleases=True):
             raise _missing(name, dist.version, str(requirement.specifier), hint)
         found[name] = dist
-        for wanted in ("", *sorted(requirement.extras)):
-            if (name, wanted) not in walked:
-                walked.add((name, wanted))
-                pending += [(Requirement(line), wanted, "") for line in dist.requires or ()]
+        for extra in ("", *sorted(requirement.extras)):
+            if (name, extra) not in walked:
+                walked.add((name, extra))
+                pending += [(Requirement(line), extra, "") for line in dist.requires or ()]
     return found
 
 
 def _missing(name: str, got: str, expected: str, hint: str) -> ExtraMissing:
     return ExtraMissing(
-        f"training needs the package {name}",
+        f"the recipe needs the package {name}",
         check="environment",
         got=got,
         expected=expected or "any version",
@@ -162,14 +193,14 @@ def _missing(name: str, got: str, expected: str, hint: str) -> ExtraMissing:
 
 def _own_requirements() -> list[str]:
     """Requirement lines of sealtrain, with ``; extra == …`` markers where they have one."""
-    try:
-        return importlib.metadata.requires("sealtrain") or []
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    # Not installed: a source checkout on the path says the same in its pyproject.toml.
+    # In a checkout the file beside the code says what the code that runs needs; what is installed
+    # of it may be older.
     project_file = Path(sealtrain.__file__).resolve().parents[2] / "pyproject.toml"
     if not project_file.is_file():
-        raise ExtraMissing("sealtrain is not installed", hint=_INSTALL)
+        try:
+            return importlib.metadata.requires(_OWN) or []
+        except importlib.metadata.PackageNotFoundError:
+            raise ExtraMissing("sealtrain is not installed", hint=_INSTALL) from None
     project = tomllib.loads(project_file.read_text("utf-8"))["project"]
     lines = list(project["dependencies"])
     for extra, wanted in project["optional-dependencies"].items():
@@ -182,11 +213,21 @@ def _own_requirements() -> list[str]:
 
 def record_digest(record: str) -> str:
     """Digest of a RECORD file's text, 64 hex digits (spec/recipe.md)."""
-    return sha256_hex(canonical_json(dict(_files_of(record))))
+    return _digest_of(dict(_files_of(record)))
+
+
+def _digest_of(files: Mapping[str, str]) -> str:
+    return sha256_hex(canonical_json(dict(files)))
 
 
 def _record(name: str, dist: Distribution) -> str:
     text = dist.read_text("RECORD")
+    if _is_editable(dist):
+        raise ExtraMissing(
+            f"package {name} is used from its source folder, so it cannot be measured",
+            check="environment",
+            hint=f"install {name} without --editable",
+        )
     if text is None:
         raise ExtraMissing(
             f"package {name} has no RECORD, so it cannot be measured",
@@ -194,6 +235,15 @@ def _record(name: str, dist: Distribution) -> str:
             hint=f"reinstall {name} from a wheel",
         )
     return text
+
+
+def _is_editable(dist: Distribution) -> bool:
+    """Whether an installer noted that a package's code lies in its source folder."""
+    try:
+        origin = json.loads(dist.read_text("direct_url.json") or "{}")
+        return bool(origin.get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):
+        return False
 
 
 def _files_of(record: str) -> Iterator[tuple[str, str]]:
@@ -215,5 +265,6 @@ def _as_record(digest: str) -> str:
     )
 
 
-def _normalised(name: str) -> str:
+def normalised(name: str) -> str:
+    """Name of a package as PEP 503 has it."""
     return re.sub(r"[-_.]+", "-", name).lower()

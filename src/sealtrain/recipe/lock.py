@@ -10,38 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sealtrain.base.digests import file_sha256, sha256_hex
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write
-from sealtrain.errors import AlreadyExists, UsageError
-from sealtrain.recipe.backends import DEFAULT, Backend
+from sealtrain.errors import AlreadyExists, RecipeInvalid, UsageError
 from sealtrain.recipe.compose import app_id_of, build_compose, compose_hash
 from sealtrain.recipe.fields import resolve_inside
-from sealtrain.recipe.installation import (
-    CodePin,
-    EnvironmentPin,
-    measure_code,
-    measure_environment,
-)
-from sealtrain.recipe.lockfile import (
-    MAX_BROKERS,
-    FurtherModelPin,
-    Lock,
-    ModelPin,
-    SealedModelPin,
-    TokenizerPin,
-    load_lock,
-    parse_lock,
-    tokenizer_kind,
-)
-from sealtrain.recipe.modelfolder import model_digest, tokenizer_digest
-from sealtrain.recipe.modelspec import (
-    FolderTokenizer,
-    Model,
-    ModelFromConfig,
-    ModelFromFolder,
-    SealedModel,
-)
+from sealtrain.recipe.installation import Installation, measure_installation
+from sealtrain.recipe.lockfile import MAX_BROKERS, Lock, load_lock, parse_lock
+from sealtrain.recipe.models import measure_models
 from sealtrain.recipe.schema import Recipe, load_recipe
+from sealtrain.recipe.scripts import read_scripts, script_problem
 
 __all__ = [
     "COMPOSE_NAME",
@@ -51,24 +29,13 @@ __all__ = [
     "LockedRecipe",
     "load_lock",
     "lock_recipe",
-    "measure_further_models",
     "measure_installation",
-    "measure_model",
-    "measure_tokenizer",
     "parse_lock",
     "read_policy",
 ]
 
 LOCK_NAME = "recipe.lock.json"
 COMPOSE_NAME = "app-compose.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
-    """Digests of the code and packages on this machine."""
-
-    code: CodePin
-    environment: EnvironmentPin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,17 +83,6 @@ class LockedRecipe:
             atomic_write(out_dir / name, data, overwrite=overwrite)
 
 
-def measure_installation(backend: Backend = DEFAULT) -> Installation:
-    """Measure the running code, its packages and those of a backend.
-
-    Raises:
-        ExtraMissing: A package that training needs is absent.
-    """
-    extras = ("train",) if backend.extra is None else ("train", backend.extra)
-    environment = measure_environment(*extras, packages=backend.packages)
-    return Installation(code=measure_code(), environment=environment)
-
-
 def lock_recipe(
     recipe_path: Path,
     *,
@@ -144,7 +100,7 @@ def lock_recipe(
 
     Raises:
         UsageError: No broker, one twice, or too many.
-        RecipeInvalid: The recipe breaks its schema.
+        RecipeInvalid: The recipe breaks its schema, or a script cannot be pinned.
         ModelInvalid: A model or tokenizer folder is absent or breaks the rules of modelfolder.py.
         TrustInvalid: The appraisal policy that the recipe names is absent or malformed.
         ExtraMissing: A package that training needs is absent.
@@ -158,8 +114,9 @@ def lock_recipe(
             hint="give --broker once for each broker file",
         )
     recipe = load_recipe(recipe_path)
-    measured = installation or measure_installation(recipe.backend)
+    measured = installation or measure_installation(recipe)
     base_dir = recipe_path.parent
+    models = measure_models(recipe, base_dir)
     unresolved = {
         "version": 2,
         "consortium_id": consortium_id,
@@ -167,10 +124,10 @@ def lock_recipe(
         "recipe": recipe,
         "code": measured.code,
         "environment": measured.environment,
-        "scripts": measure_scripts(recipe, base_dir),
-        "model": measure_model(recipe.model, base_dir),
-        "tokenizer": measure_tokenizer(recipe.model, base_dir),
-        "models": measure_further_models(recipe, base_dir),
+        "scripts": _scripts_of(recipe, base_dir, measured),
+        "model": models.model,
+        "tokenizer": models.tokenizer,
+        "models": models.further,
         "policy": read_policy(recipe, base_dir),
     }
     # Through bytes and back: what is written is what every reader will accept.
@@ -193,40 +150,9 @@ def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
     return load_policy(resolve_inside(base_dir, named)).to_dict()
 
 
-def measure_scripts(recipe: Recipe, base_dir: Path) -> dict[str, str]:
-    """Digest of the recipe's own script by path. Raises ``ModelInvalid`` when it is absent."""
-    if recipe.script is None:
-        return {}
-    return {recipe.script: file_sha256(resolve_inside(base_dir, recipe.script))}
-
-
-def measure_further_models(recipe: Recipe, base_dir: Path) -> dict[str, FurtherModelPin]:
-    """Digests of the models besides the base model, by name. Raises as ``measure_model``."""
-    return {
-        name: FurtherModelPin(
-            model=_measure_folder(model, base_dir), tokenizer=measure_tokenizer(model, base_dir)
-        )
-        for name, model in recipe.further_models.items()
-    }
-
-
-def measure_model(model: Model, base_dir: Path) -> ModelPin | SealedModelPin:
-    """Digest of a model. Raises ``ModelInvalid`` as ``lock_recipe``."""
-    if isinstance(model, SealedModel):
-        return SealedModelPin(kind="sealed", sha256=None)
-    if isinstance(model, ModelFromConfig):
-        return ModelPin(kind="config", sha256=model.digest)
-    return _measure_folder(model, base_dir)
-
-
-def _measure_folder(model: ModelFromFolder, base_dir: Path) -> ModelPin:
-    return ModelPin(kind="folder", sha256=model_digest(resolve_inside(base_dir, model.path)))
-
-
-def measure_tokenizer(model: Model, base_dir: Path) -> TokenizerPin:
-    """Digest of a model's tokenizer. Raises ``ModelInvalid`` as ``lock_recipe``."""
-    tokenizer = model.tokenizer
-    if not isinstance(tokenizer, FolderTokenizer):
-        return TokenizerPin(kind=tokenizer_kind(model), sha256=None)
-    folder = resolve_inside(base_dir, tokenizer.path)
-    return TokenizerPin(kind="folder", sha256=tokenizer_digest(folder))
+def _scripts_of(recipe: Recipe, base_dir: Path, installation: Installation) -> dict[str, str]:
+    texts = read_scripts(recipe.scripts, base_dir)
+    problem = script_problem(texts, recipe.scripts, installation.importable.top_level)
+    if problem is not None:
+        raise RecipeInvalid(problem.message, check="scripts", got=problem.module, hint=problem.hint)
+    return texts

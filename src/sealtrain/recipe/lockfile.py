@@ -5,7 +5,7 @@
 1. canonical bytes (RFC 8785), at most ``MAX_LOCK_BYTES``;
 2. every field of the schema, and the recipe by its own schema;
 3. the recipe is normalised: defaults written out, so equal recipes have equal locks;
-4. script, model and tokenizer entries fit the recipe, those of further models too;
+4. scripts, model and tokenizer entries fit the recipe, those of further models too;
 5. it holds the appraisal policy that the recipe names, normalised, and none where it names none;
 6. it names 1 to ``MAX_BROKERS`` brokers, sorted, none twice.
 
@@ -29,6 +29,7 @@ from sealtrain.recipe.fields import RecipePath
 from sealtrain.recipe.installation import CodePin, EnvironmentPin
 from sealtrain.recipe.modelspec import Model, ModelFromConfig
 from sealtrain.recipe.schema import AnyRecipe, Recipe, parse_recipe
+from sealtrain.recipe.scripts import MAX_SCRIPT_BYTES, ScriptText, too_long
 
 if TYPE_CHECKING:
     from sealtrain.attest.policy import AppraisalPolicy
@@ -91,7 +92,7 @@ class Lock(StrictModel):
     recipe: AnyRecipe
     code: CodePin
     environment: EnvironmentPin
-    scripts: dict[RecipePath, Hex64]
+    scripts: dict[RecipePath, ScriptText]
     model: Annotated[ModelPin | SealedModelPin, Discriminator("kind")]
     tokenizer: TokenizerPin
     models: dict[OwnerName, FurtherModelPin]
@@ -113,8 +114,8 @@ class Lock(StrictModel):
 
     @property
     def script_digests(self) -> dict[str, str]:
-        """SHA-256 of each script by path; none where sealtrain's own training runs."""
-        return dict(self.scripts)
+        """SHA-256 of each script by path, the one that is run first."""
+        return {path: sha256_hex(self.scripts[path].encode()) for path in self.recipe.scripts}
 
     def to_bytes(self) -> bytes:
         """The canonical bytes, which the recipe hash is taken over."""
@@ -162,9 +163,14 @@ def parse_lock(data: bytes) -> Lock:
 
 
 def _fits(lock: Lock, recipe: Recipe) -> None:
-    named = [] if recipe.script is None else [recipe.script]
-    if list(lock.scripts) != named:
-        raise LockInvalid("lock pins another script than its recipe names", check="script")
+    if lock.scripts.keys() != set(recipe.scripts):
+        raise LockInvalid("lock holds other scripts than its recipe names", check="scripts")
+    if too_long(lock.scripts):
+        raise LockInvalid(
+            "the lock's scripts are too long together",
+            check="scripts",
+            expected=f"at most {MAX_SCRIPT_BYTES} bytes",
+        )
     _policy_fits(lock, recipe)
     _model_fits(recipe.model, lock.model, lock.tokenizer)
     if lock.models.keys() != recipe.further_models.keys():

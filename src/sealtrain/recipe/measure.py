@@ -1,24 +1,23 @@
 """Measure again what a lock pins, where it is about to run.
 
 In this order, so that the first difference named is the one nearest to the code: version and code,
-Python, packages, script, base model, tokenizer, further models.
+Python, packages, base model, tokenizer, further models. Scripts are part of the lock.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.errors import EnvironmentChanged, ExtraMissing, ModelInvalid
-from sealtrain.recipe.installation import EnvironmentPin, check_package_files
-from sealtrain.recipe.lock import (
+from sealtrain.recipe.installation import (
+    EnvironmentPin,
     Installation,
-    measure_further_models,
+    check_package_files,
     measure_installation,
-    measure_model,
-    measure_scripts,
-    measure_tokenizer,
 )
 from sealtrain.recipe.lockfile import Lock
+from sealtrain.recipe.models import measure_models
 
 __all__ = ["check_environment"]
 
@@ -27,22 +26,27 @@ def check_environment(
     lock: Lock,
     base_dir: Path,
     *,
+    into: PrivateFolder | None = None,
     installation: Installation | None = None,
     package_files: bool = False,
-) -> None:
+) -> Installation:
     """Refuse to run when anything differs from the lock.
 
     Args:
         lock: What was approved.
         base_dir: The recipe's folder in this place; its paths are relative to it.
+        into: Gets a copy of each model and tokenizer file, of the very bytes that were hashed.
         installation: Code and packages that run; measured here when ``None``.
         package_files: Also hash every file of every package, not only the packages' records.
+
+    Returns:
+        What is installed here, the same as in the lock.
 
     Raises:
         EnvironmentChanged: Names the first difference, with got and expected.
     """
     try:
-        here = installation or measure_installation(lock.recipe.backend)
+        here = installation or measure_installation(lock.recipe)
     except ExtraMissing as error:
         raise EnvironmentChanged(
             error.message,
@@ -57,19 +61,16 @@ def check_environment(
     if package_files:
         check_package_files(tuple(lock.environment.packages))
     try:
-        scripts = measure_scripts(lock.recipe, base_dir)
-        model = measure_model(lock.recipe.model, base_dir)
-        tokenizer = measure_tokenizer(lock.recipe.model, base_dir)
-        further = measure_further_models(lock.recipe, base_dir)
+        found = measure_models(lock.recipe, base_dir, into=into)
     except ModelInvalid as error:
         raise EnvironmentChanged(error.message, check="models", hint=error.hint or _HINT) from error
-    for path, digest in lock.scripts.items():
-        _same(f"the script {path}", scripts.get(path), digest)
-    _same("the base model", model.sha256, lock.model.sha256)
-    _same("the tokenizer", tokenizer.sha256, lock.tokenizer.sha256)
+    _same("the base model", found.model.sha256, lock.model.sha256)
+    _same("the tokenizer", found.tokenizer.sha256, lock.tokenizer.sha256)
     for name, pin in lock.models.items():
-        _same(f"the {name} model", further[name].model.sha256, pin.model.sha256)
-        _same(f"the {name} model's tokenizer", further[name].tokenizer.sha256, pin.tokenizer.sha256)
+        here_pin = found.further[name]
+        _same(f"the {name} model", here_pin.model.sha256, pin.model.sha256)
+        _same(f"the {name} model's tokenizer", here_pin.tokenizer.sha256, pin.tokenizer.sha256)
+    return here
 
 
 _HINT = "install what the lock names, or lock again and have the new lock approved"

@@ -4,69 +4,114 @@
 2. No symbolic link and no hidden file, apart from the marks that download tools leave.
 3. No configuration names foreign code, another base model, or a weight file elsewhere.
 4. A model has ``config.json`` and weights.
+
+Each file is opened and read once. The bytes that are hashed are the bytes that rule 3 is checked on
+and the bytes that are copied, where a copy is wanted: whoever changes a file afterwards changes
+neither.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Final
 
-from sealtrain.base.canonical import JsonValue, parse_json
-from sealtrain.base.digests import tree_sha256
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.filenames import DATA_SUFFIXES, is_vocabulary, may_carry_code
-from sealtrain.base.files import read_bounded
-from sealtrain.errors import DataInvalid, ModelInvalid
+from sealtrain.errors import DataInvalid, LimitExceeded, ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
 
-__all__ = ["model_digest", "tokenizer_digest"]
+__all__ = ["Copies", "MeasuredFolder", "measure_folder"]
 
 MAX_CONFIG_BYTES = 8 << 20
 WEIGHTS = (".safetensors",)
+_READ_BYTES: Final = 1 << 20
 _TEMPLATES = (".jinja",)
 """Chat templates: rendered in a sandbox, and measured here."""
 _TEXTS = (*(suffix for suffix in DATA_SUFFIXES if suffix not in WEIGHTS), *_TEMPLATES)
 _HIDDEN_MARKS = (".gitattributes", ".gitignore", ".cache", ".git")
 
+Copies = Callable[[str], AbstractContextManager[BinaryIO]]
+"""Opens the copy of a file by its name in the folder."""
 
-def model_digest(folder: Path) -> str:
-    """Digest of a model folder (``tree_sha256``), after the rules above.
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFolder:
+    """A folder that keeps the rules.
+
+    Attributes:
+        name: Of the folder, for refusals.
+        files: Relative POSIX path of each file that was read → its SHA-256.
+    """
+
+    name: str
+    files: Mapping[str, str]
+
+    @property
+    def model_digest(self) -> str:
+        """Tree digest of all files (spec/recipe.md §3), 64 hex digits.
+
+        Raises:
+            ModelInvalid: Rule 4 is broken.
+        """
+        if "config.json" not in self.files:
+            raise ModelInvalid(f"model folder has no config.json: {self.name}")
+        if not any(name.endswith(WEIGHTS) for name in self.files):
+            raise ModelInvalid(
+                f"model folder has no safetensors weights: {self.name}",
+                hint="save it with save_pretrained, which writes safetensors",
+            )
+        return _digest(self.files)
+
+    @property
+    def tokenizer_digest(self) -> str:
+        """Tree digest of the files that a tokenizer reads, 64 hex digits.
+
+        Raises:
+            ModelInvalid: The folder holds no tokenizer.
+        """
+        texts = {name: digest for name, digest in self.files.items() if name.endswith(_TEXTS)}
+        if not texts.keys() & {"tokenizer.json", "tokenizer_config.json"}:
+            raise ModelInvalid(f"folder holds no tokenizer: {self.name}")
+        return _digest(texts)
+
+
+def _digest(files: Mapping[str, str]) -> str:
+    return sha256_hex(canonical_json(dict(files)))
+
+
+def measure_folder(
+    folder: Path, *, weights: bool = True, copies: Copies | None = None
+) -> MeasuredFolder:
+    """Read a folder once, hash each file, and check rules 1 to 3.
+
+    Args:
+        folder: Of a model or tokenizer.
+        weights: Read everything; without, only what a tokenizer reads.
+        copies: Gets the bytes of each file that is read.
 
     Raises:
         ModelInvalid: A rule is broken; names the file.
     """
-    files = _check(folder)
-    if "config.json" not in files:
-        raise ModelInvalid(f"model folder has no config.json: {folder.name}")
-    if not any(name.endswith(WEIGHTS) for name in files):
-        raise ModelInvalid(
-            f"model folder has no safetensors weights: {folder.name}",
-            hint="save it with save_pretrained, which writes safetensors",
-        )
-    return _tree(folder, None)
-
-
-def tokenizer_digest(folder: Path) -> str:
-    """Digest of a tokenizer folder: as ``model_digest``, but weights are neither asked nor read.
-
-    Raises:
-        ModelInvalid: A rule is broken; names the file.
-    """
-    files = _check(folder)
-    if not files & {"tokenizer.json", "tokenizer_config.json"}:
-        raise ModelInvalid(f"folder holds no tokenizer: {folder.name}")
-    return _tree(folder, _TEXTS)
-
-
-def _tree(folder: Path, suffixes: tuple[str, ...] | None) -> str:
-    try:
-        return tree_sha256(folder, suffixes=suffixes)
-    except DataInvalid as error:
-        raise ModelInvalid(error.message) from error
-
-
-def _check(folder: Path) -> set[str]:
     if not folder.is_dir():
         raise ModelInvalid(f"no such model folder: {folder.name}")
-    files: set[str] = set()
+    found = dict(_files(folder))
+    names = sorted(name for name in found if weights or name.endswith(_TEXTS))
+    digests = {}
+    for name in names:
+        with nullcontext() if copies is None else copies(name) as copy:
+            settings, digests[name] = _read(found[name], name, copy)
+        if settings is not None:
+            _check_settings(settings, name, found)
+    return MeasuredFolder(folder.name, digests)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         name = relative.as_posix()
@@ -79,13 +124,9 @@ def _check(folder: Path) -> set[str]:
             continue
         if any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
             raise ModelInvalid(f"model folder holds a file that is not measured: {name}")
-        if not path.is_file():
-            continue
-        _check_kind(path, name)
-        if path.suffix == ".json" and not is_vocabulary(name):
-            _check_settings(path, name)
-        files.add(name)
-    return files
+        if path.is_file():
+            _check_kind(path, name)
+            yield name, path
 
 
 def _check_kind(path: Path, name: str) -> None:
@@ -99,28 +140,50 @@ def _check_kind(path: Path, name: str) -> None:
     )
 
 
-def _check_settings(path: Path, name: str) -> None:
+def _read(path: Path, name: str, copy: BinaryIO | None) -> tuple[bytes | None, str]:
+    """Bytes of a file of settings, ``None`` for others, and the SHA-256 of the file."""
+    is_settings = path.suffix == ".json" and not is_vocabulary(name)
+    kept, digest = bytearray(), hashlib.sha256()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise ModelInvalid(f"cannot read {name}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        while data := file.read(_READ_BYTES):
+            digest.update(data)
+            if copy is not None:
+                copy.write(data)
+            if is_settings:
+                kept += data
+                if len(kept) > MAX_CONFIG_BYTES:
+                    raise ModelInvalid(
+                        f"{name} is too long", expected=f"at most {MAX_CONFIG_BYTES} bytes"
+                    )
+    return bytes(kept) if is_settings else None, digest.hexdigest()
+
+
+def _check_settings(data: bytes, name: str, files: Mapping[str, Path]) -> None:
     if name == "adapter_config.json":
         raise ModelInvalid(
             "model folder is an adapter, whose base model lies elsewhere",
             hint="merge the adapter into its base and save that",
         )
     try:
-        settings = parse_json(read_bounded(path, MAX_CONFIG_BYTES), max_bytes=MAX_CONFIG_BYTES)
+        settings = parse_json(data, max_bytes=MAX_CONFIG_BYTES)
         refuse_foreign_code(settings)
-    except DataInvalid as error:
+    except (DataInvalid, LimitExceeded) as error:
         raise ModelInvalid(f"{name}: {error.message}") from error
     except ValueError as error:
         raise ModelInvalid(f"{name}: {error}") from error
     if name.endswith(".safetensors.index.json"):
-        _check_index(settings, path.parent, name)
+        _check_index(settings, name, files)
 
 
-def _check_index(index: JsonValue, folder: Path, name: str) -> None:
+def _check_index(index: JsonValue, name: str, files: Mapping[str, Path]) -> None:
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict):
         raise ModelInvalid(f"{name} has no weight_map")
-    present = {path.name for path in folder.iterdir() if path.suffix in WEIGHTS}
+    beside = name.rpartition("/")[0]
     for shard in shards.values():
-        if shard not in present:
+        if f"{beside}/{shard}".removeprefix("/") not in files or not str(shard).endswith(WEIGHTS):
             raise ModelInvalid(f"{name} names weights that are not in the folder")

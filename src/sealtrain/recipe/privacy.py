@@ -190,7 +190,7 @@ def _training_breaks(recipe: Any, privacy: PrivateSgd) -> str | None:
     trainer = recipe.trainer
     if recipe.phase not in _SGD_PHASES:
         return f"privacy dp: sgd is for phases {' and '.join(_SGD_PHASES)}"
-    if recipe.script is not None:
+    if recipe.scripts:
         return "privacy dp: sgd is not known to hold for a script of your own"
     if recipe.phase == "sft" and recipe.peft is None:
         return "privacy dp: sgd trains adapters in phase sft: name peft.method lora"

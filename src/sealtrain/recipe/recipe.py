@@ -16,6 +16,7 @@ from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.modelspec import Model, ModelFromFolder
 from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, broken_promise
+from sealtrain.recipe.scripts import MAX_PACKAGES, MAX_SCRIPTS, ScriptPackage, misnamed
 from sealtrain.recipe.terms import Dataset, Hardware, ReleasePolicy
 from sealtrain.recipe.trainers import TrainerArguments
 from sealtrain.recipe.validation import Validation
@@ -46,8 +47,16 @@ class Recipe(StrictModel):
         exclude_if=is_none,
         description="How several parties train together; left out of locks when there is none.",
     )
-    script: RecipePath | None = Field(
-        default=None, description="Your own training script, run in the guest instead of ours."
+    scripts: tuple[RecipePath, ...] = Field(
+        default=(),
+        max_length=MAX_SCRIPTS,
+        description="Your own training script, run in the guest instead of ours, and the files "
+        "it uses.",
+    )
+    packages: tuple[ScriptPackage, ...] = Field(
+        default=(),
+        max_length=MAX_PACKAGES,
+        description="Further packages that the scripts import, as name==version.",
     )
     validation: Validation | None = Field(
         default=None, description="What the records must keep before training begins."
@@ -108,6 +117,13 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _audit_is_possible(self) -> Self:
         problem = misplaced(self)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _scripts_can_be_imported(self) -> Self:
+        problem = misnamed(self.scripts, self.packages)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -57,7 +57,7 @@ def unfit_for_tuner(recipe: Any) -> str | None:
 
 def _shared(recipe: Any) -> Iterator[str]:
     model, peft, trainer = recipe.model, recipe.peft, recipe.trainer
-    if recipe.script is not None:
+    if recipe.scripts:
         yield "a script brings its own trainer; leave one of them out"
     if model.kind != "folder" or getattr(model.tokenizer, "path", None) is None:
         yield "it loads a folder with weights and a tokenizer: model.path, no {kind: bytes}"

@@ -16,12 +16,13 @@ from pathlib import Path
 from sealtrain.base.canonical import JsonValue
 from sealtrain.consortium.datasets import (
     DatasetManifest,
-    load_dataset_manifest,
     read_dataset_envelope,
+    verify_dataset,
 )
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DatasetMismatch, DatasetUnknown, NoStanza, UsageError
 from sealtrain.recipe.schema import Recipe
+from sealtrain.records.dsse import Envelope
 from sealtrain.sealing.dataset import read_stanzas
 from sealtrain.sealing.places import Folder
 from sealtrain.sealing.stanza import Stanza
@@ -64,9 +65,10 @@ def find_datasets(
         NoStanza: One was never wrapped for any recipe.
         SignatureInvalid: A manifest is not signed by its owner.
     """
-    present: dict[tuple[str, str], tuple[Folder, DatasetManifest]] = {}
+    present: dict[tuple[str, str], tuple[Folder, DatasetManifest, Envelope]] = {}
     for folder in _folders(paths):
-        manifest = load_dataset_manifest(folder, consortium)
+        envelope = read_dataset_envelope(folder)
+        manifest = verify_dataset(envelope, consortium)
         key = (manifest.owner, manifest.name)
         if key in present:
             raise DatasetMismatch(
@@ -76,7 +78,7 @@ def find_datasets(
                 got=f"{present[key][0].name} and {folder.name}",
                 hint="leave only the one that its owner registered",
             )
-        present[key] = (folder, manifest)
+        present[key] = (folder, manifest, envelope)
     found = []
     for wanted in recipe.datasets:
         if owner not in (None, wanted.owner):
@@ -89,7 +91,7 @@ def find_datasets(
                 expected=f"a sealed dataset {wanted.name} of {wanted.owner}",
                 hint="pass its folder with --data",
             )
-        folder, manifest = present[wanted.owner, wanted.name]
+        folder, manifest, envelope = present[wanted.owner, wanted.name]
         found.append(
             FoundDataset(
                 folder=folder,
@@ -98,7 +100,7 @@ def find_datasets(
                 max_records=wanted.max_records,
                 columns=wanted.columns,
                 manifest=manifest,
-                envelope=read_dataset_envelope(folder).to_dict(),
+                envelope=envelope.to_dict(),
                 stanzas=_for_brokers(folder),
             )
         )

@@ -56,12 +56,12 @@ def deal(
         Refused: This guest did not measure this lock.
         Unreachable: The guest API did not answer.
     """
+    guest = AttestedGuest(settings, alone=alone, clock=clock)
     import torch
 
     from sealtrain.collab.otp.dealer import Dealer, conversation
     from sealtrain.collab.otp.multiplying import Device, Limits
 
-    guest = AttestedGuest(settings, clock=clock)
     if (how := of_kind(guest.recipe, Pads)).pads != "dealer":
         raise UsageError(
             "the recipe has no dealer",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
@@ -51,6 +52,7 @@ class AttestedGuest:
         settings: RunSettings,
         *,
         shared_out: bool | None = None,
+        alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
@@ -60,6 +62,7 @@ class AttestedGuest:
             settings: Where everything is.
             shared_out: Whether this role belongs to recipes for several parties or for one guest;
                 ``None`` where it belongs to both.
+            alone: This process is for the run only (``runner.admission``, check 4).
             clock: Source of the time.
             random: Source of nonces and ephemeral keys.
 
@@ -71,7 +74,7 @@ class AttestedGuest:
         self.settings = settings
         self._clock = clock
         self._random = random
-        self.admitted: Admitted = admit(settings)
+        self.admitted: Admitted = admit(settings, alone=alone)
         self.recipe = self.lock.recipe
         if shared_out is not None and shared_out != is_shared_out(self.recipe):
             raise _other_roles(self.recipe)
@@ -93,6 +96,11 @@ class AttestedGuest:
     def compose_hash(self) -> str:
         """Of the deployment document."""
         return self.admitted.compose_hash
+
+    @property
+    def base(self) -> Path:
+        """Folder that the recipe's paths start from: copies of what the lock pins."""
+        return self.admitted.base
 
     @property
     def target(self) -> Target:

@@ -43,6 +43,7 @@ class GuestRun(DataGuest):
         *,
         resuming: bool,
         told: Told,
+        alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
@@ -57,6 +58,7 @@ class GuestRun(DataGuest):
             resuming=resuming,
             told=told,
             shared_out=False,
+            alone=alone,
             clock=clock,
             random=random,
         )
@@ -71,7 +73,14 @@ class GuestRun(DataGuest):
         self._counter = 0
 
     @classmethod
-    def begin(cls, settings: RunSettings, *, told: Told, clock: Clock = system_clock) -> GuestRun:
+    def begin(
+        cls,
+        settings: RunSettings,
+        *,
+        told: Told,
+        alone: bool = False,
+        clock: Clock = system_clock,
+    ) -> GuestRun:
         """Start a new run in ``settings.out``, which must not hold one.
 
         Raises:
@@ -82,14 +91,17 @@ class GuestRun(DataGuest):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another --out, or resume this run"
             )
-        run = cls(settings, os.urandom(16).hex(), resuming=False, told=told, clock=clock)
+        run_id = os.urandom(16).hex()
+        run = cls(settings, run_id, resuming=False, told=told, alone=alone, clock=clock)
         save_run(settings, run.run_id)
         run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
         run.note_release()
         return run
 
     @classmethod
-    def again(cls, out: Path, *, told: Told, clock: Clock = system_clock) -> GuestRun:
+    def again(
+        cls, out: Path, *, told: Told, alone: bool = False, clock: Clock = system_clock
+    ) -> GuestRun:
         """Continue the run in ``out`` under its own id.
 
         Raises:
@@ -97,7 +109,7 @@ class GuestRun(DataGuest):
             SealtrainError: As the constructor.
         """
         settings, run_id = load_run(out)
-        return cls(settings, run_id, resuming=True, told=told, clock=clock)
+        return cls(settings, run_id, resuming=True, told=told, alone=alone, clock=clock)
 
     def newest_checkpoint(self) -> CheckpointRef | None:
         """The checkpoint to continue from, with its journal taken up; ``None`` to begin again.

@@ -60,6 +60,7 @@ class DataGuest(AttestedGuest):
         told: Told,
         shared_out: bool,
         owner: str | None = None,
+        alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
@@ -72,6 +73,7 @@ class DataGuest(AttestedGuest):
             told: Hears of each broker that did not help while the others suffice.
             shared_out: As ``AttestedGuest``.
             owner: Ask for the datasets of this owner alone; for all of the recipe when ``None``.
+            alone: As ``AttestedGuest``.
             clock: Source of the time.
             random: Source of nonces and ephemeral keys.
 
@@ -80,7 +82,7 @@ class DataGuest(AttestedGuest):
             Refused: Any check of steps 1 to 4 fails; its class says which.
             Unreachable: Too few brokers answered, or the guest API did not.
         """
-        super().__init__(settings, shared_out=shared_out, clock=clock, random=random)
+        super().__init__(settings, shared_out=shared_out, alone=alone, clock=clock, random=random)
         if owner is not None and owner not in self.recipe.owners:
             raise UsageError(
                 "the recipe reads no data of this owner",

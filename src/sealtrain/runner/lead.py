@@ -45,6 +45,7 @@ class LeadRun(AttestedGuest):
         run_id: str,
         *,
         told: Told,
+        alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
@@ -54,7 +55,7 @@ class LeadRun(AttestedGuest):
             UsageError: The recipe is for one guest.
             Refused, Unreachable: As ``AttestedGuest``, or no broker proved itself.
         """
-        super().__init__(settings, shared_out=True, clock=clock, random=random)
+        super().__init__(settings, shared_out=True, alone=alone, clock=clock, random=random)
         self.run_id = run_id
         self.quorum: Quorum = self._brokers(told)
         try:
@@ -72,6 +73,7 @@ class LeadRun(AttestedGuest):
         settings: RunSettings,
         *,
         told: Told,
+        alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> LeadRun:
@@ -80,6 +82,7 @@ class LeadRun(AttestedGuest):
         Args:
             settings: Where everything is; ``data`` is not read.
             told: Hears of each broker that did not help while the others suffice.
+            alone: As ``AttestedGuest``.
             clock: Source of the time.
             random: Source of the run id, nonces and ephemeral keys.
 
@@ -89,7 +92,8 @@ class LeadRun(AttestedGuest):
         """
         if settings.out.exists() and any(settings.out.iterdir()):
             raise AlreadyExists(f"{settings.out} is not empty", hint="choose another --out")
-        lead = cls(settings, random(16).hex(), told=told, clock=clock, random=random)
+        run_id = random(16).hex()
+        lead = cls(settings, run_id, told=told, alone=alone, clock=clock, random=random)
         settings.out.mkdir(exist_ok=True)
         how = lead.recipe.collaboration
         fields = {"platform": settings.platform, "phase": lead.recipe.phase}

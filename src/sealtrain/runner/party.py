@@ -134,6 +134,7 @@ class PartyRun(DataGuest):
         *,
         resuming: bool,
         told: Told,
+        alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> None:
@@ -148,6 +149,7 @@ class PartyRun(DataGuest):
             told=told,
             shared_out=True,
             owner=party,
+            alone=alone,
             clock=clock,
             random=random,
         )
@@ -168,6 +170,7 @@ class PartyRun(DataGuest):
         *,
         told: Told,
         resume: bool = False,
+        alone: bool = False,
         clock: Clock = system_clock,
         random: Random = os.urandom,
     ) -> PartyRun:
@@ -180,6 +183,7 @@ class PartyRun(DataGuest):
             told: Hears of each broker that did not help while the others suffice.
             resume: The brokers know this party already: it was interrupted, or moved. Its folder
                 may be another one; then its report begins with this release.
+            alone: As ``AttestedGuest``.
             clock: Source of the time.
             random: Source of nonces and ephemeral keys.
 
@@ -193,7 +197,16 @@ class PartyRun(DataGuest):
             raise AlreadyExists(
                 f"{settings.out} is not empty", hint="choose another folder, or resume this party"
             )
-        return cls(settings, party, run_id, resuming=resume, told=told, clock=clock, random=random)
+        return cls(
+            settings,
+            party,
+            run_id,
+            resuming=resume,
+            told=told,
+            alone=alone,
+            clock=clock,
+            random=random,
+        )
 
     @property
     def key(self) -> DataKey:

@@ -63,7 +63,7 @@ def start(
         SealtrainError: Whatever step fails; no plaintext is left anywhere.
     """
     expect_helpers(settings)
-    run = GuestRun.begin(settings, told=missed, clock=clock)
+    run = GuestRun.begin(settings, told=missed, alone=alone, clock=clock)
     return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -78,7 +78,7 @@ def resume(
 ) -> Outcome:
     """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
     expect_helpers(load_run(out)[0])
-    run = GuestRun.again(out, told=missed, clock=clock)
+    run = GuestRun.again(out, told=missed, alone=alone, clock=clock)
     return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
 
 
@@ -90,8 +90,6 @@ class _Work:
         self._resuming = resuming
         self._progress = progress
         self._rest_of_life = ExitStack()
-        named = run.recipe.script
-        self._script = None if named is None else run.settings.base / named
 
     def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
         run = self._run
@@ -112,7 +110,7 @@ class _Work:
                     lambda: self._in_ranks(monitor, room, ways),
                     run.recipe.release_policy.logs,
                     lambda: run.tally.counts,
-                    script=self._script,
+                    scripts={str(run.base / path): path for path in run.recipe.scripts},
                 )
             except SealtrainError as error:
                 raise run.keeper.lapsed(error) from None
@@ -148,7 +146,7 @@ class _Work:
         train(
             run.recipe,
             run_id=run.run_id,
-            base_dir=run.settings.base,
+            base_dir=run.base,
             sources=run.sources,
             store=run.store,
             metrics=lambda _step, _values: None,
@@ -167,17 +165,17 @@ class _Work:
         run = self._run
         if checkpoint is None:
             validate_data(run)
-        if self._script is not None:
+        if run.recipe.scripts:
             from sealtrain.runner.script import run_script
 
             # Relative names that it writes to lie in memory, and end with the run.
             with chdir(room.scratch.folder):
-                return run_script(run, self._script, checkpoint, monitor)
+                return run_script(run, checkpoint, monitor)
         with ranks.together(checkpoint), Outsourcing.of(run) as standins:
             trained = train(
                 run.recipe,
                 run_id=run.run_id,
-                base_dir=run.settings.base,
+                base_dir=run.base,
                 sources=run.sources,
                 store=run.store,
                 metrics=run.released_metrics,

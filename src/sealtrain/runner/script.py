@@ -1,20 +1,21 @@
 """A user's own training script inside a run.
 
-The script is named by the recipe and pinned by the lock. ``sealtrain train`` attests and obtains
-the keys as for any recipe, then runs the script in this process; ``unwrap_dataset``, ``SealedRun``
-(or ``SealedLoop``) and ``sign_manifest`` act on that run. Outside a run they refuse: there are no
-keys.
+The recipe names the script and the lock holds its text. ``sealtrain train`` attests and obtains the
+keys as for any recipe, then runs the script in this process; ``unwrap_dataset``, ``SealedRun`` (or
+``SealedLoop``) and ``sign_manifest`` act on that run. Outside a run they refuse: there are no keys.
+
+A script gets the columns that the recipe names, of the datasets that it names, and no others.
 """
 
 from __future__ import annotations
 
-import runpy
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import UsageError
 from sealtrain.runner.closing import Outcome, close_run
+from sealtrain.runner.scriptmodules import run_as_main
 from sealtrain.training import callback as sealed_callback
 from sealtrain.training import loop as sealed_loop
 from sealtrain.training.egress import MetricGate
@@ -63,14 +64,11 @@ class _ScriptRun:
 _current: _ScriptRun | None = None
 
 
-def run_script(
-    run: GuestRun, script: Path, resume: CheckpointRef | None, monitor: Monitor
-) -> Outcome:
-    """Run the locked script on a run that holds its keys.
+def run_script(run: GuestRun, resume: CheckpointRef | None, monitor: Monitor) -> Outcome:
+    """Run the lock's script on a run that holds its keys.
 
     Args:
         run: Admitted and granted.
-        script: Path of the script whose digest the lock pins.
         resume: Checkpoint ``SealedRun`` continues from.
         monitor: Watches.
 
@@ -80,13 +78,10 @@ def run_script(
     """
     global _current
     _current = _ScriptRun(run, resume, monitor)
-    arguments = sys.argv
-    sys.argv = [str(script)]
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        run_as_main(run.lock.scripts, run.recipe.scripts, run.base)
         outcome = _current.outcome
     finally:
-        sys.argv = arguments
         _current.context.close()
         _current = None
     if outcome is None:
@@ -103,20 +98,29 @@ def unwrap_dataset(
 ) -> datasets.IterableDataset | datasets.Dataset:
     """Records of a sealed dataset, decrypted in memory as they are read.
 
+    They have the columns that the recipe names, under the names it gives them.
+
     Args:
         path: The sealed dataset's folder; all training datasets of the recipe, mixed by their
             weights, when ``None``.
         map_style: Give a ``datasets.Dataset`` held in memory instead of a shuffled endless stream.
 
     Raises:
-        UsageError: Not inside a run, or no dataset of this run.
-        SchemaMismatch: The datasets have different columns.
+        UsageError: Not inside a run, no dataset of this run, or ``map_style`` for one of which the
+            recipe gives so many records an epoch (``max_records``).
+        SchemaMismatch: A dataset lacks a column, or has it in another type.
     """
     script = _running()
     sources = _sources_at(script.run, path)
     if map_style:
-        return as_map_style_dataset(sources)
-    positioned = Positioned(RecordStream(sources, seed=_seed(script.run)))
+        if any(source.max_records is not None for source in sources):
+            raise UsageError(
+                "a dataset with max_records is given as a stream, a part each epoch",
+                check="datasets",
+                hint="leave map_style out, or max_records",
+            )
+        return as_map_style_dataset(sources, script.run.recipe.columns.names)
+    positioned = Positioned(_stream(script.run, sources))
     script.context.streams.append(positioned)
     return as_iterable_dataset(positioned)
 
@@ -169,7 +173,7 @@ class SealedLoop(sealed_loop.SealedLoop):
         script = _running()
         super().__init__(
             script.context,
-            RecordStream(_sources_at(script.run, path), seed=_seed(script.run)),
+            _stream(script.run, _sources_at(script.run, path)),
             script.run.recipe.trainer,
             model=model,
             optimizer=optimizer,
@@ -221,14 +225,16 @@ def _running() -> _ScriptRun:
         raise UsageError(
             "no run holds keys in this process",
             check="script",
-            hint="name this file as script in the recipe and start it with: sealtrain train",
+            hint="name this file in scripts of the recipe and start it with: sealtrain train",
         )
     return _current
 
 
-def _seed(run: GuestRun) -> int:
+def _stream(run: GuestRun, sources: Sequence[Source]) -> RecordStream:
+    """The records of datasets, shuffled, with the recipe's columns and no others."""
     trainer = run.recipe.trainer
-    return trainer.seed if trainer.data_seed is None else trainer.data_seed
+    seed = trainer.seed if trainer.data_seed is None else trainer.data_seed
+    return RecordStream(sources, run.recipe.columns.names, seed=seed)
 
 
 def _sources_at(run: GuestRun, path: str | Path | None) -> list[Source]:

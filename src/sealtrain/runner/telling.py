@@ -10,7 +10,7 @@ make subclasses of them, name them as it likes, and write into their attributes.
 |---|---|
 | `none` | code of what stood in the way outside the data; `data-invalid` for faults of the data |
 | `error-summary` | code of any error |
-| `structured` | also the kind of exception, the script's line, and counts of what was not said |
+| `structured` | also the kind of exception, the scripts' line, and counts of what was not said |
 
 A program that was refused is named at every level, if it is a file that the run did not make: which
 one cannot be said otherwise to the engineer who has to do without it.
@@ -19,9 +19,8 @@ one cannot be said otherwise to the engineer who has to do without it.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 
@@ -29,6 +28,7 @@ from sealtrain import errors
 from sealtrain.errors import (
     DataInvalid,
     EgressRefused,
+    ImportRefused,
     SealtrainError,
     TrainingFailed,
     UsageError,
@@ -78,7 +78,7 @@ def told(
     logs: Logs,
     counts: Callable[[], dict[str, int]],
     *,
-    script: Path | None = None,
+    scripts: Mapping[str, str] = MappingProxyType({}),
 ) -> Done:
     """Do ``work``; what goes wrong leaves as a typed event only.
 
@@ -86,7 +86,7 @@ def told(
         work: Holds plaintext.
         logs: The recipe's ``release_policy.logs``.
         counts: What was printed, logged or refused so far, by event.
-        script: The user's own script, if the run has one.
+        scripts: File of each script of the user's own, with its name in the recipe.
 
     Raises:
         SealtrainError: In place of whatever was raised, without its text, cause or context.
@@ -98,21 +98,21 @@ def told(
     except KeyboardInterrupt:
         event = KeyboardInterrupt()
     except BaseException as error:
-        event = _event(error, logs, counts(), script)
+        event = _event(error, logs, counts(), scripts)
     raise event  # outside the handlers, so that nothing refers to the original any more
 
 
 def _event(
-    error: BaseException, logs: Logs, counts: dict[str, int], script: Path | None
+    error: BaseException, logs: Logs, counts: dict[str, int], scripts: Mapping[str, str]
 ) -> SealtrainError:
-    kind = _kind(error, script)
+    kind = _kind(error, scripts)
     if logs == "none" and issubclass(kind, DataInvalid):
         kind = DataInvalid
     check = got = None
     hint = _PAGE
     if logs == "structured":
         said = ", ".join(f"{name} {count}" for name, count in counts.items())
-        check, got = _where(error, kind, script), said or None
+        check, got = _where(error, kind, scripts), said or None
     program = program_to_name(error) if type(error) is ProgramRefused else None
     if program is not None:
         check, got, hint = "program", program, _WITHOUT_PROGRAM
@@ -123,30 +123,32 @@ def _event(
     return left
 
 
-def _kind(error: BaseException, script: Path | None) -> type[SealtrainError]:
+def _kind(error: BaseException, scripts: Mapping[str, str]) -> type[SealtrainError]:
     for kind in type.mro(type(error)):
         if id(kind) in _KNOWN:
             return _KNOWN[id(kind)][0]
     if type(error) in (PlaceRefused, ProgramRefused):
         return EgressRefused
-    return TrainingFailed if script is None else UsageError
+    if isinstance(error, ModuleNotFoundError):
+        return ImportRefused
+    return UsageError if scripts else TrainingFailed
 
 
-def _where(error: BaseException, kind: type[SealtrainError], script: Path | None) -> str:
-    """Kind of exception, and its last line in the script. A class of unknown make has no name."""
+def _where(error: BaseException, kind: type[SealtrainError], scripts: Mapping[str, str]) -> str:
+    """Kind of exception, and its last line in a script. A class of unknown make has no name."""
     name = type(error).__name__
     if isinstance(error, (SealtrainError, PlaceRefused, ProgramRefused)):
         name = kind.__name__
     elif getattr(builtins, name, None) is not type(error):
         name = "exception"
-    line = 0 if script is None else _line_in(script, error)
-    return f"{name}, script line {line}" if line else name
+    return f"{name}{_line_in(scripts, error)}"
 
 
-def _line_in(script: Path, error: BaseException) -> int:
-    line, place = 0, error.__traceback__
+def _line_in(scripts: Mapping[str, str], error: BaseException) -> str:
+    line, place = "", error.__traceback__
     while place is not None:
-        if Path(place.tb_frame.f_code.co_filename).resolve() == script.resolve():
-            line = place.tb_lineno
+        script = scripts.get(place.tb_frame.f_code.co_filename)
+        if script is not None:
+            line = f", {script} line {place.tb_lineno}"
         place = place.tb_next
     return line

@@ -41,7 +41,7 @@ def validate_data(run: GuestRun) -> None:
         atomic_write(run.settings.out / REPORT_NAME, data, overwrite=True)
         noted["report_sha256"] = sha256_hex(data)
 
-    counter = token_counter(run.recipe, run.settings.base, run.model)
+    counter = token_counter(run.recipe, run.base, run.model)
     check(rules, run.sources, count_tokens=counter, publish=publish)
     run.record("data.validated", noted)
 

@@ -81,7 +81,7 @@ def installation() -> Installation:
     return Installation(
         code=CodePin(sealtrain="0.1.0", sha256="11" * 32),
         environment=EnvironmentPin(
-            python="3.11",
+            python="3.11.7",
             packages={
                 "torch": PackagePin(version="2.9.0+cpu", record_sha256="22" * 32),
                 "trl": PackagePin(version="1.16.0", record_sha256="33" * 32),

@@ -83,7 +83,7 @@ def test_a_backend_is_in_lock_and_difference(sft: dict[str, Any], lock_of: Locks
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"script": "train.py"}, "script"),
+        ({"scripts": ["train.py"]}, "script"),
         ({"trainer": {"max_steps": 2, "packing": True}}, "packing"),
         ({"trainer": {"max_steps": 2, "padding_free": True, "max_length": None}}, "padding_free"),
         ({"peft": {"method": "prompt_tuning", "num_virtual_tokens": 2}}, "prompt_tuning"),

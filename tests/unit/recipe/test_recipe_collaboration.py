@@ -174,7 +174,7 @@ DP = {"dp": "sgd", "target_epsilon": 8, "delta": 1e-5}
         ("federated", {"peft": {"method": "ia3", "target_modules": ["q"]}}, "lora or"),
         ("federated", {"trainer": {"max_steps": 29}}, "rounds times"),
         ("federated", {"privacy": DP}, "dp: sgd"),
-        ("federated", {"script": "mine.py"}, "script"),
+        ("federated", {"scripts": ["mine.py"]}, "script"),
         ("federated", {"backend": {"name": "trl", "ranks": 2}}, "backend"),
         ("federated", {"validation": {}}, "validation"),
         ("pads", {"backend": {"name": "fsdp"}}, "backend"),

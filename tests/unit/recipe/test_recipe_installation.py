@@ -2,18 +2,28 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
+import platform
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe import installation
-from sealtrain.recipe.installation import check_package_files, measure_code, measure_environment
+from sealtrain.recipe.installation import (
+    EnvironmentPin,
+    check_package_files,
+    measure_code,
+    measure_installation,
+)
+from sealtrain.recipe.schema import parse_recipe
 
 Place = Callable[..., Path]
+Measure = Callable[..., EnvironmentPin]
 
 
 def recorded(data: bytes) -> str:
@@ -45,6 +55,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 @pytest.fixture
+def measure(sft: dict[str, Any]) -> Measure:
+    """Measures what a recipe needs; words change the recipe."""
+
+    def measured(**changed: Any) -> EnvironmentPin:
+        return measure_installation(parse_recipe(sft | changed)).environment
+
+    return measured
+
+
+@pytest.fixture
 def wanted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def want(*lines: str) -> None:
         monkeypatch.setattr(installation, "_own_requirements", lambda: list(lines))
@@ -52,38 +72,41 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return want
 
 
-def test_the_closure_follows_markers_and_extras(place: Place, wanted: Callable[..., None]) -> None:
+def test_the_closure_follows_markers_and_extras(
+    place: Place, wanted: Callable[..., None], measure: Measure
+) -> None:
     place("alpha", requires=("beta[fast]>=1", "windows-only; sys_platform == 'win32'"))
     place("beta", requires=("gamma; extra == 'fast'", "delta; extra == 'slow'", "no-such-package"))
     place("gamma")
     place("delta")
     place("epsilon")
     wanted("alpha>=1", "epsilon; extra == 'train'", "zeta; extra == 'other'")
-    measured = measure_environment()
+    measured = measure()
     assert list(measured.packages) == ["alpha", "beta", "epsilon", "gamma"]
-    assert measured.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert measured.python == platform.python_version()
 
 
 def test_a_missing_or_old_requirement_is_named_with_the_way_to_install_it(
-    place: Place, wanted: Callable[..., None]
+    place: Place, wanted: Callable[..., None], measure: Measure
 ) -> None:
     place("alpha", version="1.0")
     wanted("alpha>=2; extra == 'train'")
     with pytest.raises(ExtraMissing) as refusal:
-        measure_environment()
+        measure()
     assert (refusal.value.got, refusal.value.expected) == ("1.0", ">=2")
     assert "pip install" in (refusal.value.hint or "")
     wanted("no-such-package")
-    with pytest.raises(ExtraMissing, match="no-such-package"):
-        measure_environment()
+    with pytest.raises(ExtraMissing) as refusal:
+        measure()
+    assert refusal.value.got == "absent"
 
 
 def test_what_installers_write_does_not_change_a_record_digest(
-    place: Place, wanted: Callable[..., None]
+    place: Place, wanted: Callable[..., None], measure: Measure
 ) -> None:
     plain = place("alpha")
     wanted("alpha")
-    before = measure_environment()
+    before = measure()
     noise = recorded(b"noise")
     (plain / "RECORD").write_text(
         f"../../bin/alpha,{noise}\n/opt/alpha,{noise}\n"
@@ -91,19 +114,62 @@ def test_what_installers_write_does_not_change_a_record_digest(
         f"{plain.name}/direct_url.json,{noise}\n__pycache__/alpha.cpython-311.pyc,{noise}\n"
         + (plain / "RECORD").read_text()
     )
-    assert measure_environment() == before
+    assert measure() == before
     with (plain / "RECORD").open("a") as file:
         file.write(f"alpha_more.py,{noise}\n")
-    assert measure_environment() != before
+    assert measure() != before
 
 
 def test_a_package_without_record_cannot_be_measured(
-    place: Place, wanted: Callable[..., None]
+    place: Place, wanted: Callable[..., None], measure: Measure
 ) -> None:
     (place("alpha") / "RECORD").unlink()
     wanted("alpha")
     with pytest.raises(ExtraMissing, match="no RECORD"):
-        measure_environment()
+        measure()
+
+
+def test_a_package_used_from_its_source_cannot_be_measured(
+    place: Place, wanted: Callable[..., None], measure: Measure
+) -> None:
+    origin = {"url": "file:///src/alpha", "dir_info": {"editable": True}}
+    (place("alpha") / "direct_url.json").write_text(json.dumps(origin))
+    wanted("alpha")
+    with pytest.raises(ExtraMissing) as refusal:
+        measure()
+    assert refusal.value.check == "environment"
+
+
+def test_an_extra_may_name_others_of_our_own(
+    place: Place, wanted: Callable[..., None], measure: Measure
+) -> None:
+    for name in ("alpha", "beta", "gamma"):
+        place(name)
+    wanted(
+        "sealtrain[far]; extra == 'train'",
+        "alpha; extra == 'far'",
+        "sealtrain[far,train]; extra == 'far'",
+        "beta; extra == 'other'",
+        "gamma",
+    )
+    assert list(measure().packages) == ["alpha", "gamma"]
+
+
+def test_packages_of_scripts_are_pinned_with_what_they_need(
+    place: Place, wanted: Callable[..., None], measure: Measure
+) -> None:
+    place("alpha", version="2.0", requires=("beta", "gamma; extra == 'fast'"))
+    place("beta")
+    place("gamma")
+    wanted()
+    scripts = {"scripts": ["train.py"]}
+    assert list(measure(**scripts, packages=["alpha==2.0"]).packages) == ["alpha", "beta"]
+    pinned = measure(**scripts, packages=["Alpha[fast]==2.0"]).packages
+    assert list(pinned) == ["alpha", "beta", "gamma"]
+    with pytest.raises(ExtraMissing) as refusal:
+        measure(**scripts, packages=["alpha==1.0"])
+    assert (refusal.value.got, refusal.value.expected) == ("2.0", "==1.0")
+    assert refusal.value.hint == "pip install 'alpha==1.0'"
 
 
 def test_package_files_are_compared_with_their_record(place: Place, tmp_path: Path) -> None:
@@ -118,13 +184,11 @@ def test_package_files_are_compared_with_their_record(place: Place, tmp_path: Pa
     assert refusal.value.got == "absent"
 
 
-def test_a_checkout_knows_the_same_requirements_as_an_installed_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def absent(name: str) -> list[str]:
-        raise importlib.metadata.PackageNotFoundError(name)
+def test_a_checkout_says_itself_what_its_code_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(name: str) -> list[str]:
+        return ["something-else"]
 
-    monkeypatch.setattr(importlib.metadata, "requires", absent)
+    monkeypatch.setattr(importlib.metadata, "requires", older)
     lines = installation._own_requirements()
     assert any(line.startswith("cryptography>=") for line in lines)
     assert any(line.startswith("trl>=") and line.endswith("extra == 'train'") for line in lines)

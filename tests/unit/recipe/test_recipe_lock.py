@@ -165,7 +165,7 @@ PINNED = {
         (_with("models", {"reward": PINNED}), "other further models"),
         (_with("environment.python", "2.7"), "python"),
         (_with("environment.packages.Torch", {}), "packages"),
-        (_with("scripts", {"/etc/x.py": "00" * 32}), "scripts"),
+        (_with("scripts", {"/etc/x.py": "pass"}), "scripts"),
     ],
 )
 def test_an_edited_lock_is_refused(
@@ -187,7 +187,7 @@ def test_a_lock_has_one_spelling(sft: Document, lock_of: LockOf) -> None:
         data[:-1],
         b"[]",
         b"",
-        b'{"version":1,' + data[1:],
+        b'{"version":2,' + data[1:],
     ):
         with pytest.raises(LockInvalid):
             parse_lock(other)

@@ -10,8 +10,8 @@ import pytest
 
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe import measure
-from sealtrain.recipe.installation import PackagePin
-from sealtrain.recipe.lock import Installation, LockedRecipe
+from sealtrain.recipe.installation import Installation, PackagePin
+from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.measure import check_environment
 
 Document = dict[str, Any]
@@ -91,8 +91,8 @@ def test_a_missing_extra_is_a_changed_environment(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def absent(backend: Any) -> Installation:
-        raise ExtraMissing("training needs the package trl", got="absent", expected=">=1")
+    def absent(recipe: Any) -> Installation:
+        raise ExtraMissing("the recipe needs the package trl", got="absent", expected=">=1")
 
     monkeypatch.setattr(measure, "measure_installation", absent)
     with pytest.raises(EnvironmentChanged, match="trl"):

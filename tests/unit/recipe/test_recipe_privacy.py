@@ -25,7 +25,7 @@ pytestmark = pytest.mark.claim("C37")
         ({"trainer": {"neftune_noise_alpha": 5.0}}, "neftune"),
         ({"peft": None}, "adapters"),
         ({"peft": LORA | {"use_dora": True}}, "lora"),
-        ({"script": "train.py"}, "script"),
+        ({"scripts": ["train.py"]}, "script"),
         ({"privacy": {"budgets": {"stranger": 9.0}}}, "stranger"),
         ({"privacy": {"budgets": {OWNERS[0]: 7.9}}}, "above an owner's budget"),
         ({"privacy": {"target_epsilon": 0}}, "target_epsilon"),

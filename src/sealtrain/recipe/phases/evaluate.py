@@ -58,8 +58,8 @@ class EvaluateRecipe(Labelled, Recipe):
             raise ValueError("an evaluation needs model.path or model.sealed: a trained model")
         if not self.reads_text and self.model.tokenizer is not None:
             raise ValueError("text needs a tokenizer; features need tokenizer: null")
-        if self.peft is not None or self.script is not None:
-            raise ValueError("an evaluation has neither peft nor script")
+        if self.peft is not None or self.scripts:
+            raise ValueError("an evaluation has neither peft nor scripts")
         return self
 
     @property

@@ -1,7 +1,7 @@
 """An owner's side of a cut run, on the owner's own machine and outside of any TEE.
 
 1. the deployment document holds a lock of kind ``cut`` of the owner's consortium;
-2. the base model here is the lock's;
+2. the base model here is the lock's, and a copy of the very bytes that were hashed is used;
 3. the server's guest proves that it measured this very document, under the policy in the lock;
 4. only then the owner's sealed datasets are opened, with the owner's own key;
 5. the owner signs its consent to that run, and answers with activations until it ends.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.privatefolder import PrivateFolder
 from sealtrain.collab.channel.channel import connect
 from sealtrain.collab.channel.proofs import AcceptGuest
 from sealtrain.collab.split.talk import conversation_of
@@ -32,7 +33,8 @@ from sealtrain.errors import (
 from sealtrain.manifest import form
 from sealtrain.recipe.collaboration import Cut, of_kind
 from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
-from sealtrain.recipe.lock import measure_model, measure_tokenizer, parse_lock
+from sealtrain.recipe.lock import parse_lock
+from sealtrain.recipe.models import BASE, measure_models
 from sealtrain.runner.cut.serve import MANIFEST
 from sealtrain.runner.datasets import find_datasets
 
@@ -125,6 +127,7 @@ def send(
     if policy is None:
         raise UsageError("the lock holds no appraisal policy", check="collaboration")
     _refuse_other(how, lock)
+    taken = _model_of(lock, how.base)
     target = Target(
         app_id=app_id_of(compose, lock),
         compose_hash=compose_hash(compose),
@@ -146,7 +149,7 @@ def send(
             with connect(how.server, conversation, timeout=how.patience) as channel:
                 proved = True
                 if client is None:
-                    client = _client(how, lock, target, told, clock)
+                    client = _client(how, lock, taken, target, told, clock)
                     ready()
                 manifest = client.serve(channel)
             break
@@ -188,26 +191,34 @@ def _refuse_other(how: Sending, lock: Lock) -> None:
             got=how.me.public.name,
             expected=" or ".join(lock.recipe.owners),
         )
-    found = (
-        measure_model(lock.recipe.model, how.base),
-        measure_tokenizer(lock.recipe.model, how.base),
-    )
-    if found != (lock.model, lock.tokenizer):
+
+
+def _model_of(lock: Lock, base_dir: Path) -> PrivateFolder:
+    """A copy of the base model and its tokenizer, as the lock has them."""
+    taken = PrivateFolder()
+    found = measure_models(lock.recipe, base_dir, into=taken)
+    if (found.model, found.tokenizer) != (lock.model, lock.tokenizer):
         raise ModelInvalid(
             "the base model here is another than the recipe's",
             check="model",
             hint="--base names the folder that the lock was made in, or a copy of it",
         )
+    return taken
 
 
 def _client(
-    how: Sending, lock: Lock, target: Target, told: Callable[[int], None], clock: Clock
+    how: Sending,
+    lock: Lock,
+    taken: PrivateFolder,
+    target: Target,
+    told: Callable[[int], None],
+    clock: Clock,
 ) -> Client:
     from sealtrain.collab.split.front import Reading, expected_of
     from sealtrain.collab.split.sending import Client
 
     found = find_datasets(how.data, lock.recipe, how.consortium, owner=how.me.public.name)
-    reading = Reading.of(lock.recipe, how.base)
+    reading = Reading.of(lock.recipe, taken.path / BASE)
     front = reading.front
     vocabulary = int(front.base.get_input_embeddings().weight.shape[0])
     expected = expected_of(lock.recipe, width=front.width, vocabulary=vocabulary)

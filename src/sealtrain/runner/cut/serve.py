@@ -72,7 +72,7 @@ def serve(
         SealtrainError: Whatever else fails.
     """
     with ExitStack() as stack:
-        run = LeadRun.begin(settings, told=told, clock=clock, random=random)
+        run = LeadRun.begin(settings, told=told, alone=alone, clock=clock, random=random)
         stack.callback(run.close)
         work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience, random=random)
         listener = stack.enter_context(bound(listen, what="clients"))
@@ -99,7 +99,7 @@ class _Work:
         from sealtrain.training.run import train
 
         run, how = self._run, self._how
-        learning = Learning(run.recipe, run.settings.base)
+        learning = Learning(run.recipe, run.base)
         clients = Clients(
             run.run_id,
             run.target,
@@ -124,7 +124,7 @@ class _Work:
                 trained = train(
                     run.recipe,
                     run_id=run.run_id,
-                    base_dir=run.settings.base,
+                    base_dir=run.base,
                     sources=sources,
                     store=None,
                     metrics=run.released_metrics,

@@ -69,7 +69,7 @@ def join(
         LeaseStale: Its keys must not be used any longer.
         SealtrainError: Whatever else fails.
     """
-    run = PartyRun.begin(settings, party, run_id, told=told, resume=again)
+    run = PartyRun.begin(settings, party, run_id, told=told, resume=again, alone=alone)
     try:
         terms_of(run)
         with Post(relay) as post:
@@ -97,7 +97,7 @@ class _Work:
         run = self._run
         with run.keeper:
             sources = run.sources
-            self._learner: Learner = Learner(run.recipe, run.settings.base, sources, party=run.name)
+            self._learner: Learner = Learner(run.recipe, run.base, sources, party=run.name)
             self._patients = self._patients_of(sources)
             Holding(
                 post,

@@ -58,7 +58,7 @@ def lead(
         TooFewParties: A round had too few updates in its time.
         SealtrainError: Whatever else fails.
     """
-    run = LeadRun.begin(settings, told=told)
+    run = LeadRun.begin(settings, told=told, alone=alone)
     terms = terms_of(run)
     try:
         with Carrier(relay) as carrier:
@@ -90,7 +90,7 @@ class _Work:
 
         run, terms = self._run, self._terms
         self._carrier.serve()
-        learner = Learner(run.recipe, run.settings.base, (), party="lead")
+        learner = Learner(run.recipe, run.base, (), party="lead")
         self._merging = merging_of(run, terms, learner.form)
         federation = Federation(
             Rounds(

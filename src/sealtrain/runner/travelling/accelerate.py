@@ -70,12 +70,12 @@ def accelerate(
         Refused: This guest did not measure this lock.
         Unreachable: The guest API did not answer.
     """
+    guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
     import torch
     import transformers
 
     transformers.GPT2LMHeadModel  # noqa: B018  # imported now: nobody's patience pays for it
     torch.set_num_threads(threads)
-    guest = AttestedGuest(settings, shared_out=True, clock=clock, random=random)
     how = of_kind(guest.recipe, Travelling)
     accelerator = Accelerator(
         how.buffer_bytes, patience=ports.patience, program=program_of(guest.recipe)

@@ -122,7 +122,7 @@ def hold(
         PeerUnreachable: No orchestrator came, or it went and none took over.
         SealtrainError: The brokers release no keys, or stop lending them.
     """
-    guest = AttestedGuest(settings, shared_out=True, clock=clock, random=random)
+    guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
     _owner_of(guest, party)
     with ExitStack() as stack:
         listener = stack.enter_context(bound(how.listen, what="orchestrators"))
@@ -137,7 +137,14 @@ def hold(
         channel, run_id = _first(listener, talk, party, how)
         stack.enter_context(channel)
         run = PartyRun.begin(
-            settings, party, run_id, told=told, resume=how.resume, clock=clock, random=random
+            settings,
+            party,
+            run_id,
+            told=told,
+            resume=how.resume,
+            alone=alone,
+            clock=clock,
+            random=random,
         )
         stack.callback(run.close)
         work = _Work(run, how, talk)

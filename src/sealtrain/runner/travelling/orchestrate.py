@@ -133,14 +133,16 @@ def orchestrate(
                     f"{how.states} holds sealed states of a run",
                     hint="take it over with --take-over, or name another folder",
                 )
-            lead = LeadRun.begin(settings, told=missed, clock=clock, random=random)
+            lead = LeadRun.begin(settings, told=missed, alone=alone, clock=clock, random=random)
         elif before is None:
             raise UsageError(f"{how.states} holds no run to take over")
         elif before.finished:
             return None
         else:
             say(f"taking over run {before.run_id}")
-            lead = LeadRun(settings, before.run_id, told=missed, clock=clock, random=random)
+            lead = LeadRun(
+                settings, before.run_id, told=missed, alone=alone, clock=clock, random=random
+            )
             settings.out.mkdir(exist_ok=True)
         stack.callback(lead.close)
         work = _Work(lead, how, random)

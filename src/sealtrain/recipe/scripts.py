@@ -1,0 +1,245 @@
+"""Training scripts of one's own: their files, their text, and what they import.
+
+1. The first file is run. The others lie in its folder or below; the Python files among them are
+   modules: ``lib/data.py`` beside ``train.py`` is imported as ``lib.data``.
+2. The lock holds their text, so owners read what runs: visible characters and line feeds only,
+   ``MAX_SCRIPT_BYTES`` for all files together.
+3. An import statement names the standard library, sealtrain, a pinned package or one of the files.
+   An import whose failure the script handles itself, or that only a type checker reads, is free to
+   name anything: in the run it fails as if the package were not installed.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, StringConstraints
+
+from sealtrain.base.files import read_bounded
+from sealtrain.errors import LimitExceeded, RecipeInvalid
+from sealtrain.recipe.fields import printable, resolve_inside
+
+__all__ = [
+    "MAX_PACKAGES",
+    "MAX_SCRIPTS",
+    "MAX_SCRIPT_BYTES",
+    "ScriptPackage",
+    "ScriptProblem",
+    "ScriptText",
+    "misnamed",
+    "modules_of",
+    "read_scripts",
+    "script_problem",
+    "too_long",
+]
+
+MAX_SCRIPTS: Final = 32
+MAX_PACKAGES: Final = 64
+MAX_SCRIPT_BYTES: Final = 64 << 10
+"""UTF-8 bytes of all scripts of a recipe together."""
+
+_TYPES_ONLY: Final = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+_ABSENCE: Final = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+
+
+def _visible_lines(text: str) -> str:
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            printable(line)
+        except ValueError as error:
+            raise ValueError(
+                f"line {number} holds a character that cannot be seen; end lines with a line feed, "
+                "indent with spaces, write others as escapes"
+            ) from error
+    return text
+
+
+ScriptText = Annotated[
+    str, StringConstraints(max_length=MAX_SCRIPT_BYTES), AfterValidator(_visible_lines)
+]
+"""Text of a script: visible characters and line feeds."""
+ScriptPackage = Annotated[
+    str,
+    StringConstraints(
+        max_length=200,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?==[A-Za-z0-9.+!_-]{1,64}$",
+    ),
+]
+"""A package at one version, ``name==version`` or ``name[extra]==version``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptProblem:
+    """Why scripts cannot run as they are pinned.
+
+    Attributes:
+        message: What is wrong, and where.
+        module: The module that it is about.
+        hint: What the engineer does.
+    """
+
+    message: str
+    module: str
+    hint: str
+
+
+def misnamed(scripts: Sequence[str], packages: Sequence[str]) -> str | None:
+    """Why files and packages cannot be imported as they are named; ``None`` if they can."""
+    names = [re.sub(r"[-_.]+", "-", re.split(r"[\[=]", one)[0]).lower() for one in packages]
+    if len(set(names)) != len(names):
+        return "packages name one twice"
+    if packages and not scripts:
+        return "packages are what scripts import; leave them out"
+    if not scripts:
+        return None
+    if len(set(scripts)) != len(scripts):
+        return "scripts name a file twice"
+    if not scripts[0].endswith(".py"):
+        return "scripts begin with the Python file to run"
+    folder = PurePosixPath(scripts[0]).parent
+    modules = []
+    for path in scripts[1:]:
+        if not PurePosixPath(path).is_relative_to(folder):
+            return f"scripts: {path} is not in the folder of {scripts[0]} or below"
+        if path.endswith(".py"):
+            module = _module_of(path, folder)
+            if not all(part.isidentifier() and not keyword.iskeyword(part) for part in module):
+                return f"scripts: {path} has no name that Python could import"
+            modules.append(module)
+    if any(module[:1] in ((), ("sealtrain",)) for module in modules):
+        return "scripts: a module needs a name of its own"
+    return "scripts name a module twice" if len(set(modules)) != len(modules) else None
+
+
+def modules_of(scripts: Sequence[str]) -> dict[str, str]:
+    """Dotted names of the modules among a recipe's scripts, each with its file."""
+    if not scripts:
+        return {}
+    folder = PurePosixPath(scripts[0]).parent
+    return {
+        ".".join(_module_of(path, folder)): path for path in scripts[1:] if path.endswith(".py")
+    }
+
+
+def _module_of(path: str, folder: PurePosixPath) -> tuple[str, ...]:
+    parts = PurePosixPath(path).relative_to(folder).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def read_scripts(scripts: Sequence[str], base_dir: Path) -> dict[str, str]:
+    """Text of a recipe's scripts by path.
+
+    Raises:
+        ModelInvalid: A file is absent, or lies behind a symbolic link.
+        RecipeInvalid: The files are too long, no UTF-8, or break rule 2.
+    """
+    texts: dict[str, str] = {}
+    for path in scripts:
+        try:
+            data = read_bounded(resolve_inside(base_dir, path), MAX_SCRIPT_BYTES)
+            texts[path] = _visible_lines(data.decode("utf-8"))
+        except LimitExceeded as error:
+            raise _refused(f"script {path} is too long", expected=error.expected) from None
+        except UnicodeDecodeError:
+            raise _refused(f"script {path} is not UTF-8") from None
+        except ValueError as error:
+            raise _refused(f"script {path}: {error}") from None
+    if too_long(texts):
+        raise _refused(
+            "the scripts are too long together", expected=f"at most {MAX_SCRIPT_BYTES} bytes"
+        )
+    return texts
+
+
+def too_long(texts: Mapping[str, str]) -> bool:
+    """Whether scripts hold more than ``MAX_SCRIPT_BYTES`` together."""
+    return sum(len(text.encode()) for text in texts.values()) > MAX_SCRIPT_BYTES
+
+
+def script_problem(
+    texts: Mapping[str, str], scripts: Sequence[str], importable: Collection[str]
+) -> ScriptProblem | None:
+    """The first import statement that breaks rule 3, or a module that hides behind another.
+
+    Args:
+        texts: Text of each script.
+        scripts: As in the recipe.
+        importable: Top-level names of pinned packages.
+
+    Returns:
+        ``None`` where the scripts can run.
+
+    Raises:
+        RecipeInvalid: A script is no Python.
+    """
+    known = {*sys.stdlib_module_names, *importable, "sealtrain"}
+    for name in modules_of(scripts):
+        if name.split(".")[0] in known:
+            return ScriptProblem(
+                f"module {name} among the scripts has the name of an installed one",
+                name,
+                "give the file another name, and lock again",
+            )
+    own = {part for name in modules_of(scripts) for part in _prefixes(name)}
+    for path in scripts:
+        if not path.endswith(".py"):
+            continue
+        for line, module in sorted(_needed(_parsed(path, texts[path]))):
+            top = module.split(".")[0]
+            if top not in known and module not in own:
+                return ScriptProblem(
+                    f"script {path}, line {line}, imports what the lock does not pin",
+                    module,
+                    "add the package to packages (name==version), or the file to scripts, and "
+                    "lock again",
+                )
+    return None
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _parsed(path: str, text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        raise _refused(
+            f"script {path} is no Python" + (f", line {line}" if line else ""),
+            got=type(error).__name__,
+        ) from None
+
+
+def _needed(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Modules that must be there, each with the line of its import statement."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.lineno, node.module
+        elif isinstance(node, ast.Try) and any(map(_catches_absence, node.handlers)):
+            pending += [*node.handlers, *node.orelse, *node.finalbody]
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in _TYPES_ONLY:
+            pending += node.orelse
+        else:
+            pending += ast.iter_child_nodes(node)
+
+
+def _catches_absence(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or getattr(kind, "id", None) in _ABSENCE for kind in kinds)
+
+
+def _refused(message: str, *, got: str | None = None, expected: object = None) -> RecipeInvalid:
+    return RecipeInvalid(message, check="scripts", got=got, expected=expected)
