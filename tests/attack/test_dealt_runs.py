@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from otp_world import recording
 from replays import answered, expect_only_a_handshake
 from stage import COLLATERAL, MACHINE, RECIPE, Stage, stage
 
-from sealtrain.base.hostport import host_and_port
+from sealtrain.base.hostport import host_and_port, written
 
 once = pytest.mark.claim("C85")
 SIDE = 64
@@ -26,11 +27,13 @@ class Played:
 
     Attributes:
         world: Its consortium.
+        accelerator: Where its accelerator still listens.
         dealer: Where its dealer still listens.
         said: What the guest said to the dealer, by connection.
     """
 
     world: Stage
+    accelerator: str
     dealer: tuple[str, int]
     said: list[bytes]
 
@@ -54,7 +57,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
                 *world.train_words(folder, "run"), "--accelerator", accelerator, "--dealer", place
             )
         assert (world.folder / "run" / "manifest.json").exists()
-        yield Played(world, dealer, [bytes(one) for one in said])
+        yield Played(world, accelerator, dealer, [bytes(one) for one in said])
 
 
 def dealing(world: Stage, folder: Path, guest: str) -> str:
@@ -87,6 +90,8 @@ def test_what_was_recorded_of_a_run_gets_nothing_out_of_its_dealer(played: Playe
     for said in played.said:
         expect_only_a_handshake(answered(played.dealer, said))
         expect_only_a_handshake(answered(played.dealer, with_a_zero_matrix(said)))
+    logs = [path.read_text() for path in played.world.folder.glob("server-split-*.log")]
+    assert any("guests: ended [" in log for log in logs)  # and its operator sees that it happened
 
 
 @pytest.mark.slow
@@ -99,3 +104,18 @@ def test_what_was_recorded_of_a_run_gets_nothing_out_of_a_dealer_that_was_starte
     for said in played.said:
         expect_only_a_handshake(answered(again, said))
         expect_only_a_handshake(answered(again, with_a_zero_matrix(said)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", ["accelerator", "dealer"])
+def test_a_run_names_the_machine_that_is_gone(played: Played, gone: str) -> None:
+    """By its code, which is all that leaves a run: its messages could quote a record."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nowhere = written(*listener.getsockname())
+    places = {"accelerator": played.accelerator, "dealer": written(*played.dealer)}
+    words = [
+        word for name, place in (places | {gone: nowhere}).items() for word in (f"--{name}", place)
+    ]
+    world = played.world
+    answer = world.try_run(*world.train_words(world.folder / "engineer", f"no-{gone}"), *words)
+    assert (answer.code, answer.error) == (4, f"{gone}-unreachable")

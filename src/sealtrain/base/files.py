@@ -224,8 +224,14 @@ def parsing_once(parse: Callable[[bytes], Parsed], max_bytes: int) -> Callable[[
 
 
 def sync(path: Path) -> None:
-    """Have a file's bytes, or the names in a folder, on the disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Have a file's bytes, or the names in a folder, on the disk when this returns.
+
+    Windows gives no descriptor of a folder and writes names down by itself.
+    """
+    windows = os.name == "nt"
+    if windows and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sealtrain.base.files import open_regular
+from sealtrain.base.positions import read_into
 from sealtrain.errors import FileTruncated, RootMismatch
 from sealtrain.sealing.chunked import (
     CHUNK_BYTES,
@@ -100,12 +101,12 @@ class Ciphertext:
                 return _fill(view, lambda rest, _: _readinto(self._file, rest))
         descriptor = self._descriptor
         if descriptor is not None:
-            return _fill(view, lambda rest, done: os.preadv(descriptor, [rest], offset + done))
+            return _fill(view, lambda rest, done: read_into(descriptor, rest, offset + done))
         if self._path is None:
             raise ValueError("read from a closed sealed file")
         passing = open_regular(self._path)
         try:
-            return _fill(view, lambda rest, done: os.preadv(passing, [rest], offset + done))
+            return _fill(view, lambda rest, done: read_into(passing, rest, offset + done))
         finally:
             os.close(passing)
 

@@ -8,13 +8,13 @@ returns.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock
 from typing import Any
 
 from sealtrain.base.files import send_to_disk
+from sealtrain.base.positions import write_from
 from sealtrain.sealing.chunked import ChunkCipher
 from sealtrain.sealing.groupbuffer import GroupBuffer
 from sealtrain.sealing.hashtree import GROUP_BYTES, Suite
@@ -92,7 +92,7 @@ class GroupCrew:
     def _put(self, sealed: memoryview[Any], offset: int) -> None:
         done = 0
         while done < len(sealed):
-            done += os.pwrite(self._descriptor, sealed[done:], offset + done)
+            done += write_from(self._descriptor, sealed[done:], offset + done)
         send_to_disk(self._descriptor, offset, len(sealed))
 
 
