@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from otp_world import recording
 from replays import answered, expect_only_a_handshake
-from stage import COLLATERAL, MACHINE, RECIPE, Stage, stage
+from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port, written
 
@@ -48,8 +48,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
         recipe = RECIPE | {"collaboration": how, "peft": lora, "trainer": trainer}
         policy = {"policy.yaml": (world.folder / "policy.yaml").read_text()}
         folder = world.propose("engineer", recipe, policy)
-        for owner in ("clinic-a", "clinic-b"):
-            world.approve(folder, owner)
+        world.approve(folder, *OWNERS)
         accelerator = world.serve("accelerator ready", "split", "accelerator")
         dealer = host_and_port(dealing(world, folder, "dealer.sock"))
         with recording(dealer) as (place, said):

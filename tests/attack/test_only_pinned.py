@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stage import DEADLINE_SECONDS, RECIPE, Stage, stage
+from stage import DEADLINE_SECONDS, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.errors import SealtrainError
 
@@ -168,7 +168,7 @@ def test_a_run_finds_nothing_that_the_lock_does_not_pin(world: Stage, tmp_path: 
     }
     (world.folder / "unmeasured.py").write_text("")  # where the command is typed
     folder = world.propose("looking", recipe, files)
-    world.approve(folder, "clinic-a", "clinic-b")
+    world.approve(folder, *OWNERS)
     done = subprocess.run(
         [*world.command(*world.train_words(folder, "looked")), "--json"],
         capture_output=True,
@@ -187,7 +187,7 @@ def test_a_process_that_loaded_something_else_gets_no_keys(world: Stage, tmp_pat
     evil = tmp_path / "evil"
     evil_folder(evil)
     folder = world.propose("before", RECIPE | {"name": "before"})
-    world.approve(folder, "clinic-a", "clinic-b")
+    world.approve(folder, *OWNERS)
     places = [one for one in sys.path if Path(one).is_dir()]
     begin = f"import sys; sys.path += {[*places, str(evil)]!r}; import evil\n"
     begin += "from sealtrain.cli import main; main()"
@@ -212,7 +212,7 @@ def test_an_import_that_fails_says_no_name_of_it(world: Stage) -> None:
     script = "import sealtrain\n__import__('secret' + '_of_a_record')\n"
     recipe = RECIPE | {"name": "naming", "scripts": ["train.py"], "release_policy": POLICY}
     folder = world.propose("naming", recipe, {"train.py": script})
-    world.approve(folder, "clinic-a", "clinic-b")
+    world.approve(folder, *OWNERS)
     answer = world.try_run(*world.train_words(folder, "named"))
     assert (answer.code, answer.error) == (3, "import-refused")
     assert answer.data["error"]["check"] == "ModuleNotFoundError, train.py line 2"
@@ -244,7 +244,7 @@ def test_a_script_gets_the_columns_that_owners_approved(world: Stage) -> None:
         )
         sources[key].write_text("".join(json.dumps(row) + "\n" for row in rows))
     folder = world.propose("columned", recipe, {"train.py": COLUMNED + LOOP}, sources)
-    world.approve(folder, "clinic-a", "clinic-b", "clinic-c")
+    world.approve(folder, *OWNERS)
     answer = world.try_run(*world.train_words(folder, "columns"))
     assert answer.code == 0, answer.stdout + answer.stderr
 
@@ -254,7 +254,7 @@ def test_owners_read_the_script_before_they_sign(world: Stage, tmp_path: Path) -
     recipe = RECIPE | {"name": "shown", "scripts": ["train.py"]}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (tmp_path / "train.py").write_text("print('a line of it')\n")
-    world.run("lock", tmp_path / "recipe.yaml", "--out", tmp_path)
+    world.run("lock", tmp_path / "recipe.yaml", "--broker", world.broker, "--out", tmp_path)
     shown = subprocess.run(
         world.command(
             "approve", tmp_path / "app-compose.json", "--identity", world.identity("clinic-a"),
