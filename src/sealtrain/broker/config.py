@@ -24,13 +24,11 @@ class BrokerLimits:
         deciding: Guests whose evidence is verified at a time; the others wait. More threads of one
             Python do not more, they only keep each other waiting.
         posts_per_minute: Requests that may write to the ledger, per minute and broker.
-        future_seconds: How far ahead of the broker's clock an owner's signature may be dated.
         request_seconds: How long an owner's signed request is good for.
         request_ahead_seconds: How far ahead of the broker's clock one may be dated.
         decisions: Signed decisions the broker keeps: an equal share for each owner, half of it for
             revocations.
         manifests_per_run: Run manifests it records for one run.
-        ledger_page: Entries in one answer.
         posts_per_address: Requests of one address that may write, or cost a quote, per minute;
             ``None`` for half of all.
         posts_per_owner: Requests that one owner signed, per minute, whatever others send; ``None``
@@ -49,12 +47,10 @@ class BrokerLimits:
     challenge_seconds: int = 120
     deciding: int = 4
     posts_per_minute: int = 600
-    future_seconds: int = 300
     request_seconds: int = 300
     request_ahead_seconds: int = 60
     decisions: int = 8192
     manifests_per_run: int = 16
-    ledger_page: int = 1000
     posts_per_address: int | None = None
     posts_per_owner: int | None = None
     posts_per_lease: int = 60

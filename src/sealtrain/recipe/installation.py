@@ -28,6 +28,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import file_sha256, sha256_hex, tree_sha256
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import Hex64, StrictModel
+from sealtrain.base.shipped import shipped
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.packages import PackagesWanted, packages_of
@@ -48,9 +49,7 @@ __all__ = [
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
 _OWN = "sealtrain"
 _INSTALL = "pip install 'sealtrain[train]' (from a checkout: pip install -e '.[train]')"
-_INSTALL_BACKEND = (
-    "tools/backends/install.sh BACKEND, from a checkout, makes an environment with it"
-)
+_BACKENDS = "tools/backends/install.sh"
 
 Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.+!_-]{1,64}$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$")]
@@ -152,7 +151,9 @@ def _closure(wanted: PackagesWanted) -> dict[str, Distribution]:
     walked: set[tuple[str, str]] = set()
     own = _own_requirements()
     pending = [(Requirement(f"{_OWN}[{','.join(wanted.extras)}]"), "", _INSTALL)]
-    pending += [(Requirement(line), "", _INSTALL_BACKEND) for line in wanted.of_backend]
+    for line in wanted.of_backend:
+        hint = f"sh {shipped(_BACKENDS)} BACKEND makes an environment with it"
+        pending.append((Requirement(line), "", hint))
     pending += [(Requirement(line), "", f"pip install '{line}'") for line in wanted.of_scripts]
     while pending:
         requirement, active, hint = pending.pop()

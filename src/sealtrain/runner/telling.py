@@ -41,7 +41,6 @@ __all__ = ["Logs", "told"]
 
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
-_PAGE: Final = "docs/reference/errors.md says what it means; the release policy lets no more out"
 _WITHOUT_PROGRAM: Final = "switch off what starts it: nothing inside a run starts a program"
 
 
@@ -108,15 +107,15 @@ def _event(
     kind = _kind(error, scripts)
     if logs == "none" and issubclass(kind, DataInvalid):
         kind = DataInvalid
+    known = _KNOWN[id(kind)][1]
     check = got = None
-    hint = _PAGE
+    hint = f"sealtrain explain {known.code} says more; the release policy lets no more out"
     if logs == "structured":
         said = ", ".join(f"{name} {count}" for name, count in counts.items())
         check, got = _where(error, kind, scripts), said or None
     program = program_to_name(error) if type(error) is ProgramRefused else None
     if program is not None:
         check, got, hint = "program", program, _WITHOUT_PROGRAM
-    known = _KNOWN[id(kind)][1]
     left = kind(known.meaning, check=check, got=got, hint=hint)
     # The class may have been written into since.
     left.code, left.exit_code = known.code, known.exit_code  # type: ignore[misc]
