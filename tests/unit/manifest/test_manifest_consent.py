@@ -249,7 +249,7 @@ def test_data_counts_from_its_own_release_on(
     careless: World, signed: int, found: tuple[str, ...]
 ) -> None:
     """Two brokers release one after another; the second one has what C approved meanwhile."""
-    other = signer("other broker")
+    other = signer("broker b")
     first = careless.record(careless.receipt(approved_by=(A, B), datasets=data_of(careless, A, B)))
     second = careless.record(
         careless.receipt(

@@ -26,7 +26,7 @@ NAME = "train.py"
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("script")
     (folder / NAME).write_text("import sealtrain\n")
-    return make_world(folder, {**RECIPE, "script": NAME})
+    return make_world(folder, {**RECIPE, "scripts": [NAME]})
 
 
 @pytest.fixture(scope="module")

@@ -229,6 +229,7 @@ def test_an_alert_that_a_full_disk_did_not_take_is_written_later(tmp_path: Path)
     folder = tmp_path / "run"
     folder.write_text("no folder: every write below it fails")
     with alerting(folder, lease_left=lambda: 5.0) as monitor:
+        monitor.watch()
         deadline = time.monotonic() + 10
         while not monitor.shown.alerts and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -251,6 +252,7 @@ def test_the_watch_goes_on_after_a_tick_that_could_not_read(tmp_path: Path) -> N
         return 5.0
 
     with alerting(tmp_path, lease_left=left) as monitor:
+        monitor.watch()
         deadline = time.monotonic() + 10
         while not monitor.shown.alerts and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -263,6 +265,7 @@ def test_a_fault_of_the_watch_ends_the_training_and_not_silently(tmp_path: Path)
         raise ZeroDivisionError
 
     def training(monitor: Monitor) -> None:
+        monitor.watch()
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             monitor.step(1, {})
