@@ -294,7 +294,7 @@ def test_a_request_for_one_broker_is_refused_at_another_before_evidence_is_looke
         request = world.wire.requests[-1]
         for name, sent in (
             ("release", lambda: second.wire.release(request)),
-            ("renewal", lambda: second.wire.renew(renewal_of(world, grant))),
+            ("renewal", lambda: second.wire.renew(renewal_of(world, grant), grant.lease_key)),
         ):
             with pytest.raises(BrokerMismatch) as caught:
                 sent()

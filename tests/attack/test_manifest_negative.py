@@ -461,7 +461,7 @@ def careless(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A consortium that lets data be used unasked, and a script of the engineer's."""
     folder = tmp_path_factory.mktemp("careless")
     (folder / "train.py").write_text("import sealtrain\n")
-    recipe = {**RECIPE, "script": "train.py"}
+    recipe = {**RECIPE, "scripts": ["train.py"]}
     made = make_world(folder, recipe, rules={"own_data_consent": False})
     made.releases = made.record(made.receipt(approved_by=OWNERS[:2]))
     made.facts |= {

@@ -17,7 +17,14 @@ import rfc8785
 
 from sealtrain.errors import DataInvalid, LimitExceeded
 
-__all__ = ["MAX_JSON_VALUES", "JsonValue", "canonical_json", "parse_canonical", "parse_json"]
+__all__ = [
+    "MAX_JSON_VALUES",
+    "JsonValue",
+    "canonical_json",
+    "parse_canonical",
+    "parse_json",
+    "require_bounded",
+]
 
 JsonValue = Any
 """A value JSON can hold: ``None``, bool, int, float, str, list, dict with string keys."""
@@ -74,7 +81,7 @@ def parse_json(
         raise LimitExceeded(
             "JSON document is too long", got=f"{len(data)} bytes", expected=f"at most {max_bytes}"
         )
-    _refuse_shape(data, max_depth, max_values)
+    require_bounded(data, max_depth=max_depth, max_values=max_values)
     try:
         value = json.loads(
             data.decode("utf-8"),
@@ -88,6 +95,45 @@ def parse_json(
     if _HALF.search(data):
         _refuse_halves(value)
     return value
+
+
+def require_bounded(
+    data: bytes, *, max_depth: int = MAX_JSON_DEPTH, max_values: int = MAX_JSON_VALUES
+) -> None:
+    """Return if no parser goes deeper into a text, or makes more values of it, than allowed.
+
+    Counts commas and brackets outside strings. Past a backslash outside a string the count may err,
+    but a parser stops there.
+
+    Args:
+        data: UTF-8, maybe no JSON at all.
+        max_depth: As ``parse_json``.
+        max_values: As ``parse_json``.
+
+    Raises:
+        LimitExceeded: Deeper or of more values.
+    """
+    if b"\\" in data:  # an escaped quote neither begins nor ends a string
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    values = data.count(b'"') // 4  # at most a key and a text
+    if values <= max_values:
+        outline = b"".join(data.split(b'"')[::2])
+        values = 1 + sum(map(outline.count, (b",", b"[", b"{")))
+    if values > max_values:
+        raise LimitExceeded(
+            "JSON document holds too many values", got=values, expected=f"at most {max_values}"
+        )
+    depth = 0
+    for byte in outline.translate(None, _NO_BRACKETS):
+        depth += 1 if byte in b"[{" else -1
+        if depth > max_depth:
+            raise LimitExceeded(
+                "JSON document is nested too deeply",
+                got=depth,
+                expected=f"at most {max_depth}",
+            )
+        if depth < 0:
+            return  # and there
 
 
 def parse_canonical(
@@ -128,34 +174,6 @@ def _is_plain(value: JsonValue) -> bool:
     if kind is int:
         return bool(-_MAX_INTEGER <= value <= _MAX_INTEGER)
     return kind is str or kind is bool or value is None
-
-
-def _refuse_shape(data: bytes, max_depth: int, max_values: int) -> None:
-    """Count commas and brackets outside strings, before the recursive parser meets them.
-
-    Past a backslash outside a string the count may err, but the parser stops there.
-    """
-    if b"\\" in data:  # an escaped quote neither begins nor ends a string
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    values = data.count(b'"') // 4  # at most a key and a text
-    if values <= max_values:
-        outline = b"".join(data.split(b'"')[::2])
-        values = 1 + sum(map(outline.count, (b",", b"[", b"{")))
-    if values > max_values:
-        raise LimitExceeded(
-            "JSON document holds too many values", got=values, expected=f"at most {max_values}"
-        )
-    depth = 0
-    for byte in outline.translate(None, _NO_BRACKETS):
-        depth += 1 if byte in b"[{" else -1
-        if depth > max_depth:
-            raise LimitExceeded(
-                "JSON document is nested too deeply",
-                got=depth,
-                expected=f"at most {max_depth}",
-            )
-        if depth < 0:
-            return  # and there
 
 
 def _refuse_halves(value: JsonValue) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sealtrain.base.canonical import require_bounded
 from sealtrain.base.filenames import DATA_SUFFIXES, is_vocabulary, may_carry_code
 from sealtrain.base.files import atomic_folder, private_file
 from sealtrain.errors import DataInvalid, ModelInvalid
@@ -164,9 +165,10 @@ def _refuse_foreign_code(name: str, file: TrainedFile) -> None:
     problem = f"is longer than {_MAX_SETTINGS_BYTES} bytes"
     if len(data) <= _MAX_SETTINGS_BYTES:
         try:
+            require_bounded(data)
             # Read as the libraries do that load it, not more strictly.
-            refuse_foreign_code(json.loads(data))
-        except (DataInvalid, ValueError, RecursionError) as error:
+            refuse_foreign_code(json.loads(data.decode("utf-8")))
+        except (DataInvalid, ValueError) as error:
             problem = getattr(error, "message", None) or str(error)
         else:
             return

@@ -9,7 +9,6 @@ Checks by the numbers of the spec; the first that fails raises:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
@@ -250,9 +249,9 @@ def _machine_fits(info: BootInfo, policy: DstackPolicy) -> None:
 
 def _provider_id(payload: str) -> str:
     try:
-        document = json.loads(bytes.fromhex(payload))
+        document = parse_json(bytes.fromhex(payload))
         found = document["id"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (DataInvalid, ValueError, KeyError, TypeError) as error:
         raise DataInvalid("keyProviderInfo is not the JSON of dstack", check="BootInfo") from error
     if not isinstance(found, str):
         raise DataInvalid("keyProviderInfo names no id", check="BootInfo")
