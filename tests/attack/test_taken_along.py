@@ -68,7 +68,7 @@ class Operator:
         (folder / "train.py").write_text(SCRIPT)
         (folder / "helper.py").write_text("NAME = 'approved'\n")
         (folder / "recipe.yaml").write_text(yaml.safe_dump(dict(RECIPE) | fields))
-        locked = lock_recipe(folder / "recipe.yaml", consortium_id="c0" * 32)
+        locked = lock_recipe(folder / "recipe.yaml", consortium_id="c0" * 32, brokers=["b0" * 32])
         locked.write(folder)
         self.lock = locked.lock
 

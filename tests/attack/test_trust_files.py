@@ -12,6 +12,7 @@ from manifest_world import simulated_pki
 
 from sealtrain.attest.policy import load_policy
 from sealtrain.attest.presets import insecure_simulator_policy
+from sealtrain.base.encoding import to_base64
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.chain.chainfile import load_chain_file
 from sealtrain.errors import TrustInvalid
@@ -36,6 +37,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 def pin() -> BrokerPin:
     return BrokerPin(
         url="https://broker.example",
+        signing_key=to_base64(bytes(32)),
         compose_hash="aa" * 32,
         appraisal=insecure_simulator_policy(simulated_pki().root_der),
     )
