@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import RECIPE, Stage, stage
+from stage import OWNERS, RECIPE, Stage, stage
 
 from sealtrain.attest.presets import PRESETS
 
@@ -28,8 +28,7 @@ SHORT: dict[str, Any] = {
 def trained(world: Stage, guest: str = "") -> Any:
     """Approve, train in a process that locks itself down, verify; what the verifier says."""
     engineer = world.folder / "engineer"
-    for owner in ("clinic-a", "clinic-b"):
-        world.approve(engineer, owner)
+    world.approve(engineer, *OWNERS)
     world.run(*world.train_words(engineer, "run", guest))
     world.run(
         "trust", "new", "--consortium", "consortium.json", "--deployment", world.deployment,
@@ -90,17 +89,23 @@ def kernel(world: Stage, tee: str, folder: Path) -> Iterator[None]:
         served.communicate()
 
 
+class Waiting(Stage):
+    """A guest whose run waits for the files of a plain folder, as it would for the kernel's."""
+
+    def command(self, *words: str | Path) -> list[str]:
+        if words[0] == "train":
+            return [sys.executable, str(SUPPORT / "configfs/waiting.py"), *map(str, words)]
+        return super().command(*words)
+
+
 @pytest.mark.parametrize("tee", ["tdx", "snp"])
-def test_a_locked_down_run_asks_the_kernel_for_every_report(
-    tmp_path_factory: pytest.TempPathFactory, tee: str
-) -> None:
+def test_a_locked_down_run_asks_the_kernel_for_every_report(tmp_path: Path, tee: str) -> None:
     """From the first request to the last quote, renewals between them, inside the run's border."""
-    with stage(tmp_path_factory.mktemp(tee), machine=("--tee", tee)) as world:
+    folder = tmp_path / "tsm"
+    world = Waiting(tmp_path, machine=("--tee", tee), variables={"SERVED_CONFIGFS": str(folder)})
+    with world.stack:
+        world.found()
         world.propose("engineer", SHORT)
-        folder = world.folder / "tsm"
-        world.variables = {
-            "PYTHONPATH": str(SUPPORT / "configfs"), "SERVED_CONFIGFS": str(folder)
-        }  # fmt: skip
         with kernel(world, tee, folder):
             report = trained(world, f"{tee}:{folder}?compose={world.deployment}")
         assert report["accepted"]

@@ -2,7 +2,7 @@
 
 Whoever makes a report's folder finds the kernel's files in it; 64 bytes in ``inblob`` are answered
 in ``outblob`` by a simulated TDX or SEV-SNP guest. A plain folder cannot make its readers wait as
-the kernel does: ``sitecustomize`` beside this does that in the process that asks.
+the kernel does: ``waiting`` beside this does that in the process that asks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
-"""Lets whoever opens a file of ``served``'s folder wait for it, as the kernel would."""
+"""``python waiting.py WORDS…`` is ``sealtrain WORDS…`` that waits for the files of ``served``.
+
+A kernel has whoever opens such a file wait. What runs in a process for one run is given to it by
+``cli.alone``; this file is put before that.
+"""
 
 import os
 import sys
 import time
 from pathlib import Path
 
-FOLDER = os.environ.get("SERVED_CONFIGFS", "")
+FOLDER = os.environ["SERVED_CONFIGFS"]
 AWAITED = ("provider", "generation", "inblob", "outblob")
 SECONDS = 20
 
@@ -20,5 +24,9 @@ def wait(event: str, arguments: tuple[object, ...]) -> None:
             time.sleep(0.002)
 
 
-if FOLDER:
+if sys.flags.isolated:  # in the process for one run
     sys.addaudithook(wait)
+elif __name__ == "__main__":
+    from sealtrain.cli.alone import BEGIN, alone
+
+    alone(Path(__file__).read_text() + BEGIN)
