@@ -354,7 +354,7 @@ class _Backend(httpcore.NetworkBackend):
             try:
                 stream = self._behind.connect_tcp(
                     str(address[0]),
-                    port,
+                    int(address[1]),
                     self._deadline.rest(timeout),
                     local_address,
                     socket_options,

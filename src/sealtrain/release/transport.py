@@ -197,7 +197,7 @@ class Transport:
 
     def _silent(self, problem: Problem) -> Exception:
         if problem.kind in ("long", "encoding"):
-            return self._odd(f"the broker sent {problem.reason}")
+            return self._odd("the broker's answer cannot be read", got=problem.reason)
         return self._unreachable(problem.reason)
 
     def _unreachable(self, reason: str) -> BrokerUnreachable:
@@ -205,8 +205,8 @@ class Transport:
             f"the broker at {self.url} does not answer", check="broker", got=reason, hint=_HINT
         )
 
-    def _odd(self, problem: str) -> AnswerInvalid:
-        return AnswerInvalid(problem, check="answer form", hint=_HINT)
+    def _odd(self, problem: str, got: str | None = None) -> AnswerInvalid:
+        return AnswerInvalid(problem, check="answer form", got=got, hint=_HINT)
 
 
 def _date(headers: httpx.Headers) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sealtrain.base.http import LATER, Answer, HttpClient, Problem, retry_after
+from sealtrain.base.http import LATER, Answer, Bounds, HttpClient, Problem, retry_after
 from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
@@ -30,15 +30,17 @@ class HttpFileSystem(RangeStore):
     protocol = ("http", "https")
     _client: HttpClient
 
-    def __init__(self, *, token: str | None = None) -> None:
+    def __init__(self, *, token: str | None = None, bounds: Bounds = BOUNDS) -> None:
         """Set up connections; none is made yet.
 
         Args:
             token: Bearer token to send.
+            bounds: Of one exchange; what it carries adds to the total.
         """
         super().__init__()
+        self._bounds = bounds
         self._client = HttpClient(
-            BOUNDS,
+            bounds,
             failed=_failed,
             headers={"authorization": f"Bearer {token}"} if token else None,
         )
@@ -62,7 +64,7 @@ class HttpFileSystem(RangeStore):
             cap=lambda _status, _headers: None,
             content=blocks,
             headers={"content-length": str(size)},
-            total=seconds_for(size),
+            total=seconds_for(size, self._bounds),
         )
         if answer.status not in (200, 201, 204):
             _refuse(answer)
@@ -84,7 +86,7 @@ class HttpFileSystem(RangeStore):
             url,
             cap=cap,
             headers={"range": f"bytes={start}-{end - 1}"},
-            total=seconds_for(end - start),
+            total=seconds_for(end - start, self._bounds),
         )
         if answer.status == 416:
             told = _UNSATISFIED.fullmatch(answer.headers.get("content-range", ""))

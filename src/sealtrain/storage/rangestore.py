@@ -13,16 +13,17 @@ from sealtrain.errors import UsageError
 __all__ = ["BOUNDS", "RangeStore", "seconds_for", "storage_error"]
 
 BOUNDS = Bounds(connect=10.0, read=60.0, total=60.0, tries=1)
-"""Of one exchange with a store; it is tried again by ``storage.patience``."""
+"""Of one exchange with a store that carries next to nothing; ``storage.patience`` tries again."""
 _SLOWEST_BYTES = 64 << 10
 
 
-def seconds_for(size: int) -> float:
+def seconds_for(size: int, bounds: Bounds) -> float:
     """Seconds in which an exchange that carries so many bytes has to end.
 
-    A minute, and a second for each 64 KiB: half a megabit a second is the slowest line that serves.
+    Those of any exchange, and one for each 64 KiB: half a megabit a second is the slowest line that
+    serves.
     """
-    return BOUNDS.total + size / _SLOWEST_BYTES
+    return bounds.total + size / _SLOWEST_BYTES
 
 
 def storage_error(problem: Problem) -> Exception:

@@ -24,7 +24,7 @@ from botocore import UNSIGNED
 from botocore.awsrequest import AWSResponse
 from botocore.client import Config
 
-from sealtrain.base.http import HttpClient
+from sealtrain.base.http import Bounds, HttpClient
 from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Busy
 from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
@@ -49,8 +49,11 @@ class S3FileSystem(RangeStore):
 
     protocol = "s3"
 
-    def __init__(self) -> None:
+    def __init__(self, *, bounds: Bounds = BOUNDS) -> None:
         """Find credentials and make a client; nothing is asked of the store yet.
+
+        Args:
+            bounds: Of one exchange; what it carries adds to the total.
 
         Raises:
             UsageError: What is configured for AWS, an endpoint or a profile, cannot be used.
@@ -60,11 +63,11 @@ class S3FileSystem(RangeStore):
             session = botocore.session.get_session()
             authorities = session.get_config_variable("ca_bundle")
             self._client = HttpClient(
-                BOUNDS,
+                bounds,
                 failed=storage_error,
                 tls=ssl.create_default_context(cafile=authorities) if authorities else True,
             )
-            self._store = _store(session, self._client)
+            self._store = _store(session, self._client, bounds)
         except (botocore.exceptions.BotoCoreError, ValueError, OSError) as error:
             # Its message may quote what was configured.
             raise UsageError(
@@ -148,7 +151,7 @@ class _store_errors:  # noqa: N801  # reads as a statement
             raise ConnectionError(type(error).__name__) from None
 
 
-def _store(session: botocore.session.Session, client: HttpClient) -> Any:
+def _store(session: botocore.session.Session, client: HttpClient, bounds: Bounds) -> Any:
     """A boto3 client whose requests ``client`` exchanges."""
     session = boto3.session.Session(botocore_session=session)
     signature = {} if session.get_credentials() else {"signature_version": UNSIGNED}
@@ -161,11 +164,11 @@ def _store(session: botocore.session.Session, client: HttpClient) -> Any:
         ),
     )
     # What a handler of this event returns is the answer; nothing is sent beside it.
-    store.meta.events.register("before-send.s3", partial(_exchanged, client))
+    store.meta.events.register("before-send.s3", partial(_exchanged, client, bounds))
     return store
 
 
-def _exchanged(client: HttpClient, request: Any, **_: Any) -> AWSResponse:
+def _exchanged(client: HttpClient, bounds: Bounds, request: Any, **_: Any) -> AWSResponse:
     """The answer to a request of boto3's making."""
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
     headers.pop("expect", None)  # the client does not wait before it sends the body
@@ -184,8 +187,17 @@ def _exchanged(client: HttpClient, request: Any, **_: Any) -> AWSResponse:
         cap=cap,
         content=_content(request.body),
         headers=headers,
-        total=seconds_for(max(length, int(sent))),
+        total=seconds_for(max(length, int(sent)), bounds),
     )
+    if 300 <= answer.status < 400:
+        # boto3 would ask the bucket for its region, be sent elsewhere again, and so on without end.
+        raise UsageError(
+            "the store does not serve this bucket itself",
+            check="storage",
+            got=f"HTTP {answer.status}",
+            expected="an answer; redirects are not followed",
+            hint="set AWS_DEFAULT_REGION to the bucket's region, or name the store's own endpoint",
+        )
     return AWSResponse(request.url, answer.status, dict(answer.headers), _Body(answer.body))
 
 
