@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 Serve = Callable[[socket.socket, int], None]
@@ -33,15 +33,17 @@ def server(
     heads: list[bytes] = []
 
     def handle(connection: socket.socket, number: int) -> None:
-        with connection:
-            try:
-                if secured is not None:
-                    connection = secured.wrap_socket(connection, server_side=True)
-                while head := head_of(connection):
-                    heads.append(head)
-                    serve(connection, number)
-            except OSError:
-                return
+        with suppress(OSError), connection:
+            if secured is None:
+                answer(connection, number)
+            else:
+                with secured.wrap_socket(connection, server_side=True) as inside:
+                    answer(inside, number)
+
+    def answer(connection: socket.socket, number: int) -> None:
+        while head := head_of(connection):
+            heads.append(head)
+            serve(connection, number)
 
     def accept() -> None:
         number = 0
