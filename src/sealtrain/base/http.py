@@ -29,6 +29,7 @@ __all__ = [
     "Answer",
     "Bounds",
     "HttpClient",
+    "NoAnswer",
     "Problem",
     "Query",
     "parts_of",
@@ -88,6 +89,18 @@ class Problem:
     status: int | None = None
 
 
+class NoAnswer(Exception):
+    """There is none.
+
+    Attributes:
+        problem: Why.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.reason)
+        self.problem = problem
+
+
 Cap = Callable[[int, httpx.Headers], int | None]
 """Most bytes of a body, by status and headers; ``None`` leaves it unread."""
 Failed = Callable[[Problem], Exception]
@@ -103,7 +116,7 @@ class HttpClient:
         self,
         bounds: Bounds,
         *,
-        failed: Failed,
+        failed: Failed = NoAnswer,
         tls: bool | ssl.SSLContext = True,
         unix: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -115,7 +128,8 @@ class HttpClient:
 
         Args:
             bounds: Of each exchange.
-            failed: Makes the error that is raised where there is no answer.
+            failed: Makes the error that is raised where there is no answer; by itself one for
+                callers who know best what they asked.
             tls: Whom to trust: the packaged certificate authorities, nobody (``False``: enough for
                 ``http``, and saves reading them), or those of a context.
             unix: Path of a socket that every exchange goes through.

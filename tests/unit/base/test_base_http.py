@@ -11,21 +11,13 @@ from pathlib import Path
 import pytest
 from raw_server import says, server
 
-from sealtrain.base.http import Bounds, HttpClient, Problem, parts_of
+from sealtrain.base.http import Bounds, HttpClient, NoAnswer, Problem, parts_of
 
 QUICK = Bounds(connect=2.0, read=2.0, total=10.0, tries=3, pause=0.01)
 
 
-class NoAnswer(Exception):
-    """What callers make of a problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.kind)
-        self.problem = problem
-
-
 def client(bounds: Bounds = QUICK, **given: object) -> HttpClient:
-    return HttpClient(bounds, failed=NoAnswer, tls=False, **given)  # type: ignore[arg-type]
+    return HttpClient(bounds, tls=False, **given)  # type: ignore[arg-type]
 
 
 def problem_of(url: str, bounds: Bounds = QUICK, **given: object) -> Problem:

@@ -29,7 +29,7 @@ from sealtrain.attest.nvidia.rim import rim_ids
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.http import Bounds, HttpClient, Problem, parts_of
+from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
 from sealtrain.errors import CollateralUnreachable, DataInvalid, UsageError
 
 __all__ = [
@@ -69,7 +69,7 @@ class NvidiaServices:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         bounds = Bounds(connect=timeout, read=timeout, total=total)
-        self._client = HttpClient(bounds, failed=_Silent, sleep=sleep)
+        self._client = HttpClient(bounds, sleep=sleep)
 
     def __enter__(self) -> Self:
         """Use in a ``with`` block."""
@@ -112,19 +112,11 @@ class NvidiaServices:
             answer = self._client.ask(
                 method, url, cap=limit, content=body, headers=headers, idempotent=True
             )
-        except _Silent as error:
+        except NoAnswer as error:
             raise _unreachable(url, error.problem.reason) from None
         if answer.status != 200:
             raise _unreachable(url, f"HTTP {answer.status}")
         return answer.body
-
-
-class _Silent(Exception):
-    """A service gave no answer; which, its caller knows."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.reason)
-        self.problem = problem
 
 
 def fetch_collateral(

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from json import JSONDecoder
 from typing import Literal
 from urllib.parse import unquote, urlsplit
@@ -26,7 +25,7 @@ from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import X509_ERRORS, certificates_of_pem
 from sealtrain.attest.tdx.parse import TdxQuote
 from sealtrain.base.canonical import parse_json
-from sealtrain.base.http import Bounds, HttpClient, Problem, parts_of
+from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
 from sealtrain.errors import (
     CollateralMismatch,
     CollateralUnreachable,
@@ -85,7 +84,7 @@ def fetch_collateral(
     platform = platform_of(quote)
     bounds = Bounds(connect=timeout, read=timeout, total=timeout)
     tls = base.scheme == "https"
-    with HttpClient(bounds, failed=partial(_silent, base), tls=tls, sleep=sleep) as client:
+    with HttpClient(bounds, tls=tls, sleep=sleep) as client:
 
         def get(path: str, **query: str) -> tuple[bytes, httpx.Headers]:
             url = base.copy_with(raw_path=base.raw_path.rstrip(b"/") + path.encode("ascii"))
@@ -168,21 +167,20 @@ def _base(url: str) -> httpx.URL:
 
 
 def _get(client: HttpClient, url: httpx.URL) -> tuple[bytes, httpx.Headers]:
-    answer = client.ask("GET", url, cap=MAX_ANSWER_BYTES, idempotent=True)
+    try:
+        answer = client.ask("GET", url, cap=MAX_ANSWER_BYTES, idempotent=True)
+    except NoAnswer as error:
+        raise _unreachable(url, error.problem.reason) from None
     if answer.status != 200:
-        raise _unreachable(url.host, f"HTTP {answer.status} at {url.path}")
+        raise _unreachable(url, f"HTTP {answer.status}")
     return answer.body, answer.headers
 
 
-def _silent(base: httpx.URL, problem: Problem) -> CollateralUnreachable:
-    return _unreachable(base.host, problem.reason)
-
-
-def _unreachable(host: str, got: str) -> CollateralUnreachable:
+def _unreachable(url: httpx.URL, got: str) -> CollateralUnreachable:
     return CollateralUnreachable(
-        f"{host} does not hand out collateral",
+        f"{url.host} does not hand out collateral",
         check="collateral",
-        got=got,
+        got=f"{got} at {url.path}",
         hint="check the URL of the PCCS, or use a bundle: collateral as file:PATH",
     )
 
