@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 from sealtrain.attest.evidence import Collateral
@@ -17,7 +19,13 @@ _SGX, _TDX = "/sgx/certification/v4", "/tdx/certification/v4"
 
 @dataclass(kw_only=True)
 class Pccs:
-    """What the server hands out. ``change`` may replace any answer; ``asked`` is what came in."""
+    """What the server hands out.
+
+    Attributes:
+        change: May replace any answer.
+        asked: Targets of the requests that came in.
+        hosts: The hosts they named.
+    """
 
     collateral: Collateral
     fmspc: str
@@ -25,6 +33,7 @@ class Pccs:
     root_crl_as_hex: bool = True
     url: str = ""
     asked: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
     change: Callable[[str, Answer], Answer] = lambda _path, answer: answer
 
     def answer(self, target: str) -> Answer:
@@ -56,9 +65,12 @@ def _signed(name: str, text: str, signature: str) -> bytes:
 
 
 @contextmanager
-def serving(pccs: Pccs) -> Iterator[Pccs]:
+def serving(pccs: Pccs, certificate: Path | None = None) -> Iterator[Pccs]:
+    """Serve it, over TLS where there is a certificate."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the name is the library's
+            pccs.hosts.append(self.headers["Host"])
             status, headers, body = pccs.answer(self.path)
             self.send_response(status)
             for name, value in headers.items():
@@ -71,6 +83,10 @@ def serving(pccs: Pccs) -> Iterator[Pccs]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     pccs.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._get(state)
 
     def _get(self, state: Server) -> None:
-        state.seen.append(("GET", self.path, dict(self.headers)))
+        state.seen.append(("GET", self.path, self._lines()))
         if state.failures:
             state.failures -= 1
             return self._answer(503, b"later")
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         state = self.server_state
-        state.seen.append(("PUT", self.path, dict(self.headers)))
+        state.seen.append(("PUT", self.path, self._lines()))
         data = self.rfile.read(int(self.headers["Content-Length"]))
         if state.failures:
             state.failures -= 1
@@ -128,6 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         return self._answer(201, b"")
+
+    def _lines(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.headers.items()}
 
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
         state = self.server_state

@@ -16,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -24,7 +24,17 @@ from typing import Any, Final, Literal, Self
 import httpcore
 import httpx
 
-__all__ = ["LATER", "Answer", "Bounds", "HttpClient", "Problem", "parts_of", "retry_after"]
+__all__ = [
+    "LATER",
+    "Answer",
+    "Bounds",
+    "HttpClient",
+    "NoAnswer",
+    "Problem",
+    "Query",
+    "parts_of",
+    "retry_after",
+]
 
 LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of servers that may do better later."""
@@ -79,10 +89,24 @@ class Problem:
     status: int | None = None
 
 
+class NoAnswer(Exception):
+    """There is none.
+
+    Attributes:
+        problem: Why.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.reason)
+        self.problem = problem
+
+
 Cap = Callable[[int, httpx.Headers], int | None]
 """Most bytes of a body, by status and headers; ``None`` leaves it unread."""
 Failed = Callable[[Problem], Exception]
 """Makes the caller's own error."""
+Query = Mapping[str, str | int | Sequence[str]]
+"""Names and values of a query; several values are the name repeated."""
 
 
 class HttpClient:
@@ -92,8 +116,8 @@ class HttpClient:
         self,
         bounds: Bounds,
         *,
-        failed: Failed,
-        tls: bool = True,
+        failed: Failed = NoAnswer,
+        tls: bool | ssl.SSLContext = True,
         unix: str | None = None,
         headers: Mapping[str, str] | None = None,
         connections: int = 16,
@@ -104,10 +128,12 @@ class HttpClient:
 
         Args:
             bounds: Of each exchange.
-            failed: Makes the error that is raised where there is no answer.
-            tls: Read the machine's certificate authorities; without, ``https`` is trusted nowhere.
+            failed: Makes the error that is raised where there is no answer; by itself one for
+                callers who know best what they asked.
+            tls: Whom to trust: the packaged certificate authorities, nobody (``False``: enough for
+                ``http``, and saves reading them), or those of a context.
             unix: Path of a socket that every exchange goes through.
-            headers: Of every request.
+            headers: Of every request, in lower case.
             connections: Most at a time.
             monotonic: What seconds are counted by.
             sleep: Waits so many seconds.
@@ -118,10 +144,10 @@ class HttpClient:
         self._sleep = sleep
         self._headers = {"accept-encoding": "identity", "user-agent": _AGENT, **(headers or {})}
         self._clock = _Deadline(monotonic)
+        if tls is True:
+            tls = httpx.create_ssl_context(trust_env=False)
         self._pool = httpcore.ConnectionPool(
-            ssl_context=httpx.create_ssl_context(trust_env=False)
-            if tls
-            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            ssl_context=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             max_connections=connections,
             keepalive_expiry=5.0,
             uds=unix,
@@ -152,7 +178,7 @@ class HttpClient:
         *,
         cap: int | Cap,
         content: bytes | Callable[[], Iterator[bytes]] | None = None,
-        query: Mapping[str, str | int] | None = None,
+        query: Query | None = None,
         headers: Mapping[str, str] | None = None,
         sign: Callable[[str], Mapping[str, str]] | None = None,
         idempotent: bool = False,
@@ -167,7 +193,7 @@ class HttpClient:
             content: What is sent; a function gives it anew for each try, and its length goes into
                 ``headers``.
             query: Parameters to add to the URL.
-            headers: Of this request.
+            headers: Of this request, in lower case.
             sign: Further headers for the whole URL, made anew for each try.
             idempotent: Doing it twice does no more than doing it once.
             total: Seconds in place of ``bounds.total``.
@@ -212,7 +238,7 @@ class HttpClient:
         bounds = self._bounds
         timeouts = {
             "connect": bounds.connect,
-            "pool": bounds.connect,
+            "pool": max(0.0, min(bounds.connect, ends - self._monotonic())),
             "read": bounds.read,
             "write": bounds.read,
         }
@@ -263,14 +289,16 @@ def parts_of(url: str) -> httpx.URL | None:
     """The parts of an ``http`` or ``https`` URL that names a host and nothing secret.
 
     Returns:
-        ``None`` for anything else: another scheme, no host, a query, or a user before the host.
+        ``None`` for anything else: another scheme, no host, a query, a fragment, or a user before
+        the host.
     """
     try:
         parts = httpx.URL(url) if url.isascii() else httpx.URL()
     except httpx.InvalidURL:
         return None
     whole = parts.scheme in ("http", "https") and parts.host
-    return parts if whole and not parts.query and not parts.userinfo else None
+    more = parts.query or parts.fragment or parts.userinfo
+    return parts if whole and not more else None
 
 
 def _passes(found: Answer | Problem, *, idempotent: bool) -> tuple[bool, float | None]:
@@ -330,10 +358,26 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Any = None,
     ) -> httpcore.NetworkStream:
-        stream = self._behind.connect_tcp(
-            host, port, self._deadline.rest(timeout), local_address, socket_options
-        )
-        return _Stream(stream, self._deadline)
+        # A name may have hundreds of addresses, and the library would wait as long for each.
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from None
+        problem: Exception = httpcore.ConnectError("no address")
+        for *_, address in found:
+            try:
+                stream = self._behind.connect_tcp(
+                    str(address[0]),
+                    int(address[1]),
+                    self._deadline.rest(timeout),
+                    local_address,
+                    socket_options,
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                problem = error
+            else:
+                return _Stream(stream, self._deadline)
+        raise problem
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Any = None

@@ -56,8 +56,7 @@ def configure(form: LogFormat) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for talkative in ("alembic", "httpx"):
-        logging.getLogger(talkative).setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def log_format_of(name: str) -> LogFormat:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import httpx
 
+from sealtrain.base.http import parts_of
 from sealtrain.errors import SignatureInvalid, UsageError
 
 __all__ = ["asked_url", "public_url"]
@@ -17,18 +18,15 @@ def public_url(text: str) -> str:
     Raises:
         UsageError: Not ``http(s)://host`` with at most a port and a path.
     """
-    try:
-        url = httpx.URL(text) if text.isascii() else httpx.URL()
-    except httpx.InvalidURL:
-        url = httpx.URL()
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.userinfo:
+    url = parts_of(text)
+    if url is None:
         raise UsageError(
             "not a URL under which a broker is reached",
             check="public URL",
             got=text.rpartition("@")[2][:200],
             expected="http(s)://host[:port][/path]",
         )
-    return str(url.copy_with(fragment=None)).rstrip("/")
+    return str(url).rstrip("/")
 
 
 def asked_url(own: Sequence[str], *, host: str, target: str) -> str:

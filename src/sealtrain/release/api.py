@@ -59,6 +59,7 @@ class BrokerClient:
     Args:
         url: Base URL.
         timeout: Seconds to wait for a connection and between bytes.
+        total: Seconds for a whole exchange.
         signer: Key of the owner who hands something in; nothing else needs one.
         broker: Id of the broker that what is handed in is meant for; needed with ``signer``.
         clock: Time of signing.
@@ -70,12 +71,13 @@ class BrokerClient:
         url: str,
         timeout: float = 60.0,
         *,
+        total: float = 300.0,
         signer: Ed25519Signer | None = None,
         broker: str | None = None,
         clock: Clock = system_clock,
         random: Randomness = os.urandom,
     ) -> None:
-        self._transport = Transport(url, timeout)
+        self._transport = Transport(url, timeout, total=total)
         self._signer = signer
         self._broker = broker
         self._clock = clock

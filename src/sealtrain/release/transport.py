@@ -1,7 +1,7 @@
 """HTTP to a broker: bounded, typed, and a retry only where nothing can have happened yet.
 
 1. Connecting is tried three times; a request that was sent is never sent again.
-2. An answer is read up to a cap and parsed strictly.
+2. An answer is read up to a cap, within a time, uncompressed, and parsed strictly.
 3. A refusal is raised as the class its code names, so the exit code is the broker's reason.
 4. The environment (proxies, certificate files) has no influence.
 5. What an owner hands in is signed for this URL; a broker that finds it signed at another time than
@@ -10,14 +10,15 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import NoReturn, TypeVar
 
 import httpx
 
+from sealtrain.base.http import Answer as HttpAnswer
+from sealtrain.base.http import Bounds, HttpClient, Problem, Query, parts_of
 from sealtrain.base.models import StrictModel
 from sealtrain.errors import (
     AnswerInvalid,
@@ -33,13 +34,12 @@ __all__ = ["MAX_ANSWER_BYTES", "Sign", "Transport"]
 MAX_ANSWER_BYTES = 32 << 20
 _MAX_ERROR_BYTES = 64 << 10
 _CONNECT_TRIES = 3
+_CONNECT_PAUSE = 0.1
 _HINT = "check the URL and that the broker runs: sealtrain broker serve"
 
 Answer = TypeVar("Answer", bound=StrictModel)
 Sign = Callable[[str, str, bytes, int | None], dict[str, str]]
 """Headers that sign a request: of method, URL, body and time, ``None`` for now."""
-Query = Mapping[str, str | int | Sequence[str]]
-"""Names and values behind the path; several values are the name repeated."""
 
 
 class Transport:
@@ -48,14 +48,23 @@ class Transport:
     Args:
         url: ``http://`` or ``https://`` base URL without query.
         timeout: Seconds to wait for a connection and between bytes.
+        total: Seconds for a whole exchange: a page of the ledger over a slow line ends in it.
+        sleep: Waits between tries to connect.
 
     Raises:
         UsageError: Not such a URL.
     """
 
-    def __init__(self, url: str, timeout: float = 60.0) -> None:
-        parts = _parts(url)
-        if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.userinfo:
+    def __init__(
+        self,
+        url: str,
+        timeout: float = 60.0,
+        *,
+        total: float = 300.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        parts = parts_of(url)
+        if parts is None:
             raise UsageError(
                 "not the URL of a broker",
                 check="broker URL",
@@ -63,14 +72,15 @@ class Transport:
                 expected="http(s)://host",
             )
         self.url = url.rstrip("/")
-        # Without TLS an empty trust store does, and saves reading the machine's.
-        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if parts.scheme == "http" else True
-        self._client = httpx.Client(
-            base_url=self.url,
-            verify=trusted,
-            timeout=timeout,
-            trust_env=False,
-            follow_redirects=False,
+        bounds = Bounds(
+            connect=timeout,
+            read=timeout,
+            total=total,
+            tries=_CONNECT_TRIES,
+            pause=_CONNECT_PAUSE,
+        )
+        self._client = HttpClient(
+            bounds, failed=self._silent, tls=parts.scheme == "https", sleep=sleep
         )
 
     def close(self) -> None:
@@ -131,18 +141,16 @@ class Transport:
         sign: Sign | None = None,
         bearer: str | None = None,
     ) -> bytes:
-        response = self._send(method, path, body, query, sign, None, bearer)
-        with closing(response):
-            try:
-                return self._read(path, response)
-            except RequestStale:
-                date = _date(response)
-                if sign is None or date is None:
-                    raise
-        with closing(self._send(method, path, body, query, sign, date)) as response:
-            return self._read(path, response)
+        answer = self._ask(method, path, body, query, sign, None, bearer)
+        try:
+            return self._body(path, answer)
+        except RequestStale:
+            date = _date(answer.headers)
+            if sign is None or date is None:
+                raise
+        return self._body(path, self._ask(method, path, body, query, sign, date))
 
-    def _send(
+    def _ask(
         self,
         method: str,
         path: str,
@@ -151,37 +159,27 @@ class Transport:
         sign: Sign | None,
         now: int | None,
         bearer: str | None = None,
-    ) -> httpx.Response:
+    ) -> HttpAnswer:
         headers = {} if body is None else {"content-type": "application/json"}
         headers |= {} if bearer is None else {"authorization": f"Bearer {bearer}"}
-        for attempt in range(1, _CONNECT_TRIES + 1):
-            request = self._client.build_request(
-                method, path, content=body, params=query, headers=headers
-            )
-            if sign is not None:
-                request.headers.update(sign(method, str(request.url), body or b"", now))
-            try:
-                return self._client.send(request, stream=True)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                if attempt == _CONNECT_TRIES:
-                    raise self._unreachable(type(error).__name__) from error
-            except httpx.HTTPError as error:
-                raise self._unreachable(type(error).__name__) from error
-        raise AssertionError("the loop above returns or raises")
 
-    def _read(self, path: str, response: httpx.Response) -> bytes:
-        cap = MAX_ANSWER_BYTES if response.status_code == 200 else _MAX_ERROR_BYTES
-        data = bytearray()
-        try:
-            for part in response.iter_bytes():
-                data += part
-                if len(data) > cap:
-                    raise self._odd(f"the broker's answer to {path} is too long")
-        except httpx.HTTPError as error:
-            raise self._unreachable(type(error).__name__) from error
-        if response.status_code != 200:
-            self._raise(path, response.status_code, bytes(data))
-        return bytes(data)
+        def signed(url: str) -> dict[str, str]:
+            return {} if sign is None else sign(method, url, body or b"", now)
+
+        return self._client.ask(
+            method,
+            self.url + path,
+            cap=lambda status, _: MAX_ANSWER_BYTES if status == 200 else _MAX_ERROR_BYTES,
+            content=body,
+            query=query,
+            headers=headers,
+            sign=signed,
+        )
+
+    def _body(self, path: str, answer: HttpAnswer) -> bytes:
+        if answer.status != 200:
+            self._raise(path, answer.status, answer.body)
+        return answer.body
 
     def _raise(self, path: str, status: int, body: bytes) -> NoReturn:
         try:
@@ -197,25 +195,23 @@ class Transport:
             )
         raise told.error()
 
+    def _silent(self, problem: Problem) -> Exception:
+        if problem.kind in ("long", "encoding"):
+            return self._odd("the broker's answer cannot be read", got=problem.reason)
+        return self._unreachable(problem.reason)
+
     def _unreachable(self, reason: str) -> BrokerUnreachable:
         return BrokerUnreachable(
             f"the broker at {self.url} does not answer", check="broker", got=reason, hint=_HINT
         )
 
-    def _odd(self, problem: str) -> AnswerInvalid:
-        return AnswerInvalid(problem, check="answer form", hint=_HINT)
+    def _odd(self, problem: str, got: str | None = None) -> AnswerInvalid:
+        return AnswerInvalid(problem, check="answer form", got=got, hint=_HINT)
 
 
-def _parts(url: str) -> httpx.URL:
-    try:
-        return httpx.URL(url) if url.isascii() else httpx.URL()
-    except httpx.InvalidURL:
-        return httpx.URL()
-
-
-def _date(response: httpx.Response) -> int | None:
+def _date(headers: httpx.Headers) -> int | None:
     """When the broker answered, by its own clock."""
     try:
-        return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
+        return int(parsedate_to_datetime(headers.get("date", "")).timestamp())
     except ValueError:
         return None

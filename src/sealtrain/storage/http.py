@@ -1,30 +1,26 @@
 """HTTP(S) as an fsspec filesystem: whole ranges, bounded, from exactly the server that was named.
 
 fsspec's own reads an answer to its end whatever was asked for; a server may not make this process
-hold more than it wanted. No proxy, cookie, redirect or ``.netrc`` is followed: the guest opens its
-border for one host, and only that one is spoken to.
+hold more than it wanted, nor wait for ever. No proxy, cookie, redirect or ``.netrc`` is followed:
+the guest opens its border for one host, and only that one is spoken to.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import httpx
-
+from sealtrain.base.http import LATER, Answer, Bounds, HttpClient, Problem, retry_after
 from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Busy
-from sealtrain.storage.rangestore import RangeStore
+from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
 
 __all__ = ["HttpFileSystem"]
 
-CONNECT_SECONDS = 10.0
-READ_SECONDS = 60.0
-MAX_CONNECTIONS = 16
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _UNSATISFIED = re.compile(r"bytes \*/(\d+)")
-_LATER = {408, 425, 429, 500, 502, 503, 504}
 _WRITE_BYTES = 1 << 20
 
 
@@ -32,25 +28,21 @@ class HttpFileSystem(RangeStore):
     """Files by URL. Whoever asks is patient."""
 
     protocol = ("http", "https")
+    _client: HttpClient
 
-    def __init__(self, *, token: str | None = None, transport: Any = None) -> None:
+    def __init__(self, *, token: str | None = None, bounds: Bounds = BOUNDS) -> None:
         """Set up connections; none is made yet.
 
         Args:
             token: Bearer token to send.
-            transport: Of ``httpx``, for tests.
+            bounds: Of one exchange; what it carries adds to the total.
         """
         super().__init__()
-        headers = {"Accept-Encoding": "identity", "User-Agent": "sealtrain"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        self._client = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
-            follow_redirects=False,
-            trust_env=False,
-            transport=transport,
+        self._bounds = bounds
+        self._client = HttpClient(
+            bounds,
+            failed=_failed,
+            headers={"authorization": f"Bearer {token}"} if token else None,
         )
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -61,94 +53,121 @@ class HttpFileSystem(RangeStore):
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
         """Send a file by PUT. Raises as ``cat_file``."""
         size = Path(lpath).stat().st_size
-        with Path(lpath).open("rb") as file:
-            blocks = iter(lambda: file.read(_WRITE_BYTES), b"")
-            with _connection_errors():
-                answer = self._client.put(
-                    rpath, content=blocks, headers={"Content-Length": str(size)}
-                )
-        if answer.status_code not in (200, 201, 204):
-            self._refuse(answer)
+
+        def blocks() -> Iterator[bytes]:
+            with Path(lpath).open("rb") as file:
+                yield from iter(lambda: file.read(_WRITE_BYTES), b"")
+
+        answer = self._client.ask(
+            "PUT",
+            rpath,
+            cap=lambda _status, _headers: None,
+            content=blocks,
+            headers={"content-length": str(size)},
+            total=seconds_for(size, self._bounds),
+        )
+        if answer.status not in (200, 201, 204):
+            _refuse(answer)
 
     def _range(self, path: str, start: int, end: int) -> bytes:
         return self._asked(path, start, end)[0]
 
     def _asked(self, url: str, start: int, end: int) -> tuple[bytes, int | None]:
         """A range, and the size of the file where the server tells it."""
-        asked = {"Range": f"bytes={start}-{end - 1}"}
-        with _connection_errors(), self._client.stream("GET", url, headers=asked) as answer:
-            if answer.status_code == 416:
-                told = _UNSATISFIED.fullmatch(answer.headers.get("Content-Range", ""))
-                return b"", int(told[1]) if told else None
-            if answer.status_code == 200:
-                return self._whole(answer, start, end)
-            if answer.status_code != 206:
-                self._refuse(answer)
-            told = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if told is None or int(told[1]) != start or int(told[2]) >= end:
-                raise ConnectionError("the server answers with another range than was asked for")
-            wanted = int(told[2]) + 1 - start
-            data = _bounded(answer, wanted)
-            if len(data) != wanted:
-                raise ConnectionError("the server sent another number of bytes than it announced")
-            return data, None if told[3] == "*" else int(told[3])
 
-    def _whole(self, answer: httpx.Response, start: int, end: int) -> tuple[bytes, int | None]:
-        """The answer of a server that ignores ranges: good enough for a small file's beginning."""
-        claimed = answer.headers.get("Content-Length", "")
-        size = int(claimed) if claimed.isdecimal() else None
-        if start == 0 and end == 1 and size is not None:
-            return b"", size
-        data = _bounded(answer, end) if start == 0 and (size is None or size <= end) else None
-        if data is None or len(data) > end:
-            raise UsageError(
-                "the server ignores range requests",
-                check="storage",
-                got="200 OK",
-                expected="206 Partial Content",
-                hint="serve the folder with ranges, or copy it here and name the copy",
-            )
-        return data, len(data)
+        def cap(status: int, headers: Mapping[str, str]) -> int | None:
+            if status == 206:
+                announced = _announced(headers, start, end)
+                return None if announced is None else announced[0]
+            return end if status == 200 and _is_readable_whole(headers, start, end) else None
 
-    def _refuse(self, answer: httpx.Response) -> None:
-        status = answer.status_code
-        said = f"HTTP {status}"
-        if status in (404, 410):
-            raise FileNotFoundError(said)
-        if status in (401, 403, 407):
-            raise PermissionError(said)
-        if status in _LATER:
-            after = answer.headers.get("Retry-After", "")
-            raise Busy(said, float(after) if after.isdecimal() and len(after) < 6 else None)
-        raise UsageError(
-            "the server does not serve this file",
-            check="storage",
-            got=said,
-            expected="206 Partial Content",
-            hint="redirects are not followed: name the final URL" if 300 <= status < 400 else None,
+        answer = self._client.ask(
+            "GET",
+            url,
+            cap=cap,
+            headers={"range": f"bytes={start}-{end - 1}"},
+            total=seconds_for(end - start, self._bounds),
         )
+        if answer.status == 416:
+            told = _UNSATISFIED.fullmatch(answer.headers.get("content-range", ""))
+            return b"", int(told[1]) if told else None
+        if answer.status == 200:
+            return _whole(answer, start, end)
+        if answer.status != 206:
+            _refuse(answer)
+        announced = _announced(answer.headers, start, end)
+        if announced is None:
+            raise ConnectionError("the server answers with another range than was asked for")
+        wanted, size = announced
+        if len(answer.body) != wanted:
+            raise ConnectionError("the server sent another number of bytes than it announced")
+        return answer.body, size
 
 
-class _connection_errors:  # noqa: N801  # reads as a statement
-    """Failures of the connection as Python's own."""
-
-    def __enter__(self) -> None:
+def _announced(headers: Mapping[str, str], start: int, end: int) -> tuple[int, int | None] | None:
+    """Length of a range and size of its file; ``None`` where another range was asked for."""
+    told = _RANGE.fullmatch(headers.get("content-range", ""))
+    if told is None or int(told[1]) != start or not start <= int(told[2]) < end:
         return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, httpx.TimeoutException):
-            raise TimeoutError("no answer in time") from None
-        if isinstance(error, httpx.TransportError):
-            raise ConnectionError("the connection failed or was cut") from None
-        if isinstance(error, httpx.InvalidURL):
-            raise UsageError("not a URL", expected="https://host/folder") from None
+    return int(told[2]) + 1 - start, None if told[3] == "*" else int(told[3])
 
 
-def _bounded(answer: httpx.Response, most: int) -> bytes:
-    """The body, at most one byte more than ``most``."""
-    data = bytearray()
-    for block in answer.iter_raw():
-        data += block[: most + 1 - len(data)]
-        if len(data) > most:
-            break
-    return bytes(data)
+def _claimed(headers: Mapping[str, str]) -> int | None:
+    """Size of a whole file, where the server tells it."""
+    claimed = headers.get("content-length", "")
+    return int(claimed) if claimed.isdecimal() else None
+
+
+def _is_size_only(headers: Mapping[str, str], start: int, end: int) -> bool:
+    """Whether what was wanted is the size of the file, and was told."""
+    return start == 0 and end == 1 and _claimed(headers) is not None
+
+
+def _is_readable_whole(headers: Mapping[str, str], start: int, end: int) -> bool:
+    """Whether the whole file may be no more than what was asked for."""
+    size = _claimed(headers)
+    short = start == 0 and (size is None or size <= end)
+    return short and not _is_size_only(headers, start, end)
+
+
+def _whole(answer: Answer, start: int, end: int) -> tuple[bytes, int | None]:
+    """The answer of a server that ignores ranges: good enough for a small file's beginning."""
+    if _is_size_only(answer.headers, start, end):
+        return b"", _claimed(answer.headers)
+    if not _is_readable_whole(answer.headers, start, end):
+        raise _no_ranges()
+    return answer.body, len(answer.body)
+
+
+def _refuse(answer: Answer) -> NoReturn:
+    said = f"HTTP {answer.status}"
+    if answer.status in (404, 410):
+        raise FileNotFoundError(said)
+    if answer.status in (401, 403, 407):
+        raise PermissionError(said)
+    if answer.status in LATER:
+        raise Busy(said, retry_after(answer.headers))
+    raise UsageError(
+        "the server does not serve this file",
+        check="storage",
+        got=said,
+        expected="206 Partial Content",
+        hint="redirects are not followed: name the final URL"
+        if 300 <= answer.status < 400
+        else None,
+    )
+
+
+def _failed(problem: Problem) -> Exception:
+    whole = problem.kind == "long" and problem.status == 200
+    return _no_ranges() if whole else storage_error(problem)
+
+
+def _no_ranges() -> UsageError:
+    return UsageError(
+        "the server ignores range requests",
+        check="storage",
+        got="200 OK",
+        expected="206 Partial Content",
+        hint="serve the folder with ranges, or copy it here and name the copy",
+    )

@@ -7,7 +7,42 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-__all__ = ["RangeStore"]
+from sealtrain.base.http import Bounds, HttpClient, Problem
+from sealtrain.errors import UsageError
+
+__all__ = ["BOUNDS", "RangeStore", "seconds_for", "storage_error"]
+
+BOUNDS = Bounds(connect=10.0, read=60.0, total=60.0, tries=1)
+"""Of one exchange with a store that carries next to nothing; ``storage.patience`` tries again."""
+_SLOWEST_BYTES = 64 << 10
+
+
+def seconds_for(size: int, bounds: Bounds) -> float:
+    """Seconds in which an exchange that carries so many bytes has to end.
+
+    Those of any exchange, and one for each 64 KiB: half a megabit a second is the slowest line that
+    serves.
+    """
+    return bounds.total + size / _SLOWEST_BYTES
+
+
+def storage_error(problem: Problem) -> Exception:
+    """Why a store gave no answer, as what fsspec's filesystems raise."""
+    if problem.kind == "url":
+        return UsageError("not a URL", expected="https://host/folder")
+    if problem.kind == "encoding":
+        return UsageError(
+            "the store compresses its answers",
+            check="storage",
+            got=problem.reason,
+            expected="the bytes of the file",
+            hint="serve the folder without compression",
+        )
+    if problem.kind == "late":
+        return TimeoutError(problem.reason)
+    if problem.kind == "long":
+        return ConnectionError("the server sent another number of bytes than it announced")
+    return ConnectionError(f"the connection failed or was cut: {problem.reason}")
 
 
 class RangeStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -15,7 +50,7 @@ class RangeStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     # One instance has one credential; fsspec would hand it to whoever asks next.
     cachable = False
-    _client: Any = None
+    _client: HttpClient | None = None
 
     def close(self) -> None:
         """End all connections."""
@@ -37,7 +72,7 @@ class RangeStore(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         Raises:
             FileNotFoundError, PermissionError: As the store says.
             ConnectionError, TimeoutError: No whole answer came.
-            UsageError: The store serves no ranges, or sends elsewhere.
+            UsageError: The store serves no ranges, compresses, or sends elsewhere.
         """
         if start is None or end is None or not 0 <= start < end:
             raise ValueError("a range of the file is needed")

@@ -1,29 +1,40 @@
 """S3 and its likes as an fsspec filesystem, on boto3: bounded ranges, checksums on writing.
 
-Credentials, region and ``endpoint_url`` come from the places every AWS tool reads
-(``AWS_ENDPOINT_URL_S3`` for other stores); without credentials requests are not signed.
+Credentials, region, ``endpoint_url`` and ``ca_bundle`` come from the places every AWS tool reads
+(``AWS_ENDPOINT_URL_S3`` for other stores); without credentials requests are not signed. boto3 makes
+and signs requests and parses answers; ``base.http`` exchanges them, for boto3's own client has no
+limit for a whole exchange and uses the proxies of the environment.
 """
 
 from __future__ import annotations
 
+import io
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
 import botocore.exceptions
+import botocore.session
 from boto3.s3.transfer import TransferConfig
 from botocore import UNSIGNED
+from botocore.awsrequest import AWSResponse
 from botocore.client import Config
 
+from sealtrain.base.http import Bounds, HttpClient
 from sealtrain.errors import UsageError
 from sealtrain.storage.patience import Busy
-from sealtrain.storage.rangestore import RangeStore
+from sealtrain.storage.rangestore import BOUNDS, RangeStore, seconds_for, storage_error
 
 __all__ = ["S3FileSystem"]
 
-CONNECT_SECONDS = 10.0
-READ_SECONDS = 60.0
 PART_BYTES = 64 << 20
+_MAX_DOCUMENT_BYTES = 64 << 10
+_WRITE_BYTES = 1 << 20
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 _LATER = {
     "InternalError",
     "RequestTimeout",
@@ -38,16 +49,26 @@ class S3FileSystem(RangeStore):
 
     protocol = "s3"
 
-    def __init__(self) -> None:
+    def __init__(self, *, bounds: Bounds = BOUNDS) -> None:
         """Find credentials and make a client; nothing is asked of the store yet.
+
+        Args:
+            bounds: Of one exchange; what it carries adds to the total.
 
         Raises:
             UsageError: What is configured for AWS, an endpoint or a profile, cannot be used.
         """
         super().__init__()
         try:
-            self._client = _client()
-        except (botocore.exceptions.BotoCoreError, ValueError) as error:
+            session = botocore.session.get_session()
+            authorities = session.get_config_variable("ca_bundle")
+            self._client = HttpClient(
+                bounds,
+                failed=storage_error,
+                tls=ssl.create_default_context(cafile=authorities) if authorities else True,
+            )
+            self._store = _store(session, self._client, bounds)
+        except (botocore.exceptions.BotoCoreError, ValueError, OSError) as error:
             # Its message may quote what was configured.
             raise UsageError(
                 "the configuration for S3 cannot be used",
@@ -59,7 +80,7 @@ class S3FileSystem(RangeStore):
 
     def endpoint(self, bucket: str) -> str:
         """URL of the server that will be asked for this bucket."""
-        signed: str = self._client.generate_presigned_url(
+        signed: str = self._store.generate_presigned_url(
             "get_object", Params={"Bucket": bucket, "Key": "x"}
         )
         parts = urlsplit(signed)
@@ -69,7 +90,7 @@ class S3FileSystem(RangeStore):
         bucket, key = _parts(path)
         with _store_errors():
             try:
-                answer = self._client.get_object(
+                answer = self._store.get_object(
                     Bucket=bucket, Key=key, Range=f"bytes={start}-{end - 1}"
                 )
             except botocore.exceptions.ClientError as error:
@@ -87,14 +108,14 @@ class S3FileSystem(RangeStore):
         """``size`` of an object, as the store claims. Raises as ``cat_file``."""
         bucket, key = _parts(path)
         with _store_errors():
-            answer = self._client.head_object(Bucket=bucket, Key=key)
+            answer = self._store.head_object(Bucket=bucket, Key=key)
         return {"name": path, "type": "file", "size": int(answer["ContentLength"])}
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
         """Write an object, in parts where it is large; the store checks SHA-256 of each."""
         bucket, key = _parts(rpath)
         with _store_errors():
-            self._client.upload_file(
+            self._store.upload_file(
                 lpath,
                 bucket,
                 key,
@@ -126,28 +147,80 @@ class _store_errors:  # noqa: N801  # reads as a statement
             raise PermissionError(f"S3 {code or status}") from None
         if isinstance(error, botocore.exceptions.NoCredentialsError):
             raise PermissionError("no credentials") from None
-        if isinstance(
-            error, botocore.exceptions.ReadTimeoutError | botocore.exceptions.ConnectTimeoutError
-        ):
-            raise TimeoutError("no answer in time") from None
-        if isinstance(error, botocore.exceptions.BotoCoreError | ConnectionError):
+        if isinstance(error, botocore.exceptions.BotoCoreError):
             raise ConnectionError(type(error).__name__) from None
 
 
-def _client() -> Any:
-    session = boto3.session.Session()
+def _store(session: botocore.session.Session, client: HttpClient, bounds: Bounds) -> Any:
+    """A boto3 client whose requests ``client`` exchanges."""
+    session = boto3.session.Session(botocore_session=session)
     signature = {} if session.get_credentials() else {"signature_version": UNSIGNED}
-    return session.client(
+    store = session.client(
         "s3",
         region_name=session.region_name or "us-east-1",
         config=Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
             retries={"total_max_attempts": 1},  # whoever asks is patient
-            max_pool_connections=16,
             **signature,
         ),
     )
+    # What a handler of this event returns is the answer; nothing is sent beside it.
+    store.meta.events.register("before-send.s3", partial(_exchanged, client, bounds))
+    return store
+
+
+def _exchanged(client: HttpClient, bounds: Bounds, request: Any, **_: Any) -> AWSResponse:
+    """The answer to a request of boto3's making."""
+    headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+    headers.pop("expect", None)  # the client does not wait before it sends the body
+    asked = _RANGE.fullmatch(headers.get("range", ""))
+    length = int(asked[2]) + 1 - int(asked[1]) if asked else 0
+    sent = headers.get("x-amz-decoded-content-length", headers.get("content-length", "0"))
+
+    def cap(status: int, _headers: Mapping[str, str]) -> int | None:
+        if status == 206:
+            return length
+        return None if asked and status == 200 else _MAX_DOCUMENT_BYTES
+
+    answer = client.ask(
+        request.method,
+        request.url,
+        cap=cap,
+        content=_content(request.body),
+        headers=headers,
+        total=seconds_for(max(length, int(sent)), bounds),
+    )
+    if 300 <= answer.status < 400:
+        # boto3 would ask the bucket for its region, be sent elsewhere again, and so on without end.
+        raise UsageError(
+            "the store does not serve this bucket itself",
+            check="storage",
+            got=f"HTTP {answer.status}",
+            expected="an answer; redirects are not followed",
+            hint="set AWS_DEFAULT_REGION to the bucket's region, or name the store's own endpoint",
+        )
+    return AWSResponse(request.url, answer.status, dict(answer.headers), _Body(answer.body))
+
+
+def _content(body: Any) -> Any:
+    """What is sent: bytes, or the blocks of a file."""
+    if body is None or isinstance(body, bytes | bytearray | str):
+        return body.encode("utf-8") if isinstance(body, str) else body and bytes(body)
+
+    def blocks() -> Iterator[bytes]:
+        yield from iter(lambda: body.read(_WRITE_BYTES), b"")
+
+    return blocks
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+class _Body(io.BytesIO):
+    """A body as boto3 reads it."""
+
+    def stream(self) -> Iterator[bytes]:
+        yield self.read()
 
 
 def _parts(path: str) -> tuple[str, str]:

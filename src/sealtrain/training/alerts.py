@@ -17,10 +17,6 @@ __all__ = ["Alerts", "Fired", "to_file", "to_webhook"]
 _WEBHOOK_SECONDS = 5.0
 
 
-class _Unheard(Exception):
-    """The webhook gave no answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fired:
     """One alert that fired."""
@@ -95,16 +91,14 @@ def to_webhook(url: str) -> Callable[[Fired], None]:
     """One POST an alert, from a thread of its own: training never waits for it."""
 
     def post(fired: Fired) -> None:
-        from sealtrain.base.http import Bounds, HttpClient
+        from sealtrain.base.http import Bounds, HttpClient, NoAnswer
 
         bounds = Bounds(
             connect=_WEBHOOK_SECONDS, read=_WEBHOOK_SECONDS, total=_WEBHOOK_SECONDS, tries=1
         )
-        client = HttpClient(
-            bounds, failed=lambda problem: _Unheard(problem.reason), tls=url.startswith("https:")
-        )
+        client = HttpClient(bounds, tls=url.startswith("https:"))
         # Not tried again, and never a reason to stop training.
-        with client, suppress(_Unheard):
+        with client, suppress(NoAnswer):
             client.ask(
                 "POST",
                 url,

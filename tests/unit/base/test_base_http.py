@@ -6,92 +6,18 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from raw_server import says, server
 
-from sealtrain.base.http import Bounds, HttpClient, Problem, parts_of
+from sealtrain.base.http import Bounds, HttpClient, NoAnswer, Problem, parts_of
 
 QUICK = Bounds(connect=2.0, read=2.0, total=10.0, tries=3, pause=0.01)
-Serve = Callable[[socket.socket, int], None]
-
-
-class NoAnswer(Exception):
-    """What callers make of a problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.kind)
-        self.problem = problem
-
-
-@contextmanager
-def server(serve: Serve, unix: Path | None = None) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that hands each connection, and its number, to ``serve``; URL and heads received."""
-    if unix is None:
-        listener = socket.create_server(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    else:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(unix))
-        listener.listen()
-        url = "http://guest"
-    heads: list[bytes] = []
-
-    def handle(connection: socket.socket, number: int) -> None:
-        with connection:
-            try:
-                while head := head_of(connection):
-                    heads.append(head)
-                    serve(connection, number)
-            except OSError:
-                return
-
-    def accept() -> None:
-        number = 0
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=handle, args=(connection, number), daemon=True).start()
-            number += 1
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield url, heads
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-
-
-def head_of(connection: socket.socket) -> bytes:
-    """One request, body included."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        more = connection.recv(65536)
-        if not more:
-            return b""
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    lengths = [
-        int(line.split(b":")[1])
-        for line in head.split(b"\r\n")
-        if line.lower().startswith(b"content-length")
-    ]
-    while lengths and len(body) < lengths[0]:
-        body += connection.recv(65536)
-    return head + b"\r\n\r\n" + body
-
-
-def says(status: str, body: bytes = b"", *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
 
 
 def client(bounds: Bounds = QUICK, **given: object) -> HttpClient:
-    return HttpClient(bounds, failed=NoAnswer, tls=False, **given)  # type: ignore[arg-type]
+    return HttpClient(bounds, tls=False, **given)  # type: ignore[arg-type]
 
 
 def problem_of(url: str, bounds: Bounds = QUICK, **given: object) -> Problem:
@@ -248,6 +174,28 @@ def test_where_nothing_listens_it_is_tried_as_often_as_told() -> None:
     assert slept == [0.01, 0.02]
 
 
+def test_a_name_with_many_addresses_does_not_prolong_an_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever runs a server says how many addresses it has; no one of them may answer."""
+    with socket.socket() as full, socket.socket() as first:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        first.connect(full.getsockname())
+        silent = (socket.AF_INET, socket.SOCK_STREAM, 6, "", full.getsockname())
+        known = socket.getaddrinfo
+
+        def told(host: str, *words: object, **named: object) -> object:
+            return [silent] * 50 if host == "many.example" else known(host, *words, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(socket, "getaddrinfo", told)
+        bounds = Bounds(connect=0.2, read=0.2, total=0.6, tries=3, pause=0.01)
+        began = time.monotonic()
+        found = problem_of("http://many.example/", bounds)
+    assert found.kind in ("late", "connect")
+    assert time.monotonic() - began < 5
+
+
 def test_what_was_sent_is_not_sent_again_unless_it_is_idempotent() -> None:
     def breaks_once(one: socket.socket, number: int) -> None:
         if number:
@@ -305,6 +253,12 @@ def test_a_server_cannot_ask_to_wait_beyond_the_end() -> None:
     assert slept == []
 
 
+def test_a_parameter_may_have_several_values() -> None:
+    with server(lambda one, _: one.sendall(says("200 OK"))) as (url, heads), client() as asking:
+        asking.ask("GET", url, cap=1, query={"after": 3, "owner": ["a", "b"]})
+    assert heads[0].startswith(b"GET /?after=3&owner=a&owner=b HTTP/1.1\r\n")
+
+
 @pytest.mark.parametrize("text", ["ftp://host/x", "http://", "nonsense", "http://a\nb/"])
 def test_what_is_no_url_is_said(text: str) -> None:
     assert problem_of(text).kind == "url"
@@ -339,6 +293,7 @@ def test_environment_and_secrets_have_no_part(monkeypatch: pytest.MonkeyPatch) -
         ("http://127.0.0.1:8000", "127.0.0.1"),
         ("https://user@host/", None),
         ("https://host/?key=1", None),
+        ("https://host/#key", None),
         ("ftp://host/", None),
         ("https://", None),
         ("https://hóst/", None),

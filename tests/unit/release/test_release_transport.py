@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from raw_server import says, server
 
 from sealtrain.errors import (
     AnswerInvalid,
@@ -44,15 +46,15 @@ def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{listening.server_port}"
     finally:
-        server.shutdown()
+        listening.shutdown()
         thread.join()
-        server.server_close()
+        listening.server_close()
 
 
 @contextmanager
@@ -86,28 +88,33 @@ def test_nobody_listens() -> None:
     assert caught.value.hint
 
 
-def test_connecting_is_tried_again_but_a_sent_request_never_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import httpx
+def test_connecting_is_tried_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    slept: list[float] = []
+    broker = Transport(url, sleep=slept.append)
+    with closing(broker), pytest.raises(BrokerUnreachable):
+        broker.get("/v1/health", Health)
+    assert len(slept) == 2
 
-    tried: list[str] = []
 
-    def fail(error: Callable[[str], Exception]) -> Callable[..., Any]:
-        def stream(*_: Any, **__: Any) -> Any:
-            tried.append("once")
-            raise error("no")
+@pytest.mark.parametrize("habit", ["breaks", "stays silent", "is busy"])
+def test_a_request_that_was_sent_is_never_sent_again(habit: str) -> None:
+    def serve(connection: socket.socket, _: int) -> None:
+        if habit == "breaks":
+            connection.shutdown(socket.SHUT_RDWR)
+        elif habit == "is busy":
+            connection.sendall(says("503 Later", b"", "Retry-After: 0"))
 
-        return stream
-
-    for error, times in ((httpx.ConnectError, 3), (httpx.ReadTimeout, 1), (httpx.ReadError, 1)):
-        tried.clear()
-        with client("http://127.0.0.1:9") as broker:
-            monkeypatch.setattr(httpx.Client, "send", fail(error))
-            with pytest.raises(BrokerUnreachable):
-                broker.health()
-            monkeypatch.undo()
-        assert len(tried) == times
+    with server(serve) as (url, heads):
+        for ask in (
+            lambda broker: broker.get("/v1/health", Health),
+            lambda broker: broker.post("/v1/release", b"{}", Health),
+        ):
+            broker = Transport(url, timeout=0.3)
+            with closing(broker), pytest.raises(BrokerUnreachable):
+                ask(broker)
+    assert [head.split(b" ", 1)[0] for head in heads] == [b"GET", b"POST"]
 
 
 def test_a_refusal_comes_back_as_itself() -> None:
@@ -171,6 +178,7 @@ def test_an_endless_error_is_cut_off() -> None:
         "http://",
         "127.0.0.1:8470",
         "http://x?y=1",
+        "http://x#y",
         "http://é",
         "http://x:y",
         "http://u:p@x",

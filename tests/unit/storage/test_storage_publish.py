@@ -121,7 +121,7 @@ def test_a_token_is_sent_and_never_said(server: Server, made: SealedFolder) -> N
     server.denies = True
     with pytest.raises(StorageUnreachable) as caught:
         publish(made.folder, server.folder("a.sealed", token="hidden-token"))
-    assert any(h.get("Authorization") == "Bearer hidden-token" for _, _, h in server.seen)
+    assert any(h.get("authorization") == "Bearer hidden-token" for _, _, h in server.seen)
     assert "hidden-token" not in str(caught.value.to_dict())
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
+from raw_server import says, server
 from sealing_world import SealedFolder, all_rows, json_lines, sealed_folder, signed
 from storage_world import HASTY
+from tls_world import certificate
 
 from sealtrain.errors import DataInvalid, FileTruncated, StorageUnreachable, UsageError
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.storage.connect import open_folder
 from sealtrain.storage.publish import publish
+from sealtrain.storage.s3 import S3FileSystem
 
 ROWS = [{"text": f"{n} " + "word " * 150, "n": n} for n in range(3000)]
 
@@ -86,6 +91,27 @@ def test_what_is_not_there_or_too_short_is_refused(made: SealedFolder, bucket: s
         with pytest.raises(FileTruncated):
             dataset.batch(0)
         assert dataset.batch(dataset.num_batches - 1).num_rows
+
+
+def test_authorities_of_a_store_of_ones_own_are_those_that_were_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = certificate(tmp_path, "localhost")
+    part = says("206 Partial Content", b"ab", "Content-Range: bytes 0-1/2")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    with server(lambda one, _: one.sendall(part), certificate=shown) as (url, heads):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+        with closing(S3FileSystem()) as store, pytest.raises(ConnectionError):
+            store.cat_file("s3://hospital/one", start=0, end=10)
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(shown))
+        with closing(S3FileSystem()) as store:
+            assert store.cat_file("s3://hospital/one", start=0, end=10) == b"ab"
+        assert len(heads) == 1
+        assert heads[0].startswith(b"GET /hospital/one HTTP/1.1\r\n")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none"))
+    with pytest.raises(UsageError):
+        S3FileSystem()
 
 
 def test_a_store_that_is_gone_ends_in_exit_4(

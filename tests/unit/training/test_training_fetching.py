@@ -45,7 +45,7 @@ def remote(folder: SealedFolder, server: Server) -> Iterator[SealedDataset]:
 
 def groups(server: Server) -> list[str]:
     """Ranges of whole groups that were asked for."""
-    asked = [headers["Range"] for method, _, headers in server.seen if method == "GET"]
+    asked = [headers["range"] for method, _, headers in server.seen if method == "GET"]
     return [one for one in asked if _length(one) > 1 << 19]
 
 

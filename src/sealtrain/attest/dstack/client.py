@@ -1,8 +1,8 @@
 """The dstack guest API over its unix socket: five calls, two generations, nothing implicit.
 
 The socket is an argument; no environment variable is read, so nothing outside the command line can
-move the trust anchor. Answers are bounded. One retry after a transport failure where a call may be
-repeated (all but ``emit_event``): agents make quotes one at a time.
+move the trust anchor. Answers are bounded in bytes and in time. One retry after a failure where a
+call may be repeated (all but ``emit_event``): agents make quotes one at a time.
 
 Generations v0 (0.5) and v1 (0.6) are spoken; tappd (0.4 and older) is refused by name.
 """
@@ -10,17 +10,14 @@ Generations v0 (0.5) and v1 (0.6) are spoken; tappd (0.4 and older) is refused b
 from __future__ import annotations
 
 import re
-import socket as sockets
-import ssl
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
-
-import httpx
 
 from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
 from sealtrain.attest.evidence import LogEntry
 from sealtrain.attest.report_data import REPORT_DATA_BYTES
-from sealtrain.base.canonical import parse_json
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, EvidenceMalformed, GuestApiUnreachable
 
@@ -77,12 +74,13 @@ class DstackClient:
 
     Args:
         socket: Path of the unix socket.
-        timeout: Seconds per call; quotes are serialised in the agent, so at least 30 is sensible.
+        timeout: Seconds per call, its retry included; quotes are serialised in the agent, so at
+            least 30 is sensible.
     """
 
     def __init__(self, socket: str, timeout: float = 30.0) -> None:
         self.socket = str(socket)
-        self._timeout = timeout
+        self._bounds = Bounds(connect=timeout, read=timeout, total=timeout, tries=2, pause=0.05)
         self._api: Api | None = None
         self._emitted = 0
 
@@ -203,7 +201,7 @@ class DstackClient:
             return False
         self._emitted += 1  # also where the answer is lost: it may have been measured
         status, answer = self._post(
-            "/EmitEvent", {"event": event, "payload": payload.hex()}, tries=1
+            "/EmitEvent", {"event": event, "payload": payload.hex()}, idempotent=False
         )
         if status in (400, 404):
             return False
@@ -282,47 +280,37 @@ class DstackClient:
             hint=_HINT,
         )
 
-    def _post(self, path: str, body: dict[str, str], *, tries: int = 2) -> tuple[int, Any]:
-        for attempt in range(1, tries + 1):
-            try:
-                return self._post_once(path, body)
-            except (httpx.HTTPError, OSError) as error:
-                if attempt == tries:
-                    raise GuestApiUnreachable(
-                        f"guest API at {self.socket} does not answer",
-                        check="guest API",
-                        got=type(error).__name__,
-                        hint=_HINT,
-                    ) from error
-        raise AssertionError("the loop above returns or raises")
-
-    def _post_once(self, path: str, body: dict[str, str]) -> tuple[int, Any]:
-        # The HTTP library leaks its socket when a unix connect fails; ours fails first and cleanly.
-        with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-            probe.settimeout(self._timeout)
-            probe.connect(self.socket)
-        # A unix socket speaks no TLS: an empty trust store saves reading the machine's each time.
-        no_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        transport = httpx.HTTPTransport(uds=self.socket, verify=no_tls, trust_env=False)
-        # trust_env off: no proxy, no certificate file and no netrc from the environment.
-        with (
-            httpx.Client(transport=transport, timeout=self._timeout, trust_env=False) as client,
-            client.stream("POST", f"http://dstack{path}", json=body) as response,
-        ):
-            data = bytearray()
-            for part in response.iter_bytes():
-                data += part
-                if len(data) > MAX_ANSWER_BYTES:
-                    raise EvidenceMalformed("guest API's answer is too long")
-            status = response.status_code
+    def _post(self, path: str, body: dict[str, str], *, idempotent: bool = True) -> tuple[int, Any]:
+        # A unix socket speaks no TLS.
+        with HttpClient(self._bounds, failed=self._silent, tls=False, unix=self.socket) as client:
+            answer = client.ask(
+                "POST",
+                f"http://dstack{path}",
+                cap=MAX_ANSWER_BYTES,
+                content=canonical_json(body),
+                headers={"content-type": "application/json"},
+                idempotent=idempotent,
+            )
         try:
-            return status, parse_json(
-                bytes(data), max_bytes=MAX_ANSWER_BYTES, max_values=_MAX_VALUES
+            return answer.status, parse_json(
+                answer.body, max_bytes=MAX_ANSWER_BYTES, max_values=_MAX_VALUES
             )
         except DataInvalid as error:
-            if status != 200:
-                return status, None
+            if answer.status != 200:
+                return answer.status, None
             raise EvidenceMalformed(f"guest API answered {path} with no JSON") from error
+
+    def _silent(self, problem: Problem) -> Exception:
+        if problem.kind in ("long", "encoding"):
+            return EvidenceMalformed(
+                "guest API's answer is not of its form", check="guest API", got=problem.reason
+            )
+        return GuestApiUnreachable(
+            f"guest API at {self.socket} does not answer",
+            check="guest API",
+            got=problem.reason,
+            hint=_HINT,
+        )
 
 
 def _devices(bundle: Any) -> list[dict[str, str]]:

@@ -8,13 +8,10 @@ that arrives is trusted here; it is bounded and put in its place.
 from __future__ import annotations
 
 import re
-import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
-
-import httpx
+from typing import Self
 
 from sealtrain.attest.nvidia.collateral import (
     MAX_JWKS_CHARS,
@@ -29,9 +26,10 @@ from sealtrain.attest.nvidia.device import VerifiedDevice
 from sealtrain.attest.nvidia.ocsp import asked_certificates, ocsp_request
 from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.attest.nvidia.rim import rim_ids
-from sealtrain.base.canonical import parse_json
+from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
 from sealtrain.errors import CollateralUnreachable, DataInvalid, UsageError
 
 __all__ = [
@@ -55,14 +53,23 @@ _HINT = "check the address and the network, or use collateral fetched elsewhere"
 class NvidiaServices:
     """A bounded HTTP client of NVIDIA's services or of a cache that stands in for them.
 
+    Every question is one that may be asked twice, so each is asked again where that may help.
+
     Args:
         timeout: Seconds to wait for a connection and between bytes.
-        total: Seconds for one whole answer, however steadily it trickles in.
+        total: Seconds for one whole answer, tries and the pauses between them included.
+        sleep: Waits between tries.
     """
 
-    def __init__(self, timeout: float = 30.0, total: float = 120.0) -> None:
-        self._timeout, self._total = timeout, total
-        self._clients: dict[str, httpx.Client] = {}
+    def __init__(
+        self,
+        timeout: float = 30.0,
+        total: float = 120.0,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        bounds = Bounds(connect=timeout, read=timeout, total=total)
+        self._client = HttpClient(bounds, sleep=sleep)
 
     def __enter__(self) -> Self:
         """Use in a ``with`` block."""
@@ -75,61 +82,41 @@ class NvidiaServices:
         trace: TracebackType | None,
     ) -> None:
         """Close connections."""
-        for client in self._clients.values():
-            client.close()
+        self._client.close()
 
     def get(self, url: str, limit: int) -> bytes:
         """Body of a successful answer.
 
         Raises:
-            UsageError: Not an HTTP address.
-            CollateralUnreachable: No answer, another status than 200, or more than ``limit`` bytes.
+            UsageError: Not an HTTP address, or one with a user or a query.
+            CollateralUnreachable: No answer in time, another status than 200, or an answer that is
+                compressed or longer than ``limit`` bytes.
         """
-        return self._exchange("GET", url, limit, {})
+        return self._exchange("GET", url, limit, None, {})
 
     def post(self, url: str, body: bytes, media_type: str, limit: int) -> bytes:
         """Send a body and return the answer's. Errors as ``get``."""
-        return self._exchange(
-            "POST", url, limit, {"content": body, "headers": {"content-type": media_type}}
-        )
+        return self._exchange("POST", url, limit, body, {"content-type": media_type})
 
-    def _exchange(self, method: str, url: str, limit: int, extra: dict[str, Any]) -> bytes:
-        client, end = self._client(url), time.monotonic() + self._total
-        try:
-            with client.stream(method, url, **extra) as answer:
-                data = bytearray()
-                for part in answer.iter_bytes():
-                    data += part
-                    if len(data) > limit:
-                        raise _unreachable(url, f"an answer of more than {limit} bytes")
-                    if time.monotonic() > end:
-                        raise _unreachable(url, f"an answer of more than {self._total} seconds")
-                if answer.status_code != 200:
-                    raise _unreachable(url, f"HTTP {answer.status_code}")
-                return bytes(data)
-        except httpx.HTTPError as error:
-            raise _unreachable(url, type(error).__name__) from error
-
-    def _client(self, url: str) -> httpx.Client:
-        try:
-            scheme = httpx.URL(url).scheme
-        except httpx.InvalidURL:
-            scheme = ""
-        if scheme not in ("http", "https"):
+    def _exchange(
+        self, method: str, url: str, limit: int, body: bytes | None, headers: dict[str, str]
+    ) -> bytes:
+        if parts_of(url) is None:
             raise UsageError(
                 "not the address of a service",
                 check=_CHECK,
-                got=url[:200],
+                got=url.rpartition("@")[2][:200],  # what stands before it may be a password
                 expected="http(s)://host",
             )
-        if scheme not in self._clients:
-            # Without TLS an empty trust store does, and saves reading the machine's.
-            trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if scheme == "http" else True
-            # trust_env off: no proxy, no certificate file and no netrc from the environment.
-            self._clients[scheme] = httpx.Client(
-                verify=trusted, timeout=self._timeout, trust_env=False, follow_redirects=False
+        try:
+            answer = self._client.ask(
+                method, url, cap=limit, content=body, headers=headers, idempotent=True
             )
-        return self._clients[scheme]
+        except NoAnswer as error:
+            raise _unreachable(url, error.problem.reason) from None
+        if answer.status != 200:
+            raise _unreachable(url, f"HTTP {answer.status}")
+        return answer.body
 
 
 def fetch_collateral(
@@ -211,7 +198,7 @@ def fetch_remote_verdict(
         ],
     }
     base = nras_url.rstrip("/")
-    body = httpx.Request("POST", base, json=question).content
+    body = canonical_json(question)
     token = services.post(f"{base}/v4/attest/gpu", body, "application/json", MAX_TOKEN_CHARS)
     keys = services.get(f"{base}/.well-known/jwks.json", MAX_JWKS_CHARS)
     try:
@@ -245,6 +232,6 @@ def _unreachable(url: str, got: str) -> CollateralUnreachable:
     return CollateralUnreachable(
         "a service of the GPU's vendor does not answer as it must",
         check=_CHECK,
-        got=f"{url.rpartition('@')[2][:200]}: {got}",
+        got=f"{url[:200]}: {got}",
         hint=_HINT,
     )

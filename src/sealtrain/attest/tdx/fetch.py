@@ -8,7 +8,6 @@ exists; that is what ``cache`` remembers.
 from __future__ import annotations
 
 import re
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import X509_ERRORS, certificates_of_pem
 from sealtrain.attest.tdx.parse import TdxQuote
 from sealtrain.base.canonical import parse_json
+from sealtrain.base.http import Bounds, HttpClient, NoAnswer, parts_of
 from sealtrain.errors import (
     CollateralMismatch,
     CollateralUnreachable,
@@ -37,7 +37,6 @@ from sealtrain.errors import (
 __all__ = ["Platform", "Update", "fetch_collateral", "platform_of", "services_of"]
 
 MAX_ANSWER_BYTES = 2 << 20
-_TRIES = 3
 _INTEL_HOST = "api.trustedservices.intel.com"
 _INTEL_ROOT_CRL = "https://certificates.trustedservices.intel.com/IntelSGXRootCA.der"
 """Intel's service, unlike a PCCS, has no method for the root's own revocation list."""
@@ -62,8 +61,7 @@ def fetch_collateral(
     *,
     update: Update = "standard",
     timeout: float = 20.0,
-    pause: Callable[[float], None] = time.sleep,
-    transport: httpx.BaseTransport | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Collateral:
     """Ask a PCCS, or Intel, for what is needed to verify a quote.
 
@@ -72,34 +70,29 @@ def fetch_collateral(
             same with ``/sgx/certification/v4``.
         quote: Names the platform family and its CA.
         update: Which of Intel's streams.
-        timeout: Seconds for one answer, from the first byte sent to the last received.
-        pause: Waits between tries; an argument for tests.
-        transport: Of ``httpx``, for tests.
+        timeout: Seconds for one answer, tries and the pauses between them included.
+        sleep: Waits between tries.
 
     Raises:
         UsageError: Not such a URL.
         QuoteInvalid: The quote's certificates do not say which platform it is.
-        CollateralUnreachable: No answer in time, an error of the service, or too long an answer.
+        CollateralUnreachable: No answer in time, an error of the service, or an answer that is too
+            long or compressed.
         CollateralMismatch: An answer is not in the form of the API.
     """
     base = _base(base_url)
     platform = platform_of(quote)
-    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if base.scheme == "http" else True
-    with httpx.Client(
-        verify=trusted,
-        timeout=timeout,
-        trust_env=False,  # no proxy, no certificate file, no netrc from the environment
-        follow_redirects=False,
-        transport=transport,
-    ) as client:
+    bounds = Bounds(connect=timeout, read=timeout, total=timeout)
+    tls = base.scheme == "https"
+    with HttpClient(bounds, tls=tls, sleep=sleep) as client:
 
         def get(path: str, **query: str) -> tuple[bytes, httpx.Headers]:
             url = base.copy_with(raw_path=base.raw_path.rstrip(b"/") + path.encode("ascii"))
-            return _get(client, url.copy_merge_params(query), timeout, pause)
+            return _get(client, url.copy_merge_params(query))
 
         crl, crl_headers = get("/sgx/certification/v4/pckcrl", ca=platform.ca, encoding="der")
         if base.host == _INTEL_HOST:
-            root_crl, _ = _get(client, httpx.URL(_INTEL_ROOT_CRL), timeout, pause)
+            root_crl, _ = _get(client, httpx.URL(_INTEL_ROOT_CRL))
         else:
             root_crl, _ = get("/sgx/certification/v4/rootcacrl")
         tcb, tcb_headers = get(
@@ -161,11 +154,8 @@ def platform_of(quote: TdxQuote) -> Platform:
 
 
 def _base(url: str) -> httpx.URL:
-    try:
-        parts = httpx.URL(url) if url.isascii() else httpx.URL()
-    except httpx.InvalidURL:
-        parts = httpx.URL()
-    if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.userinfo:
+    parts = parts_of(url)
+    if parts is None:
         raise UsageError(
             "not the URL of a collateral service",
             check="collateral",
@@ -176,43 +166,23 @@ def _base(url: str) -> httpx.URL:
     return parts.copy_with(raw_path=path or b"/")
 
 
-def _get(
-    client: httpx.Client, url: httpx.URL, timeout: float, pause: Callable[[float], None]
-) -> tuple[bytes, httpx.Headers]:
-    """One answer; tried again where the service may recover. Every request is idempotent."""
-    for attempt in range(1, _TRIES + 1):
-        try:
-            with client.stream("GET", url) as response:
-                if response.status_code == 200:
-                    return _body(url, response, timeout), response.headers
-                problem = f"HTTP {response.status_code}"
-                passing = response.status_code == 429 or response.status_code >= 500
-        except httpx.HTTPError as error:
-            problem, passing = type(error).__name__, True
-        if attempt == _TRIES or not passing:
-            raise CollateralUnreachable(
-                f"{url.host} does not hand out collateral",
-                check="collateral",
-                got=f"{problem} at {url.path}",
-                hint="check the URL of the PCCS, or use a bundle: collateral as file:PATH",
-            )
-        pause(0.5 * attempt)
-    raise AssertionError("the loop above returns or raises")
+def _get(client: HttpClient, url: httpx.URL) -> tuple[bytes, httpx.Headers]:
+    try:
+        answer = client.ask("GET", url, cap=MAX_ANSWER_BYTES, idempotent=True)
+    except NoAnswer as error:
+        raise _unreachable(url, error.problem.reason) from None
+    if answer.status != 200:
+        raise _unreachable(url, f"HTTP {answer.status}")
+    return answer.body, answer.headers
 
 
-def _body(url: httpx.URL, response: httpx.Response, timeout: float) -> bytes:
-    data = bytearray()
-    end = time.monotonic() + timeout
-    for part in response.iter_bytes():
-        data += part
-        if len(data) > MAX_ANSWER_BYTES or time.monotonic() > end:
-            raise CollateralUnreachable(
-                f"{url.host} answers without end",
-                check="collateral",
-                got=f"{len(data)} bytes at {url.path}",
-                expected=f"at most {MAX_ANSWER_BYTES} within {timeout:g} s",
-            )
-    return bytes(data)
+def _unreachable(url: httpx.URL, got: str) -> CollateralUnreachable:
+    return CollateralUnreachable(
+        f"{url.host} does not hand out collateral",
+        check="collateral",
+        got=f"{got} at {url.path}",
+        hint="check the URL of the PCCS, or use a bundle: collateral as file:PATH",
+    )
 
 
 def _signed(name: str, body: bytes) -> tuple[str, str]:
