@@ -157,6 +157,15 @@ def test_batches_stay_when_the_memory_they_were_made_in_is_used_again() -> None:
         assert answer.column("id").unique().to_pylist() == [number]
 
 
+def test_words_of_a_process_that_is_done_are_read(dataset: SealedDataset) -> None:
+    with closing(process_of(dataset, range(4))) as process:
+        batches = iter(process)
+        seen = rows_of([next(batches)])  # and its slot is free again, for nobody
+        (child,) = multiprocessing.active_children()
+        child.join()
+        assert seen + rows_of(batches) == rows_of(dataset.batch(number) for number in range(4))
+
+
 def test_it_works_no_further_ahead_than_its_slots(dataset: SealedDataset) -> None:
     counter = mmap.mmap(-1, 8)  # shared with the process
 

@@ -26,6 +26,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -142,10 +143,13 @@ class PrefetchProcess(Generic[Item]):
 
     def _answer(self) -> tuple[pa.RecordBatch, bool] | None:
         """As ``take``, but ``None`` where none is left."""
-        try:
+        # A process that sent its last word is gone, and its words are still to be read.
+        with suppress(OSError):
             while self._free:
-                self._connection.send(self._free.popleft())
+                self._connection.send(self._free[0])
+                self._free.popleft()
                 self._lent += 1
+        try:
             kind, told, finished = self._connection.recv()
         except (EOFError, OSError):
             raise self._lost() from None
