@@ -217,5 +217,5 @@ def _date(response: httpx.Response) -> int | None:
     """When the broker answered, by its own clock."""
     try:
         return int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
