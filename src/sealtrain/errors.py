@@ -942,7 +942,7 @@ class Unreachable(SealtrainError):
 
 
 class AcceleratorUnreachable(Unreachable):
-    """The accelerator is gone or broken; resume the run with one that works (--accelerator)."""
+    """The accelerator is gone or broken; resume the run, or take it over, with one that works."""
 
     code = "accelerator-unreachable"
     retry = "never"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +244,59 @@ def test_a_client_signs_again_once_and_no_more(
     ):
         client.submit_decision(sign_decision_of(world))
     assert len(asked) == 2
+
+
+@contextmanager
+def always_stale(date: str) -> Iterator[tuple[str, list[str]]]:
+    """One in the broker's place that finds every request stale; its URL and what it was asked."""
+    asked: list[str] = []
+    body = json.dumps({"error": {"code": RequestStale.code, "message": "stale"}}).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response_only(403)
+            for name, value in (("date", date), ("content-length", str(len(body)))):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("date", "times"),
+    [
+        ("Mon, 01 Jan 2026 00:00:00 GMT", 2),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", 1),
+        ("Mon, 99999999999999999999 Jan 2026 00:00:00 GMT", 1),
+        ("Mon, 01 Jan 2026 00:00:00 +9999999999999999999999", 1),
+        ("soon", 1),
+    ],
+)
+def test_whatever_date_a_broker_answers_with_a_client_ends_in_its_refusal(
+    served: Served, date: str, times: int
+) -> None:
+    world, _url = served
+    me = identity("hospital-c").signer
+    with (
+        always_stale(date) as (url, asked),
+        BrokerClient(url, signer=me, broker=BROKER, clock=world.clock) as client,
+        pytest.raises(RequestStale),
+    ):
+        client.submit_decision(sign_decision_of(world))
+    assert len(asked) == times
 
 
 def sign_decision_of(world: ReleaseWorld) -> Any:

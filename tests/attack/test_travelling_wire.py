@@ -22,9 +22,9 @@ from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain.collab.travelling.capability import WriteCapability
 from sealtrain.collab.travelling.holder import HOLDER_PURPOSE
 from sealtrain.errors import (
+    AcceleratorUnreachable,
     ChannelBroken,
     EvidenceRefused,
-    PeerUnreachable,
     SealtrainError,
 )
 from sealtrain.manifest.checks.trips import Travelled, travelled
@@ -82,11 +82,42 @@ def test_who_meddles_with_the_control_channel_ends_the_run(meddler: str) -> None
     with travel_world() as world, relayed(world.control, there=MEDDLERS[meddler](2)) as (place, _):
         parties = world.parties(accelerator=place, patience=QUICK)
         with (
-            pytest.raises((ChannelBroken, PeerUnreachable)),
+            pytest.raises((ChannelBroken, AcceleratorUnreachable)),
             world.orchestrator(parties=parties) as orchestrator,
         ):
             orchestrator.run()
         assert not any(one["event"] == "travel.finished" for one in orchestrator.log.entries)
+
+
+def gone(at: int) -> Meddle:
+    """The machine ends before it gives an answer."""
+
+    def meddle(number: int, frame: bytes) -> list[bytes]:
+        if number == at:
+            raise ConnectionResetError
+        return [frame]
+
+    return meddle
+
+
+def silent(at: int) -> Meddle:
+    """The machine stands still before it gives an answer."""
+    return lambda number, frame: [] if number >= at else [frame]
+
+
+@pytest.mark.parametrize("way", [gone, silent])
+@pytest.mark.parametrize("answer", [0, 2])
+def test_an_accelerator_that_is_gone_is_named_and_ends_the_run(
+    way: Callable[[int], Meddle], answer: int
+) -> None:
+    with travel_world() as world, relayed(world.control, back=way(answer)) as (place, _):
+        parties = world.parties(accelerator=place, patience=QUICK)
+        with (
+            pytest.raises(AcceleratorUnreachable) as caught,
+            world.orchestrator(parties=parties) as orchestrator,
+        ):
+            orchestrator.run()
+        assert caught.value.exit_code == 4
 
 
 @pytest.mark.parametrize("meddler", ["drops", "swaps"])

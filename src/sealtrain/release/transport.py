@@ -213,5 +213,5 @@ def _date(headers: httpx.Headers) -> int | None:
     """When the broker answered, by its own clock."""
     try:
         return int(parsedate_to_datetime(headers.get("date", "")).timestamp())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -6,7 +6,8 @@ are heard in the order of asking.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +18,13 @@ from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain.collab.travelling.capability import WriteCapability, Written
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES, ProgramSettings
-from sealtrain.errors import ChannelBroken, TripBroken
+from sealtrain.errors import (
+    AcceleratorUnreachable,
+    ChannelBroken,
+    ChannelCut,
+    PeerUnreachable,
+    TripBroken,
+)
 from sealtrain.manifest.checks.trips import zeros_proof
 
 __all__ = ["AcceleratorLane"]
@@ -48,11 +55,18 @@ class AcceleratorLane:
 
     def __init__(self, channel: AttestedChannel) -> None:
         self._channel = channel
+        self._lost = False
 
     @classmethod
     def open(cls, address: tuple[str, int], conversation: Conversation, *, timeout: float) -> Self:
-        """Connect and have the accelerator prove itself. Errors as ``channel.connect``."""
-        return cls(connect(address, conversation, timeout=timeout))
+        """Connect and have the accelerator prove itself.
+
+        Raises:
+            AcceleratorUnreachable: It does not answer; here and wherever it is asked something.
+            SealtrainError: As ``channel.connect``.
+        """
+        with _there():
+            return cls(connect(address, conversation, timeout=timeout))
 
     def load(self, settings: ProgramSettings, state: bytes = b"") -> dict[str, JsonValue]:
         """Wipe it and start a program; returns measurements and the size of the buffer."""
@@ -140,11 +154,42 @@ class AcceleratorLane:
         return self._answer()
 
     def _send(self, command: dict[str, JsonValue], payload: bytes = b"") -> None:
-        self._channel.send(canonical_json(command | {"payload": len(payload)}))
-        if payload:
-            self._channel.send(payload)
+        with self._reached():
+            self._channel.send(canonical_json(command | {"payload": len(payload)}))
+            if payload:
+                self._channel.send(payload)
 
     def _answer(self) -> tuple[dict[str, Any], bytes]:
-        return receive_answer(
-            self._channel, max_bytes=MAX_COMMAND_BYTES, max_data_bytes=MAX_STATE_BYTES
-        )
+        with self._reached():
+            return receive_answer(
+                self._channel, max_bytes=MAX_COMMAND_BYTES, max_data_bytes=MAX_STATE_BYTES
+            )
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """A lane whose accelerator is gone says so from then on."""
+        if self._lost:
+            raise _gone("a lane that was lost")
+        try:
+            with _there():
+                yield
+        except AcceleratorUnreachable:
+            self._lost = True
+            raise
+
+
+@contextmanager
+def _there() -> Iterator[None]:
+    """Name the machine that is gone: its code is all that leaves a run."""
+    try:
+        yield
+    except (PeerUnreachable, ChannelCut) as error:
+        raise _gone(error.got) from error
+
+
+def _gone(got: object) -> AcceleratorUnreachable:
+    return AcceleratorUnreachable(
+        "the accelerator does not answer",
+        got=got,
+        hint="start one again, and another orchestrator with --take-over",
+    )
