@@ -10,6 +10,8 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ def filtered(folder: Path, job: str, *modes: str) -> dict[str, Any]:
     answer = answer_of(folder, job, *modes)
     if not answer["seccomp"]:
         pytest.skip("this kernel has no seccomp filters")
-    for known in ("counts", "landlock", "seccomp", "memory"):
+    for known in ("counts", "landlock", "seccomp", "unbound", "memory"):
         answer.pop(known)
     return answer
 
@@ -98,6 +100,27 @@ def test_a_thread_that_is_older_than_the_border_is_bound(tmp_path: Path) -> None
         assert answer["executed"] == 99
     if answer["landlock"] >= 8:
         assert answer["outside"] == errno.EACCES
+    # It is bound, or the run log says that it is not.
+    assert answer["unbound"] == (0 if answer["landlock"] >= 8 else 1)
+
+
+LOADED = """
+import json, sys
+sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = json.loads(sys.argv.pop(1))
+import numpy, pyarrow, pyarrow.compute
+from sealtrain.runner.lockdown import other_threads
+print(other_threads())
+"""
+
+
+def test_no_library_starts_a_thread_before_the_border() -> None:
+    pytest.importorskip("pyarrow")
+    begin = f"from sealtrain.cli.alone import alone; alone({LOADED!r})"
+    variables = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    told = subprocess.run(
+        [sys.executable, "-c", begin], env=variables, capture_output=True, text=True, check=True
+    )
+    assert told.stdout == "0\n"
 
 
 def test_a_first_packet_does_not_connect(tmp_path: Path) -> None:
@@ -121,7 +144,7 @@ def test_native_code_writes_in_the_runs_folder_only(modes: tuple[str, ...], tmp_
         answer["cut"] = errno.EACCES  # truncation is out of its reach
     assert answer["inside"] == 0
     assert answer["memory"] == "private" or answer["shared memory"] == errno.EACCES
-    for known in ("counts", "landlock", "seccomp", "memory", "inside", "shared memory"):
+    for known in ("counts", "landlock", "seccomp", "unbound", "memory", "inside", "shared memory"):
         answer.pop(known)
     assert [way for way, error in answer.items() if error == 0] == []
     kept = tmp_path / "outside" / "kept"
@@ -174,7 +197,7 @@ def test_a_killed_run_leaves_nothing_where_memory_was_its_own(tmp_path: Path) ->
     assert left(json.loads((tmp_path / "run" / "told").read_text())) == []
 
 
-HELD = {"landlock": 7, "seccomp": True, "memory": "private"}
+HELD = {"landlock": 7, "seccomp": True, "unbound": 0, "memory": "private"}
 
 
 def entry(event: str, **fields: object) -> dict[str, object]:
@@ -190,6 +213,9 @@ def entry(event: str, **fields: object) -> dict[str, object]:
         ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": 0})], False),
         ([("run.started", {}), (BORDER_CLOSED, {**HELD, "landlock": True})], False),
         ([("run.started", {}), (BORDER_CLOSED, {**HELD, "seccomp": False})], False),
+        ([("run.started", {}), (BORDER_CLOSED, {**HELD, "unbound": 1})], False),
+        ([("run.started", {}), (BORDER_CLOSED, {**HELD, "unbound": False})], False),
+        ([("run.started", {}), (BORDER_CLOSED, {**HELD, "unbound": None})], False),
         ([("run.started", {}), (BORDER_CLOSED, {})], False),
         ([("run.started", {}), (BORDER_CLOSED, None)], False),
         ([("run.started", {})], False),

@@ -33,7 +33,8 @@ from sealtrain.cli import app
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.errors import SealtrainError, SubjectMismatch
 from sealtrain.manifest import form
-from sealtrain.manifest.opening import named_outputs, write_opened
+from sealtrain.manifest import opening as opening_files
+from sealtrain.manifest.opening import named_outputs, unnamed_outputs, write_opened
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.records import dsse, statement
 from sealtrain.runner.outputs import seal_model
@@ -487,6 +488,35 @@ def test_without_a_manifest_files_of_two_runs_do_not_mix(another: World, run: Pa
     sealed = "model/model.safetensors.sealed"
     shutil.copy(another.artefacts / sealed, run / sealed)
     assert not_opened(run, "--no-manifest").code == "wrong-context"
+
+
+@pytest.mark.claim("C111")
+def test_without_a_manifest_what_is_written_is_what_was_looked_at(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another recipient, who has the run's key and the store, exchanges settings in between."""
+    path = run / "model" / "config.json.sealed"
+    header, me = read_header(path), identity(A)
+    evil = io.BytesIO()
+    seal_file(
+        io.BytesIO(SETTINGS["foreign code"]),
+        evil,
+        data_key=me.unwrap(header.context.dataset_id, header.stanzas),
+        context=header.context,
+        stanzas=header.stanzas,
+    )
+    files = unnamed_outputs(run / "model", me)
+    looked = opening_files.refuse_code
+
+    def exchanged(found: Any) -> None:
+        looked(found)
+        path.write_bytes(evil.getvalue())
+
+    monkeypatch.setattr(opening_files, "refuse_code", exchanged)
+    with pytest.raises(SealtrainError) as caught:
+        write_opened(files, run / "opened")
+    assert caught.value.code == "root-mismatch"
+    assert not (run / "opened").exists()
 
 
 # --- Code and pickles --------------------------------------------------------------------------

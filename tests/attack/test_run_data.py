@@ -13,11 +13,18 @@ import pytest
 from audited_world import audited
 from manifest_world import OWNERS, identity
 from quorum_world import QuorumWorld, quorum_world
-from release_world import ReleaseWorld, SealedSet, release_world
+from release_world import NOW, ROOT, ReleaseWorld, SealedSet, Wire, release_world
 
-from sealtrain.errors import BudgetSpent, RunMismatch, SealtrainError
+from sealtrain.base.secret import Secret
+from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.rotating import rotate_key
+from sealtrain.broker.service import Broker
+from sealtrain.broker.store import Store
+from sealtrain.consortium.ledger import Ledger
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import BudgetSpent, LeaseStale, RunMismatch, SealtrainError
 from sealtrain.keys.derive import run_key
-from sealtrain.release.grant import Grant
+from sealtrain.release.grant import Grant, renew
 from sealtrain.release.grants import Wanted
 from sealtrain.release.wrapping import wrap_for_brokers
 from sealtrain.sealing.datakey import DataKey
@@ -26,6 +33,7 @@ pytestmark = [pytest.mark.claim("C94"), pytest.mark.claim("C38")]
 
 A, B, C = OWNERS
 BUDGET = 1.0
+NEXT = Secret(bytes([201]) * 32)
 
 
 def measuring(recipe: dict[str, Any]) -> None:
@@ -99,6 +107,49 @@ def test_a_resume_on_another_sealing_is_another_run(world: ReleaseWorld) -> None
     assert world.kinds().count("release") == 1
     world.assert_no_key_left()
     assert audited(world).holds
+
+
+@pytest.mark.claim("C68")
+@pytest.mark.claim("C95")
+def test_a_rotated_broker_that_lost_its_database_knows_the_data_of_its_runs(
+    world: ReleaseWorld,
+) -> None:
+    grant, known = world.obtain(), world.attest()
+    renew(world.wire, known, world.collect(world.guest()), grant, checkpoint=(3, "ab" * 32))
+    original, parts = world.sealed[A], world.broker._parts
+    [state] = world.folder.glob("state-*")
+    world.store.close()
+    for path in state.glob("broker.sqlite*"):
+        path.unlink()
+    rotate_key(state / "ledger.sqlite", parts.ledger.origin, old=Secret(ROOT), new=NEXT, now=NOW)
+    keyring = Keyring(NEXT, [Secret(ROOT)])
+    store = Store(state / "broker.sqlite")
+    with Ledger.open(
+        state / "ledger.sqlite",
+        origin=parts.ledger.origin,
+        signer=keyring.signer,
+        clock=world.clock,
+        former=keyring.former,
+    ) as ledger:
+        world.broker = Broker(replace(parts, keyring=keyring, ledger=ledger, store=store))
+        wire = Wire(broker=world.broker)
+        found = world.attest(wire=wire)
+        with pytest.raises(LeaseStale):
+            renew(wire, found, world.collect(world.guest()), grant)
+        sealed_anew(world)
+        with pytest.raises(RunMismatch) as caught:
+            world.obtain(wire=wire, attested=found, run_id=grant.run_id, resume=True)
+        assert caught.value.check == "run data"
+        with pytest.raises(BudgetSpent):
+            world.obtain(wire=wire, attested=found)
+        world.sealed[A] = original
+        world.approve(A)
+        resumed = world.obtain(wire=wire, attested=found, run_id=grant.run_id, resume=True)
+        assert resumed.latest_checkpoint == Anchor(counter=3, digest="ab" * 32)
+        bodies: list[Any] = [one["body"] for one in ledger.entries() if one["kind"] == "release"]
+        assert ["privacy" in one for one in bodies] == [True, False]
+        assert ledger.entry(bodies[1]["reserved_at"])["body"] == bodies[0]
+    store.close()
 
 
 def test_each_resume_names_the_place_of_the_one_reservation(world: ReleaseWorld) -> None:

@@ -163,7 +163,7 @@ def goes_around_python() -> dict[str, object]:
 
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
-HELD = Held(landlock=0, seccomp=False, memory="folder")
+HELD = Held(landlock=0, seccomp=False, unbound=0, memory="folder")
 
 
 def main() -> int:

@@ -2,7 +2,9 @@
 
 A file is anonymous memory that the kernel seals once it is complete, so no process alters it, and
 it is gone when the last process that inherited it ends, however it ends. The folder holds links to
-these files, because libraries open files by name. Children that are forked see the same files.
+these files, because libraries open files by name. Children that are forked see the same files. A
+process that was killed, or is confined, leaves these links behind; the next one removes them
+(``base.leftbehind``).
 
 Where the system has no such memory, the files are ordinary ones in a folder of this user alone.
 """
@@ -10,6 +12,7 @@ Where the system has no such memory, the files are ordinary ones in a folder of 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -19,26 +22,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from sealtrain.base.leftbehind import held_folder, remove_left_behind
 from sealtrain.errors import LimitExceeded
 
 __all__ = ["PrivateFolder"]
 
 _NO_ROOM: Final = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_PREFIX: Final = "sealtrain-copies-"
 _NEVER_EXECUTED: Final = 8  # MFD_NOEXEC_SEAL, Linux 6.3
 _LONGEST_NAME: Final = 80
 _SEALED: Final = ("F_SEAL_SEAL", "F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
 
 
 class PrivateFolder:
-    """See the module. Removed with ``close``, or when the process that made it ends.
+    """See the module. Removed with ``close``, or when the process that made it ends, if it can.
 
     Attributes:
         path: The folder.
     """
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="sealtrain-private-"))
-        self._descriptors: list[int] = []
+        self.path, self._descriptors = _made(Path(tempfile.gettempdir()))
         self._finalizer = weakref.finalize(self, _remove, os.getpid(), self.path, self._descriptors)
 
     @contextmanager
@@ -85,6 +89,15 @@ class PrivateFolder:
     def close(self) -> None:
         """Remove the folder. Files that are open or mapped stay readable there."""
         self._finalizer()
+
+
+def _made(where: Path) -> tuple[Path, list[int]]:
+    """The folder, and what holds it."""
+    if importlib.util.find_spec("fcntl") is None:
+        return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=where)), []
+    remove_left_behind(where, _PREFIX)
+    folder, held = held_folder(where, _PREFIX)
+    return folder, [held]
 
 
 def _memory(name: str) -> int:

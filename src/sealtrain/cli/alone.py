@@ -4,6 +4,9 @@ Python starts code of the environment before any program: ``.pth`` files, ``site
 ``PYTHONPATH`` puts before the standard library. None of it is pinned by a lock. So commands that
 get keys begin anew, in the same process, with an interpreter that leaves all of that out. Once the
 lock is read, ``runner.imports`` keeps everything else out.
+
+Nor does loading a library start a thread there: one that is older than the border of the run is not
+bound by all of it (``runner.lockdown``).
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ from sealtrain.cli import main
 main()
 """
 """The command line, once packages are found again."""
+_NO_THREADS: Final = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # PyArrow's allocator
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's products; PyTorch makes the large ones
+}
+"""What libraries read when they are loaded; whoever sets them otherwise has the threads."""
 
 
 def alone(program: str = BEGIN) -> None:
@@ -47,7 +55,8 @@ def alone(program: str = BEGIN) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     words = [sys.executable, *flags, "-c", program, given, *sys.argv[1:]]
-    os.execv(sys.executable, words)  # noqa: S606  # our own program with our own words
+    variables = {**_NO_THREADS, **os.environ}
+    os.execve(sys.executable, words, variables)  # noqa: S606  # our own program with our own words
 
 
 def _places() -> list[str]:

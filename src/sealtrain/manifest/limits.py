@@ -253,7 +253,9 @@ def border_held(entries: Sequence[Mapping[str, Any]]) -> bool:
 def _is_kernels(fields: Mapping[str, Any]) -> bool:
     landlock = fields.get("landlock")
     rules = isinstance(landlock, int) and landlock >= _RULES_OF_TCP
-    return rules and fields.get("seccomp") is True
+    unbound = fields.get("unbound")
+    everywhere = isinstance(unbound, int) and not isinstance(unbound, bool) and unbound == 0
+    return rules and everywhere and fields.get("seccomp") is True
 
 
 def left_open(trust: Trust, *, artefacts_checked: bool) -> tuple[str, ...]:

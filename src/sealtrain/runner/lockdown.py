@@ -30,7 +30,7 @@ from pathlib import Path
 
 from sealtrain.runner.places import devices
 
-__all__ = ["Held", "leave_no_memory", "restrict"]
+__all__ = ["Held", "leave_no_memory", "other_threads", "restrict", "unbound"]
 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 # The same numbers on every architecture.
@@ -48,6 +48,7 @@ _BIND_TCP, _CONNECT_TCP, _BIND_UDP, _SEND_UDP = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _ANY_PORT, _NAME_SERVER = 0, 53
 _ABSTRACT_UNIX, _SIGNAL = 1 << 0, 1 << 1
 _ALL_THREADS = 1 << 3
+_BINDS_ALL_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +58,23 @@ class Held:
     Attributes:
         landlock: Version in force, 0 for none.
         seccomp: A filter of system calls is in force.
+        unbound: Threads of this process that Landlock does not bind: they are older than its rules.
         memory: ``private``: shared memory is this run's own; ``folder``: it has a folder in it.
     """
 
     landlock: int
     seccomp: bool
+    unbound: int
     memory: str
 
     def to_dict(self) -> dict[str, object]:
         """Fields of the event ``border.closed`` of the run log."""
-        return {"landlock": self.landlock, "seccomp": self.seccomp, "memory": self.memory}
+        return {
+            "landlock": self.landlock,
+            "seccomp": self.seccomp,
+            "unbound": self.unbound,
+            "memory": self.memory,
+        }
 
 
 def leave_no_memory() -> None:
@@ -75,6 +83,21 @@ def leave_no_memory() -> None:
     faulthandler.disable()
     # Also for core dumps that the kernel hands to a program, which the limit does not stop.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def other_threads() -> int:
+    """How many threads this process has beside this one: those of native libraries, too."""
+    return sum(1 for _ in Path("/proc/self/task").iterdir()) - 1
+
+
+def unbound(version: int, older: int) -> int:
+    """How many threads are outside the rules of Landlock.
+
+    Args:
+        version: That is in force, 0 for none.
+        older: Threads that there were beside this one before the rules.
+    """
+    return 0 if version >= _BINDS_ALL_THREADS else older
 
 
 def restrict(
@@ -134,7 +157,7 @@ def restrict(
             _allow_port(libc, rules, _NAME_SERVER, _SEND_UDP)
             _allow_port(libc, rules, _ANY_PORT, _BIND_UDP)  # that the answer comes back to
         _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        flags = _ALL_THREADS if version >= 8 else 0
+        flags = _ALL_THREADS if version >= _BINDS_ALL_THREADS else 0
         _checked(libc.syscall(_RESTRICT_SELF, rules, flags))
     finally:
         os.close(rules)

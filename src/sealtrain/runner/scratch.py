@@ -11,11 +11,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import fcntl
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sealtrain.base.leftbehind import held_folder, remove_left_behind
 from sealtrain.errors import UsageError
 
 __all__ = ["SHARED_MEMORY", "Scratch", "scratch"]
@@ -80,8 +78,9 @@ def scratch(*, alone: bool) -> Iterator[Scratch]:
             got=f"no {SHARED_MEMORY} that is memory and can be written",
             hint=f"mount -t tmpfs tmpfs {SHARED_MEMORY}",
         )
-    _remove_left_behind()
-    folder, lock = _made()
+    remove_left_behind(SHARED_MEMORY, _PREFIX)
+    folder, lock = held_folder(SHARED_MEMORY, _PREFIX)
+    (folder / "kernels").mkdir(mode=0o700)
     owner = os.getpid()
     before = {name: os.environ.get(name) for name in _VARIABLES}
     directory = tempfile.tempdir
@@ -106,28 +105,6 @@ def _is_memory(folder: Path) -> bool:
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
     kinds = [kind for _source, place, kind, *_ in mounts if place == str(folder)]
     return bool(kinds) and kinds[-1] in ("tmpfs", "ramfs")
-
-
-def _made() -> tuple[Path, int]:
-    """A folder that is locked before it has the name of one that could be left behind."""
-    folder = Path(tempfile.mkdtemp(prefix=".sealtrain-", dir=SHARED_MEMORY))
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    (folder / "kernels").mkdir(mode=0o700)
-    return folder.rename(SHARED_MEMORY / f"{_PREFIX}{secrets.token_hex(8)}"), lock
-
-
-def _remove_left_behind() -> None:
-    for folder in SHARED_MEMORY.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or another run removes it, too
-            if folder.lstat().st_uid != os.geteuid():
-                continue
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-            finally:
-                os.close(lock)
 
 
 def _replace_shared_memory() -> bool:

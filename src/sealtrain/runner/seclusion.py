@@ -20,7 +20,7 @@ from sealtrain.base.forking import forked
 from sealtrain.errors import SealtrainError
 from sealtrain.runner.egress import address_of, confined_to, is_number
 from sealtrain.runner.hush import hushed
-from sealtrain.runner.lockdown import Held, leave_no_memory, restrict
+from sealtrain.runner.lockdown import Held, leave_no_memory, other_threads, restrict, unbound
 from sealtrain.runner.programs import Programs, questions
 from sealtrain.runner.scratch import Scratch, scratch
 from sealtrain.runner.seccomp import refuse_calls
@@ -85,9 +85,9 @@ class Room:
     def lock(self, ways: Ways) -> Held:
         """Have the kernel hold it for native code, too, for good, in a process of the run only.
 
-        Threads begin afterwards, so that it binds them too.
+        Threads begin afterwards, so that it binds them too; older ones are counted.
         """
-        landlock, seccomp = 0, False
+        landlock, seccomp, older = 0, False, other_threads()
         if self._alone:
             leave_no_memory()
             places = [address_of(url) for url in ways.urls]
@@ -101,7 +101,9 @@ class Room:
             )
             seccomp = refuse_calls(datagrams=names)
         memory = "private" if self.scratch.private else "folder"
-        return Held(landlock=landlock, seccomp=seccomp, memory=memory)
+        return Held(
+            landlock=landlock, seccomp=seccomp, unbound=unbound(landlock, older), memory=memory
+        )
 
 
 @contextmanager

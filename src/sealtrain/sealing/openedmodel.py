@@ -5,7 +5,8 @@ run's own key, so which ones the run made is said by its manifest alone (``Train
 
 1. ``named_model`` opens exactly the files of a ``TrainedModel``, each under its core and root;
 2. ``unnamed_model`` has no manifest. It opens a folder that holds exactly the files of one run,
-   under their own names and one key. Whose files they are remains open.
+   under their own names and one key. Whose files they are remains open; that they stay the same
+   from one reading to the next does not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from sealtrain.base.printable import printable
 from sealtrain.errors import LimitExceeded, NotSealed, WrongContext
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.file import open_file, read_header
+from sealtrain.sealing.file import open_file, read_header, root_of
 from sealtrain.sealing.header import FileContext, Header
 from sealtrain.sealing.stanza import Stanza
 from sealtrain.sealing.trainedmodel import (
@@ -39,14 +40,14 @@ Unwrap = Callable[[str, Sequence[Stanza]], DataKey]
 class TrainedFile:
     """One file of the model; opening it decrypts in memory."""
 
-    def __init__(self, path: Path, key: DataKey, context: FileContext, root: str | None) -> None:
+    def __init__(self, path: Path, key: DataKey, context: FileContext, root: str) -> None:
         """Name it.
 
         Args:
             path: The sealed file.
             key: Of the run.
             context: What it must be.
-            root: File root it must have, 64 hex digits; ``None`` where no manifest names it.
+            root: File root it must have, 64 hex digits.
         """
         self._path, self._key, self._context, self._root = path, key, context, root
 
@@ -112,7 +113,7 @@ def unnamed_model(folder: Path, unwrap: Unwrap) -> dict[str, TrainedFile]:
             )
     key = unwrap(first.dataset_id, first.stanzas)
     return {
-        name: TrainedFile(found[name], key, header.context, None)
+        name: TrainedFile(found[name], key, header.context, root_of(found[name]))
         for name, header in headers.items()
     }
 

@@ -113,7 +113,7 @@ def test_every_required_limit_has_a_text_and_every_text_is_required_once(world: 
     asking = honest.consortium.model_copy(update={"own_data_consent": True})
     ignoring = honest.consortium.model_copy(update={"own_data_consent": False})
     assert "owners-not-asked" not in needed(consortium=asking)
-    closed = {"event": BORDER_CLOSED, "fields": {"landlock": 7, "seccomp": True}}
+    closed = {"event": BORDER_CLOSED, "fields": {"landlock": 7, "seccomp": True, "unbound": 0}}
     held = honest.run_log.model_copy(update={"entries": [closed]})
     assert "border-in-software" not in needed(run_log=held)
     together = {
