@@ -105,7 +105,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "parties-evidence": (
             "Several guests took part. This file holds the evidence of the one that led; of the "
             "others it holds what brokers saw when they released keys to them. That each accepted "
-            "the others by their evidence is the word of the measured code."
+            "the others by their evidence is the word of the measured code. How far the kernels of "
+            "the others held the border of their training it does not say."
         ),
         "updates-merged": (
             "Parties' updates tell something of their records; the guest that led read each one, "
