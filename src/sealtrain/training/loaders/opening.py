@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batches", "Evenly", "Turned", "beside", "elsewhere", "here"]
 
-AHEAD_BYTES: Final = 64 << 20
+AHEAD_BYTES: Final = 8 << 20
 """Opened batches that wait for their round, in bytes."""
 
 

@@ -7,10 +7,9 @@ memory shared is anonymous and has no name in any file system.
 
 The process lays batches into slots of that memory. A slot is free again when nothing refers to its
 batch any more. A reader that keeps every batch gets copies once a single slot is left, so neither
-side ever waits for memory. Few slots are used again and again: a fresh page of shared memory costs
-more than filling it.
+side ever waits for memory.
 
-Where there is more to do with a batch, the side that is ahead of the other does it.
+Where there is more to do with a batch, the process does it, unless its reader would have to wait.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ __all__ = ["PrefetchProcess"]
 
 Item = TypeVar("Item")
 
-SLOTS: Final = 8
+SLOTS: Final = 64
 _MAX_SLOT_BYTES: Final = 64 << 20
 _SLOT_MARGIN: Final = 64 << 10  # schema and padding around a batch
 # Fewer batches are decrypted before a process is up.
@@ -85,8 +84,8 @@ class PrefetchProcess(Generic[Item]):
                 what happens on the other side to this or to anything that the functions use.
             open_batch: Called in the process for each item.
             largest: Bytes of a batch, as a rule at most; one that is longer takes longer.
-            finish: What is left to do with a batch; called in the process for those items before
-                which it is ahead of the reader.
+            finish: What is left to do with a batch; called in the process, except for items that
+                the reader waits for.
             slots: Batches that wait or are in use at a time, at least 2.
         """
         # Shuffled and in other types, a batch may take some more than it did when it was sealed.
@@ -117,8 +116,7 @@ class PrefetchProcess(Generic[Item]):
     def take(self) -> tuple[pa.RecordBatch, bool]:
         """The next batch, and whether it is finished.
 
-        The memory of one that is finished is the reader's own. Another one keeps a slot for as long
-        as anything refers to it.
+        It keeps a slot for as long as anything refers to it.
 
         Raises:
             DecryptionLost: The process ended without a word, as when memory runs out.
@@ -163,7 +161,7 @@ class PrefetchProcess(Generic[Item]):
         data = self._laid(*told)
         # Of the last slot that the process could fill the reader gets a copy, too: it is free then.
         starving = not self._lent and not self._free
-        return _read(_copied(data) if finished or starving else data), finished
+        return _read(_copied(data) if starving else data), finished
 
     def _laid(self, slot: int, length: int) -> pa.Buffer:
         """What lies in a slot; the slot is free once nothing refers to this."""
@@ -226,10 +224,10 @@ class _Filling:
             yield "over", None, False
 
     def _ahead(self) -> bool:
-        """Whether the reader has half of all slots to work on."""
+        """Whether the reader has a quarter of all slots to work on."""
         while self._reader.poll():
             self._free.append(self._reader.recv())
-        return 2 * len(self._free) <= self._slots
+        return 4 * len(self._free) <= 3 * self._slots
 
     def _handed_over(self, batch: pa.RecordBatch, finished: bool) -> Message:
         import pyarrow as pa
