@@ -56,7 +56,8 @@ def configure(form: LogFormat) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for talkative in ("alembic", "httpx"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)
 
 
 def log_format_of(name: str) -> LogFormat:
