@@ -40,7 +40,7 @@ import sys, time
 from pathlib import Path
 from sealtrain.recipe.installation import measure_installation
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.runner.imports import only_pinned
+from sealtrain.guest.sandbox.imports import only_pinned
 here = measure_installation(load_recipe(Path(sys.argv[1])))
 began = time.perf_counter()
 if sys.argv[2] == "pinned":

@@ -52,11 +52,11 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.server import serve_app
-from sealtrain.release.attested import AttestedBroker
-from sealtrain.release.client import BrokerClient
-from sealtrain.release.grant import Grant, obtain
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.grant import Grant, obtain
+from sealtrain.client.transport import Transport
 from sealtrain.release.messages import Challenge, ReleaseAnswer, ReleaseRequest
-from sealtrain.release.transport import Transport
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WORLDS = REPOSITORY / "tests" / "support"  # a consortium whose owners sealed and approved

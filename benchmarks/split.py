@@ -50,7 +50,7 @@ from sealtrain.collab.otp.multiplying import Device, Limits
 from sealtrain.collab.otp.pool import OwnPool
 from sealtrain.collab.otp.serving import Served, served
 from sealtrain.collab.split.protect import protect, quantise, restore
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 Told = dict[str, float]
 VOCABULARY = 2048

@@ -38,8 +38,8 @@ from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
 from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain.collab.travelling.program import Program
 from sealtrain.collab.travelling.schedule import Plan
-from sealtrain.records.ed25519 import Ed25519Signer
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 PATIENCE = 300.0
 BUS_PURPOSE = "share-bus"

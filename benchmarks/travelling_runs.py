@@ -28,7 +28,7 @@ from sealtrain.collab.travelling.orchestrator import Orchestrator
 from sealtrain.collab.travelling.parties import Parties, joined
 from sealtrain.collab.travelling.program import Program
 from sealtrain.collab.travelling.schedule import Plan
-from sealtrain.records.runlog import RunLog
+from sealtrain.signing.runlog import RunLog
 from travelling_roles import (
     HEADER_BYTES,
     LOOPBACK,

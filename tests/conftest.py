@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from postgres_server import Server
 
-    from sealtrain.consortium.postgres import Postgres
+    from sealtrain.ledger.postgres import Postgres
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -6,7 +6,7 @@ Each recipe is rehearsed on the simulator with the stories of ``run.py``. When i
 modules that the process has loaded are looked up in the records of all installed packages, whatever
 the lock says. Each module must be Python's, sealtrain's, or of a package that the lock pins;
 otherwise this exits with 1. ``--unguarded`` leaves out what keeps other packages from being found
-(``sealtrain.runner.imports``), and shows what would be loaded without it.
+(``sealtrain.guest.sandbox.imports``), and shows what would be loaded without it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ import json, os, sys
 path, out, guarded = json.loads(sys.argv.pop(1))
 sys.path += path
 if not guarded:
-    import sealtrain.runner.admission
-    sealtrain.runner.admission.only_pinned = lambda importable: None
+    import sealtrain.guest.admission
+    sealtrain.guest.admission.only_pinned = lambda importable: None
 from sealtrain.cli import main
 parent = os.getpid()
 try:

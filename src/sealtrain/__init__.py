@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sealtrain.runner.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
+    from sealtrain.guest.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
 
 __all__ = ["SealedLoop", "SealedRun", "sign_manifest", "unwrap_dataset"]
 __version__ = "0.1.0"
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Load the training names on first use: importing sealtrain stays light."""
     if name in __all__:
-        from sealtrain.runner import script
+        from sealtrain.guest import script
 
         return getattr(script, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -108,7 +108,7 @@ LOADED = """
 import json, sys
 sys.path[len(sys.path):], sys.prefix, sys.exec_prefix = json.loads(sys.argv.pop(1))
 import numpy, pyarrow, pyarrow.compute
-from sealtrain.runner.lockdown import other_threads
+from sealtrain.guest.sandbox.landlock import other_threads
 print(other_threads())
 """
 

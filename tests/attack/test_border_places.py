@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sealtrain.base.files import atomic_write
-from sealtrain.runner.egress import confined_to
-from sealtrain.runner.places import PlaceRefused
+from sealtrain.guest.sandbox.files import PlaceRefused
+from sealtrain.guest.sandbox.network import confined_to
 
 pytestmark = pytest.mark.claim("C106")
 NOBODY = "http://127.0.0.1:1"

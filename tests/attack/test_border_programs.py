@@ -13,9 +13,9 @@ import pytest
 from border_world import answer_of
 
 from sealtrain.errors import EgressRefused
-from sealtrain.runner.egress import confined_to
-from sealtrain.runner.programs import ProgramRefused, Programs, questions
-from sealtrain.runner.telling import told
+from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.programs import ProgramRefused, Programs, questions
 
 pytestmark = pytest.mark.claim("C105")
 NOBODY = "http://127.0.0.1:1"

@@ -12,6 +12,7 @@ from release_world import DAY, ReleaseWorld, release_world
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.keyring import Keyring
+from sealtrain.client.grant import renew
 from sealtrain.errors import (
     ApprovalRevoked,
     ApprovalsMissing,
@@ -23,7 +24,6 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
 )
-from sealtrain.release.grant import renew
 from sealtrain.release.messages import ReleaseRequest, load_message
 
 pytestmark = pytest.mark.claim("C17")

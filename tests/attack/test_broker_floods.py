@@ -27,13 +27,13 @@ from owner_requests import HTTP, approval, post, revocation, signed
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
+from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import Target
 from sealtrain.errors import (
     ApprovalRevoked,
     RunMismatch,
     TooManyRequests,
 )
-from sealtrain.release.client import BrokerClient
 from sealtrain.release.lease_code import LEASE_HEADER, show_lease
 from sealtrain.release.messages import RenewalRequest
 
@@ -219,7 +219,7 @@ def renewal_sent(made: Asking) -> tuple[bytes, dict[str, str]]:
             sent.append((body, show_lease(request.lease_id, lease_key, body)))
             return super().renew(request, lease_key)
 
-    from sealtrain.release.grant import renew
+    from sealtrain.client.grant import renew
 
     assert made.grant is not None
     with Tapped(made.url) as client:

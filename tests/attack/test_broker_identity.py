@@ -19,8 +19,11 @@ from release_world import ROOT, ReleaseWorld, ids_of, release_world
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
+from sealtrain.client.attested import fetch_keys, pinned_identity
+from sealtrain.client.grants import Grants, Wanted
+from sealtrain.client.pin import BrokerPin, load_pin
+from sealtrain.client.quorum import Quorum
 from sealtrain.consortium.receipts import Lease, receipt_digest, sign_receipt, verify_receipt
-from sealtrain.consortium.rotation import rotation_entry, sign_rotation
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalRevoked,
@@ -32,13 +35,10 @@ from sealtrain.errors import (
     TrustInvalid,
 )
 from sealtrain.keys.derive import signing_key
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.ed25519 import Ed25519Signer
-from sealtrain.release.attested import fetch_keys, pinned_identity
-from sealtrain.release.grants import Grants, Wanted
-from sealtrain.release.pin import BrokerPin, load_pin
-from sealtrain.release.quorum import Quorum
+from sealtrain.ledger.rotation import rotation_entry, sign_rotation
 from sealtrain.release.transcript import ledger_origin
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 pytestmark = pytest.mark.claim("C90")
 

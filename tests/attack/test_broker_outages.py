@@ -23,7 +23,8 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.serve import listening
 from sealtrain.broker.tokens import TokenState, make_token
-from sealtrain.consortium.postgres import Postgres
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.grant import obtain
 from sealtrain.errors import (
     BrokerUnreachable,
     ChainUnreachable,
@@ -31,8 +32,7 @@ from sealtrain.errors import (
     TokenRefused,
     Unreachable,
 )
-from sealtrain.release.client import BrokerClient
-from sealtrain.release.grant import obtain
+from sealtrain.ledger.postgres import Postgres
 
 pytestmark = pytest.mark.claim("C99")
 

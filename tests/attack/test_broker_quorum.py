@@ -16,6 +16,8 @@ from quorum_world import QuorumWorld, quorum_world
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.broker.keyring import Keyring
+from sealtrain.client.grant import obtain
+from sealtrain.client.grants import Grants
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalRevoked,
@@ -30,8 +32,6 @@ from sealtrain.errors import (
     WrongKey,
 )
 from sealtrain.keys.shares import join_key, split_key
-from sealtrain.release.grant import obtain
-from sealtrain.release.grants import Grants
 from sealtrain.sealing.datakey import DataKey
 
 pytestmark = pytest.mark.claim("C66")

@@ -24,9 +24,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.logs import configure
 from sealtrain.consortium.approvals import Decision, Target, sign_decision
-from sealtrain.consortium.audit_entries import EntryRules
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.errors import Unreachable
+from sealtrain.ledger.entry_rules import EntryRules
 
 Change = Callable[[dict[str, Any]], Any]
 

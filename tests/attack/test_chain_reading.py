@@ -37,7 +37,7 @@ from sealtrain.chain.reading import reading
 from sealtrain.chain.slots import compose_slot
 from sealtrain.consortium.decisions import Decision, Target
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid, SealtrainError
-from sealtrain.records.needs import Needs
+from sealtrain.signing.needs import Needs
 
 pytestmark = pytest.mark.claim("C52")
 
@@ -497,7 +497,7 @@ def test_nodes_that_are_down_close_the_gate(chain: TestChain, contract: str) -> 
 def test_a_broker_releases_and_renews_only_while_the_chain_allows(
     chain: TestChain, contract: str, tmp_path: Path
 ) -> None:
-    from sealtrain.release.grant import renew
+    from sealtrain.client.grant import renew
 
     down: dict[str, bool] = {"now": False}
 

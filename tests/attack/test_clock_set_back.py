@@ -10,8 +10,8 @@ import pytest
 from release_world import DAY, ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.consortium.audit import BACKWARDS_SECONDS, Auditor, Finding
 from sealtrain.errors import ApprovalExpired
+from sealtrain.ledger.audit import BACKWARDS_SECONDS, Auditor, Finding
 
 pytestmark = pytest.mark.claim("C97")
 

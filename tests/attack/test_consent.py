@@ -18,7 +18,7 @@ from sealtrain.errors import (
     RecipeChanged,
     SealtrainError,
 )
-from sealtrain.records.needs import Needs
+from sealtrain.signing.needs import Needs
 
 pytestmark = pytest.mark.claim("C45")
 

@@ -34,11 +34,11 @@ from sealtrain.errors import (
     SignatureInvalid,
     StatementInvalid,
 )
-from sealtrain.records import dsse, statement
-from sealtrain.records.dsse import Ed25519Signer, Envelope
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.needs import Needs
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.signing import dsse, statement
+from sealtrain.signing.dsse import Ed25519Signer, Envelope
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.needs import Needs
 
 pytestmark = [pytest.mark.claim("C10"), pytest.mark.claim("C11"), pytest.mark.claim("C12")]
 

@@ -29,7 +29,7 @@ from sealtrain.errors import (
     SealtrainError,
     SignatureInvalid,
 )
-from sealtrain.records.dsse import Envelope
+from sealtrain.signing.dsse import Envelope
 
 pytestmark = [
     pytest.mark.claim("C83"),

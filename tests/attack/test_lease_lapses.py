@@ -14,6 +14,7 @@ import pytest
 from release_world import ReleaseWorld, release_world
 from sealing_world import SealedFolder, json_lines, sealed_folder
 
+from sealtrain.client.grant import renew
 from sealtrain.errors import (
     ApprovalExpired,
     ApprovalRevoked,
@@ -23,9 +24,8 @@ from sealtrain.errors import (
     SealtrainError,
     SignatureInvalid,
 )
-from sealtrain.release.grant import renew
-from sealtrain.runner.lease import Lease
-from sealtrain.runner.leasekeeper import LeaseKeeper
+from sealtrain.guest.lease import Lease
+from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
 from sealtrain.training.checkpoint import CheckpointRef

@@ -34,10 +34,7 @@ from sealtrain.broker.recording import record
 from sealtrain.broker.serve import listening
 from sealtrain.broker.store import Store
 from sealtrain.broker.tables import metadata
-from sealtrain.consortium.audit import Auditor
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.ledger_file import audit_stored
-from sealtrain.consortium.postgres import Postgres
+from sealtrain.client.api import BrokerClient
 from sealtrain.errors import (
     ApprovalRevoked,
     BrokerUnreachable,
@@ -50,7 +47,10 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
 )
-from sealtrain.release.client import BrokerClient
+from sealtrain.ledger.audit import Auditor
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.reading import audit_stored
 
 pytestmark = [pytest.mark.claim("C95"), pytest.mark.claim("C43")]
 
@@ -61,7 +61,7 @@ STATED = (
 BETWEEN = """
 import os, signal
 from pathlib import Path
-from sealtrain.consortium import ledger_store
+from sealtrain.ledger import sqlite_store as ledger_store
 _write, _armed = ledger_store._Pending.write, Path({armed!r})
 def _dying(self):
     _write(self)

@@ -17,10 +17,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.consortium.ledger import Ledger, verify_extension, verify_proof
 from sealtrain.errors import LedgerInconsistent, ProofInvalid, SignatureInvalid
-from sealtrain.records import merkle
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.ledger.ledger import Ledger, verify_extension, verify_proof
+from sealtrain.signing import merkle
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 pytestmark = pytest.mark.claim("C13")
 
@@ -238,8 +238,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 signer = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 ledger = Ledger.open(Path(sys.argv[1]), origin=sys.argv[2], signer=signer, clock=lambda: 1)

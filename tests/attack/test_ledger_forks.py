@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64
 from sealtrain.cli import app
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.watch import cosign_newest, observe, recorded, witnessed
 from sealtrain.consortium.approvals import Decision, sign_decision
-from sealtrain.consortium.witness import memory, verify_witnessed
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid
-from sealtrain.records.checkpoint import Checkpoint, verify_checkpoint
-from sealtrain.records.note import SignedNote
-from sealtrain.release.client import BrokerClient
+from sealtrain.ledger.witness import memory, verify_witnessed
 from sealtrain.release.transcript import ledger_origin
-from sealtrain.release.watch import cosign_newest, observe, recorded, witnessed
+from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
+from sealtrain.signing.note import SignedNote
 
 pytestmark = pytest.mark.claim("C13")
 
@@ -206,7 +206,7 @@ def test_what_is_asked_of_a_witness_over_the_network(site: BrokerSite) -> None:
 
 
 def _cosigned(note: SignedNote, owner: str, signer: Any, *, at: int | None = None) -> str:
-    from sealtrain.consortium.witness import cosign_checkpoint
+    from sealtrain.ledger.witness import cosign_checkpoint
 
     line = cosign_checkpoint(note.to_text(), owner, signer, at=at or system_clock())
     return note.with_signature(line).to_text()

@@ -38,8 +38,8 @@ from sealtrain.errors import (
 )
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import examine, verify_manifest
-from sealtrain.records import dsse, statement
-from sealtrain.records.runlog import RunLog
+from sealtrain.signing import dsse, statement
+from sealtrain.signing.runlog import RunLog
 
 pytestmark = pytest.mark.claim("C25")
 

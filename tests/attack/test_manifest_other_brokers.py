@@ -13,14 +13,14 @@ from manifest_world import FINISHED, NOW, RELEASED, World, digest, make_world, s
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.rotating import rotate_key
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
-from sealtrain.consortium.rotation import sign_rotation
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.derive import signing_key
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.rotation import sign_rotation
 from sealtrain.manifest.verify import Report, examine
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 pytestmark = pytest.mark.claim("C93")
 

@@ -29,7 +29,7 @@ from sealtrain.errors import (
 from sealtrain.manifest import form
 from sealtrain.manifest.trust import parse_trust
 from sealtrain.manifest.verify import examine, verify_manifest
-from sealtrain.records import dsse, statement
+from sealtrain.signing import dsse, statement
 
 pytestmark = pytest.mark.claim("C25")
 

@@ -15,9 +15,9 @@ from manifest_world import OWNERS, digest, identity
 from release_world import DAY, NOW, ReleaseWorld
 
 from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import PAYLOAD_TYPE
-from sealtrain.consortium.witness import cosign_checkpoint
 from sealtrain.errors import (
     ApprovalUnknown,
     ChallengeUnknown,
@@ -27,11 +27,11 @@ from sealtrain.errors import (
     SignatureInvalid,
     StatementInvalid,
 )
-from sealtrain.records import dsse
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.note import SignedNote
-from sealtrain.release.client import BrokerClient
+from sealtrain.ledger.witness import cosign_checkpoint
 from sealtrain.release.messages import ReleaseRequest
+from sealtrain.signing import dsse
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.note import SignedNote
 
 pytestmark = pytest.mark.claim("C59")
 

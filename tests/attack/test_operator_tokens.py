@@ -20,8 +20,8 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.logs import configure
 from sealtrain.broker.tokens import MAX_TOKENS, Scope, TokenState, make_token
 from sealtrain.cli import app
+from sealtrain.client.api import BrokerClient
 from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, Unreachable, UsageError
-from sealtrain.release.client import BrokerClient
 
 pytestmark = pytest.mark.claim("C50")
 

@@ -32,12 +32,11 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
 from sealtrain.consortium.datasets import sign_dataset
 from sealtrain.errors import SealtrainError, SubjectMismatch
+from sealtrain.guest.outputs import seal_model
 from sealtrain.manifest import form
 from sealtrain.manifest import opening as opening_files
 from sealtrain.manifest.opening import named_outputs, unnamed_outputs, write_opened
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.records import dsse, statement
-from sealtrain.runner.outputs import seal_model
 from sealtrain.sealing.dataset import seal_dataset
 from sealtrain.sealing.file import read_header, seal_file
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -47,6 +46,7 @@ from sealtrain.sealing.stanza import (
     unwrap_for_owner,
     wrap_for_owner,
 )
+from sealtrain.signing import dsse, statement
 
 A, B, C = OWNERS
 CODE = ["modeling_x.py", "pytorch_model.bin", "chat_template.jinja", "x.pkl", "x.so", "README.py"]

@@ -13,6 +13,7 @@ from release_world import ReleaseWorld, document_of, release_world
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import from_rfc3339
+from sealtrain.client.grant import renew
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.errors import (
@@ -22,8 +23,7 @@ from sealtrain.errors import (
     SignatureInvalid,
     StatementInvalid,
 )
-from sealtrain.records import dsse
-from sealtrain.release.client import renew
+from sealtrain.signing import dsse
 
 pytestmark = pytest.mark.claim("C69")
 

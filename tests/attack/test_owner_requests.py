@@ -28,11 +28,11 @@ from sealtrain.broker.serve import listening
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
 from sealtrain.broker.tokens import TokenState, make_token
+from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import Target
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.errors import RequestStale, SignatureInvalid, TooManyRequests, UsageError
-from sealtrain.records.http_signature import verify_request
-from sealtrain.release.client import BrokerClient
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.signing.http_signature import verify_request
 
 pytestmark = pytest.mark.claim("C46")
 
@@ -300,7 +300,7 @@ def test_whatever_date_a_broker_answers_with_a_client_ends_in_its_refusal(
 
 
 def sign_decision_of(world: ReleaseWorld) -> Any:
-    from sealtrain.records.dsse import Envelope
+    from sealtrain.signing.dsse import Envelope
 
     return Envelope.from_bytes(approval(world))
 

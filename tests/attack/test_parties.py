@@ -26,7 +26,7 @@ from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import VerifiedManifest, examine, verify_manifest
-from sealtrain.records.parties import party_run_id
+from sealtrain.signing.parties import party_run_id
 
 pytestmark = pytest.mark.claim("C80")
 

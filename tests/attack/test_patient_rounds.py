@@ -28,10 +28,10 @@ from sealtrain.collab.federated.federation import Taken
 from sealtrain.collab.federated.messages import Asked
 from sealtrain.collab.federated.update import decode_state, encode_state
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
+from sealtrain.guest.federated.merging import PatientMerge
 from sealtrain.manifest.checks.rounds import Rounds, Terms, merged_rounds
 from sealtrain.recipe.collaboration import Federated
 from sealtrain.recipe.patients import PatientPrivacy
-from sealtrain.runner.federated.merging import PatientMerge
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 

@@ -26,8 +26,6 @@ from sealtrain.broker.address import database_of
 from sealtrain.broker.restored import settle
 from sealtrain.broker.store import Store
 from sealtrain.cli import app
-from sealtrain.consortium.ledger import Ledger, verify_extension
-from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import (
     ConfigError,
     KeyFileInvalid,
@@ -37,7 +35,9 @@ from sealtrain.errors import (
     Unreachable,
     UsageError,
 )
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.ledger.ledger import Ledger, verify_extension
+from sealtrain.ledger.postgres import Postgres
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 pytestmark = [pytest.mark.claim("C13"), pytest.mark.claim("C63")]
 

@@ -14,8 +14,8 @@ import pytest
 from manifest_world import OWNERS
 from release_world import ReleaseWorld, release_world
 
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.errors import BudgetSpent, LedgerInconsistent, Refused
+from sealtrain.ledger.ledger import Ledger
 from sealtrain.recipe.privacy import Spending
 from sealtrain.release.budget import within_budget
 from sealtrain.release.transcript import ledger_origin

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from sealtrain.base.clock import system_clock
 from sealtrain.base.secret import Secret
 from sealtrain.cli import app
+from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.witness import cosign_checkpoint
 from sealtrain.errors import ConsortiumInvalid, KeyFileInvalid, SignatureInvalid
 from sealtrain.keys.identity import Identity
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.ml_dsa import MlDsa44Signer
-from sealtrain.records.note import SignedNote
-from sealtrain.release.client import BrokerClient
+from sealtrain.ledger.witness import cosign_checkpoint
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.ml_dsa import MlDsa44Signer
+from sealtrain.signing.note import SignedNote
 
 pytestmark = pytest.mark.claim("C65")
 

@@ -18,6 +18,9 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.keyring import Keyring
+from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.grant import renew
+from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.receipts import RECEIPT_PAYLOAD_TYPE
 from sealtrain.errors import (
     AnswerInvalid,
@@ -31,11 +34,8 @@ from sealtrain.errors import (
     SignatureInvalid,
     SimulatedEvidence,
 )
-from sealtrain.records import dsse
-from sealtrain.release.attested import AttestedBroker, fetch_keys
-from sealtrain.release.grant import renew
-from sealtrain.release.pin import BrokerPin
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.signing import dsse
 
 pytestmark = pytest.mark.claim("C18")
 

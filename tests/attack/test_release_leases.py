@@ -13,6 +13,7 @@ from manifest_world import target_of
 from release_world import ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.client.grant import Grant, renew
 from sealtrain.errors import (
     ApprovalExpired,
     ApprovalRevoked,
@@ -23,7 +24,6 @@ from sealtrain.errors import (
     LeaseUnknown,
     SealtrainError,
 )
-from sealtrain.release.grant import Grant, renew
 from sealtrain.release.messages import RenewalRequest, load_message
 
 pytestmark = pytest.mark.claim("C20")

@@ -35,6 +35,8 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
+from sealtrain.client.attested import fetch_keys
+from sealtrain.client.grant import obtain
 from sealtrain.errors import (
     AnswerInvalid,
     ApprovalRevoked,
@@ -51,8 +53,6 @@ from sealtrain.errors import (
     SealtrainError,
     WrongKey,
 )
-from sealtrain.release.attested import fetch_keys
-from sealtrain.release.grant import obtain
 from sealtrain.release.messages import ReleaseRequest, load_message
 from sealtrain.sealing.hpke import HpkePrivateKey
 
@@ -557,8 +557,8 @@ def test_a_wrong_key_is_told_the_same_way_wherever_it_is_wrong(world: ReleaseWor
 
 @pytest.mark.negative(63)
 def test_an_invented_lease_is_told_like_one_that_nearly_exists(world: ReleaseWorld) -> None:
+    from sealtrain.client.grant import renew
     from sealtrain.errors import LeaseUnknown
-    from sealtrain.release.grant import renew
 
     grant = world.obtain()
     first = grant.receipts[0]

@@ -28,6 +28,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.transaction import Transaction
+from sealtrain.client.api import BrokerClient
 from sealtrain.errors import (
     AppIdMismatch,
     ApprovalExpired,
@@ -59,7 +60,6 @@ from sealtrain.errors import (
 from sealtrain.keys.derive import recipe_key
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import LockedRecipe
-from sealtrain.release.client import BrokerClient
 from sealtrain.release.messages import ReleaseRequest
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe

@@ -22,11 +22,8 @@ from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.rotating import rotate_key
 from sealtrain.broker.serve import running
 from sealtrain.cli import app
-from sealtrain.consortium.audit import Auditor, AuditReport
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.ledger_file import audit_stored
-from sealtrain.consortium.rotation import read_rotation, rotation_entry, sign_rotation
-from sealtrain.consortium.witness import memory
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.watch import cosign_newest, observe
 from sealtrain.errors import (
     BrokerMismatch,
     LedgerInconsistent,
@@ -37,13 +34,16 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.keys.derive import recipe_key, signing_key
-from sealtrain.records import dsse
-from sealtrain.records.brokers import broker_id
-from sealtrain.release.client import BrokerClient
+from sealtrain.ledger.audit import Auditor, AuditReport
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.reading import audit_stored
+from sealtrain.ledger.rotation import read_rotation, rotation_entry, sign_rotation
+from sealtrain.ledger.witness import memory
 from sealtrain.release.transcript import ledger_origin
-from sealtrain.release.watch import cosign_newest, observe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
+from sealtrain.signing import dsse
+from sealtrain.signing.brokers import broker_id
 
 pytestmark = pytest.mark.claim("C68")
 

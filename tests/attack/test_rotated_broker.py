@@ -17,16 +17,16 @@ from sealtrain.base.secret import Secret
 from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.rotating import rotate_key
 from sealtrain.broker.service import Broker
-from sealtrain.consortium.ledger import Ledger
+from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.grant import renew
+from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.receipts import verify_receipt
-from sealtrain.consortium.rotation import read_rotation, rotation_entry
 from sealtrain.errors import BrokerMismatch, BrokerNotApproved, NoStanza
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.dsse import Envelope
-from sealtrain.release.attested import AttestedBroker, fetch_keys
-from sealtrain.release.grant import renew
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.rotation import read_rotation, rotation_entry
 from sealtrain.release.transcript import ledger_origin
-from sealtrain.release.wrapping import wrap_for_brokers
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.dsse import Envelope
 
 pytestmark = [pytest.mark.claim("C68"), pytest.mark.claim("C90")]
 
@@ -106,7 +106,7 @@ def test_a_lease_of_the_former_key_is_not_renewed_by_the_next(world: ReleaseWorl
 def test_what_an_owner_seals_afterwards_names_the_present_key(world: ReleaseWorld) -> None:
     from manifest_world import identity
 
-    from sealtrain.release.grants import Wanted
+    from sealtrain.client.grants import Wanted
 
     with rotated(world) as broker:
         found = attested(world, wire_of(broker))

@@ -20,13 +20,13 @@ from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.rotating import rotate_key
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
-from sealtrain.consortium.ledger import Ledger
+from sealtrain.client.grant import Grant, renew
+from sealtrain.client.grants import Wanted
+from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import BudgetSpent, LeaseStale, RunMismatch, SealtrainError
 from sealtrain.keys.derive import run_key
-from sealtrain.release.grant import Grant, renew
-from sealtrain.release.grants import Wanted
-from sealtrain.release.wrapping import wrap_for_brokers
+from sealtrain.ledger.ledger import Ledger
 from sealtrain.sealing.datakey import DataKey
 
 pytestmark = [pytest.mark.claim("C94"), pytest.mark.claim("C38")]
@@ -67,7 +67,7 @@ def world(tmp_path: Path) -> Iterator[ReleaseWorld]:
 
 
 def noise(world: ReleaseWorld, grant: Grant, *sealed: SealedSet) -> bytes:
-    """What a guest makes noise of (``runner.holding``), for this data."""
+    """What a guest makes noise of (``guest.holding``), for this data."""
     keys = {name: DataKey(key.reveal()) for name, key in grant.keys.items()}
     key = run_key(
         keys,

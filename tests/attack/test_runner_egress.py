@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import EgressRefused
-from sealtrain.runner.egress import confined_to
-from sealtrain.runner.programs import ProgramRefused
+from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.sandbox.programs import ProgramRefused
 
 pytestmark = pytest.mark.claim("C36")
 NOBODY = "http://127.0.0.1:1"

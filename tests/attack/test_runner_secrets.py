@@ -25,10 +25,10 @@ from sealtrain.errors import (
     SealtrainError,
     TrainingFailed,
 )
-from sealtrain.runner.hush import Tally, hushed
-from sealtrain.runner.places import PlaceRefused
-from sealtrain.runner.programs import ProgramRefused
-from sealtrain.runner.telling import told
+from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.files import PlaceRefused
+from sealtrain.guest.sandbox.output import Tally, hushed
+from sealtrain.guest.sandbox.programs import ProgramRefused
 
 pytestmark = pytest.mark.claim("C35")
 SECRET = "secret-4be1a7"  # noqa: S105
@@ -269,7 +269,7 @@ def test_what_a_script_writes_into_our_classes_does_not_leave(
 
 
 def test_a_refused_write_is_an_egress(tmp_path: Path) -> None:
-    from sealtrain.runner.egress import confined_to
+    from sealtrain.guest.sandbox.network import confined_to
 
     def write() -> None:
         (tmp_path / SECRET).write_text(SECRET)

@@ -25,6 +25,7 @@ from sealtrain.attest.tdx.fetch import fetch_collateral
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.http import Bounds
 from sealtrain.chain.node import Node
+from sealtrain.client.transport import Transport
 from sealtrain.errors import (
     BrokerUnreachable,
     ChainUnreachable,
@@ -34,7 +35,6 @@ from sealtrain.errors import (
     StorageUnreachable,
 )
 from sealtrain.release.messages import Health
-from sealtrain.release.transport import Transport
 from sealtrain.storage.address import parse_address
 from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.http import HttpFileSystem

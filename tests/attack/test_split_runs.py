@@ -21,11 +21,11 @@ from sealtrain.base.hostport import host_and_port
 from sealtrain.collab.otp.field import HALF, PRIME
 from sealtrain.collab.otp.wire import MATRIX, PRODUCT
 from sealtrain.errors import EgressRefused, UsageError
+from sealtrain.guest.outsourcing import addresses, expect_helpers
+from sealtrain.guest.sandbox.network import confined_to
+from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.checks.pads import outsourced
 from sealtrain.recipe.collaboration import Pads
-from sealtrain.runner.egress import confined_to
-from sealtrain.runner.outsourcing import addresses, expect_helpers
-from sealtrain.runner.settings import RunSettings
 
 altered = pytest.mark.claim("C74")
 seen_by = pytest.mark.claim("C60")

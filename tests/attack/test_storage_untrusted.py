@@ -24,7 +24,7 @@ from sealtrain.errors import (
     StorageUnreachable,
     UsageError,
 )
-from sealtrain.runner.egress import confined_to
+from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.storage.address import parse_address
 

@@ -14,7 +14,6 @@ from release_world import DAY, NOW, ReleaseWorld, document_of, release_world
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.broker.succession import begin_ledger
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.succession import (
@@ -34,9 +33,10 @@ from sealtrain.errors import (
     StatementInvalid,
 )
 from sealtrain.keys.identity import Identity
-from sealtrain.records import dsse
-from sealtrain.records.statement import PAYLOAD_TYPE, Subject, build
+from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.transcript import ledger_origin
+from sealtrain.signing import dsse
+from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build
 
 pytestmark = pytest.mark.claim("C62")
 

@@ -24,11 +24,11 @@ from sealtrain.errors import (
     ModelInvalid,
     RecipeChanged,
 )
+from sealtrain.guest.admission import Admitted, admit
+from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import Lock, lock_recipe
 from sealtrain.recipe.modelfolder import measure_folder
-from sealtrain.runner.admission import Admitted, admit
-from sealtrain.runner.settings import RunSettings
 from sealtrain.training.models import build_causal_model, build_tokenizer
 
 pytestmark = pytest.mark.claim("C121")

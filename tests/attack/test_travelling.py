@@ -41,8 +41,8 @@ from sealtrain.errors import (
     TripBroken,
 )
 from sealtrain.manifest.checks.trips import Terms, Travelled, travelled
-from sealtrain.records.runlog import RunLog
 from sealtrain.sealing.datakey import DataKey
+from sealtrain.signing.runlog import RunLog
 
 pytestmark = pytest.mark.claim("C71", "C72")
 

@@ -15,10 +15,10 @@ from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.chain.chainfile import load_chain_file
+from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.errors import TrustInvalid
 from sealtrain.manifest.trust import load_trust
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.release.pin import BrokerPin, load_pin
 
 pytestmark = pytest.mark.claim("C98")
 
@@ -88,7 +88,7 @@ def test_what_would_expand_or_say_two_things_is_refused(
 def test_a_bomb_costs_its_reader_no_memory(tmp_path: Path) -> None:
     program = (
         "import resource, sys\nfrom pathlib import Path\n"
-        "from sealtrain.errors import TrustInvalid\nfrom sealtrain.release.pin import load_pin\n"
+        "from sealtrain.errors import TrustInvalid\nfrom sealtrain.client.pin import load_pin\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    load_pin(Path(sys.argv[1]))\nexcept TrustInvalid:\n"
         "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

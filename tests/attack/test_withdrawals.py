@@ -13,7 +13,6 @@ from manifest_world import OWNERS, identity
 from release_world import ReleaseWorld, document_of, release_world
 
 from sealtrain.consortium.owned import sign_owned
-from sealtrain.consortium.uses import Uses
 from sealtrain.consortium.withdrawals import PAYLOAD_TYPE, Withdrawal
 from sealtrain.errors import (
     ApprovalUnknown,
@@ -24,9 +23,10 @@ from sealtrain.errors import (
     SignatureInvalid,
     StatementInvalid,
 )
-from sealtrain.records import dsse
-from sealtrain.records.dsse import Envelope
+from sealtrain.ledger.uses import Uses
 from sealtrain.release.messages import Accepted
+from sealtrain.signing import dsse
+from sealtrain.signing.dsse import Envelope
 
 pytestmark = pytest.mark.claim("C47")
 

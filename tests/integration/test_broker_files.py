@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
 from sealtrain.errors import (
     BrokerNotApproved,
     ComposeHashMismatch,
@@ -23,8 +25,6 @@ from sealtrain.errors import (
     TrustInvalid,
     UsageError,
 )
-from sealtrain.release.client import BrokerClient
-from sealtrain.release.pin import load_pin
 
 pytestmark = pytest.mark.claim("C90")
 

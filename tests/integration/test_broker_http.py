@@ -24,10 +24,12 @@ from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
-from sealtrain.consortium import ledger_store
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.grant import Grant, obtain, renew
+from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Tally, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest, sign_dataset
-from sealtrain.consortium.ledger import Ledger, verify_extension, verify_proof
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ApprovalRevoked,
@@ -43,13 +45,11 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
+from sealtrain.ledger import sqlite_store as ledger_store
+from sealtrain.ledger.ledger import Ledger, verify_extension, verify_proof
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.http_signature import sign_request
-from sealtrain.release.client import AttestedBroker, BrokerClient, Grant, fetch_keys, obtain, renew
 from sealtrain.release.messages import MAX_REQUEST_BYTES
-from sealtrain.release.pin import BrokerPin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset, read_stanzas, seal_dataset
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -60,6 +60,8 @@ from sealtrain.sealing.stanza import (
     wrap_for_owner,
     wrap_for_recipe,
 )
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.http_signature import sign_request
 
 
 @dataclass(kw_only=True)

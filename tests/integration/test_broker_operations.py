@@ -34,20 +34,20 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
 from sealtrain.broker.backup import back_up, restore
 from sealtrain.cli import app
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.grant import Grant, renew
+from sealtrain.client.watch import observe
 from sealtrain.consortium.approvals import Decision, sign_decision
-from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.consortium.receipts import Anchor, receipt_digest
-from sealtrain.consortium.witness import memory
 from sealtrain.errors import (
     BrokerUnreachable,
     CheckpointRefused,
     LedgerInconsistent,
     SealtrainError,
 )
-from sealtrain.release.client import BrokerClient
-from sealtrain.release.grant import Grant, renew
+from sealtrain.ledger.sqlite_store import LedgerStore
+from sealtrain.ledger.witness import memory
 from sealtrain.release.messages import RenewalAnswer, RenewalRequest
-from sealtrain.release.watch import observe
 
 
 @pytest.fixture(scope="module")

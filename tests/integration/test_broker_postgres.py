@@ -23,14 +23,14 @@ from sealtrain.broker.rotating import rotate_key
 from sealtrain.broker.schema import HEAD
 from sealtrain.broker.store import Store
 from sealtrain.cli import app
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.postgres import Postgres
+from sealtrain.client.grant import Grant
 from sealtrain.consortium.receipts import receipt_digest
 from sealtrain.errors import SealtrainError, SignatureInvalid, Unreachable
 from sealtrain.keys.derive import signing_key
-from sealtrain.records.ed25519 import Ed25519Signer
-from sealtrain.release.grant import Grant
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.postgres import Postgres
 from sealtrain.release.messages import ChallengeRequest, load_message
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 SIGNER = Ed25519Signer(Ed25519PrivateKey.from_private_bytes(bytes(32)))
 

@@ -11,8 +11,9 @@ from broker_site import BrokerSite, broker_site
 from manifest_world import OWNERS
 
 from sealtrain.base.clock import system_clock
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import fetch_keys
 from sealtrain.errors import BrokerUnreachable
-from sealtrain.release.client import BrokerClient, fetch_keys
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from release_world import ReleaseWorld, release_world
 
 from sealtrain.broker import server
 from sealtrain.broker.serve import listening
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.grant import Grant
 from sealtrain.errors import BrokerUnreachable
-from sealtrain.release.client import BrokerClient, Grant
 
 
 class Gate:

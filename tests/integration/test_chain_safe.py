@@ -35,7 +35,7 @@ from sealtrain.chain.decision import decide
 from sealtrain.chain.gate import opened_gate
 from sealtrain.consortium.decisions import Decision, Target
 from sealtrain.errors import ChainRefused, SignatureInvalid
-from sealtrain.records.needs import Needs
+from sealtrain.signing.needs import Needs
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from federated_world import START, FederatedWorld, rounds, values
 from sealtrain.cli.flower import Flower
 from sealtrain.collab.federated.app import FLWR_VERSION
 from sealtrain.collab.federated.carrier import Carrier
-from sealtrain.records.runlog import RunLog
+from sealtrain.signing.runlog import RunLog
 
 PLACES = ("clinic-a", "clinic-b")
 

@@ -14,8 +14,8 @@ from joint_site import JointSite, joint_site
 from manifest_world import OWNERS
 
 from sealtrain.errors import LeaseStale, SealRefused
-from sealtrain.runner import holding
-from sealtrain.runner.holding import DataGuest
+from sealtrain.guest import holding
+from sealtrain.guest.holding import DataGuest
 from sealtrain.sealing.dataset import SealedDataset
 
 pytestmark = pytest.mark.claim("C104")

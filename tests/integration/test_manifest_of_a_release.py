@@ -9,10 +9,10 @@ from manifest_world import FINISHED, NOW, RUN_ID, START, World, facts_of, sealed
 from release_world import ReleaseWorld, release_world
 
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.client.grant import Grant, renew
 from sealtrain.errors import ApprovalRevoked, LeaseStale, Refused
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.records.dsse import Envelope
-from sealtrain.release.grant import Grant, renew
+from sealtrain.signing.dsse import Envelope
 
 pytestmark = pytest.mark.claim("C26")
 

@@ -21,7 +21,6 @@ from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.collab.channel.proofs import ProveGuest
-from sealtrain.consortium.uses import Uses
 from sealtrain.errors import (
     AlreadyExists,
     ApprovalRevoked,
@@ -33,15 +32,16 @@ from sealtrain.errors import (
     RunMismatch,
     UsageError,
 )
+from sealtrain.guest.guest import secluded
+from sealtrain.guest.guestrun import GuestRun
+from sealtrain.guest.holding import DataGuest
+from sealtrain.guest.joint import close_joint
+from sealtrain.guest.lead import LeadRun
+from sealtrain.guest.party import PartyReport, PartyRun
+from sealtrain.ledger.uses import Uses
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.records.parties import party_run_id
-from sealtrain.runner.guestrun import GuestRun
-from sealtrain.runner.holding import DataGuest
-from sealtrain.runner.joint import close_joint
-from sealtrain.runner.lead import LeadRun
-from sealtrain.runner.party import PartyReport, PartyRun
-from sealtrain.runner.seclusion import secluded
+from sealtrain.signing.parties import party_run_id
 from sealtrain.training.trained import Trained
 
 pytestmark = pytest.mark.claim("C79")

@@ -27,6 +27,8 @@ from typer.testing import CliRunner
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.serve import running
 from sealtrain.cli import app
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import SuccessionFile
@@ -43,8 +45,6 @@ from sealtrain.errors import (
 from sealtrain.keys.derive import recipe_key
 from sealtrain.keys.identity import Identity
 from sealtrain.keys.uris import root_secret
-from sealtrain.release.client import BrokerClient
-from sealtrain.release.pin import load_pin
 from sealtrain.sealing.dataset import read_stanzas
 from sealtrain.sealing.stanza import BrokerBinding, find_stanza, unwrap_for_owner, unwrap_for_recipe
 

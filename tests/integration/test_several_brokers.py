@@ -21,8 +21,8 @@ from sealtrain.errors import BrokerUnreachable, UsageError
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.manifest.trust import load_trust
-from sealtrain.records.brokers import broker_id
 from sealtrain.sealing.dataset import read_stanzas
+from sealtrain.signing.brokers import broker_id
 
 NAMES = ("north", "south", "west")
 

@@ -28,10 +28,10 @@ EXTRAS = {
     "cli/federate_demo.py": ["train"],
     "cli/flower.py": ["federated"],
     "cli/split.py": ["train"],
-    "runner/cut/send.py": ["train"],
-    "runner/dealing.py": ["train"],
-    "runner/travelling": ["train"],
-    "runner/trial.py": ["train"],
+    "guest/cut/send.py": ["train"],
+    "guest/dealing.py": ["train"],
+    "guest/travelling": ["train"],
+    "guest/trial.py": ["train"],
     "collab/federated/relay.py": ["federated"],
     "collab": ["train"],
     "chain": ["chain"],
@@ -41,9 +41,7 @@ EXTRAS = {
     "storage": ["remote"],
     "training/validation": ["validation"],
     "base/background.py": ["broker", "simulator"],  # the one server start of both
-    "consortium/postgres.py": ["postgres"],
-    "consortium/ledger_file.py": ["postgres"],
-    "consortium/ledger_postgres.py": ["postgres"],
+    "ledger": ["postgres"],
 }
 # Declared although no module names it.
 NEEDED_UNSEEN = {

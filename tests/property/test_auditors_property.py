@@ -50,7 +50,7 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import FormatUnknown, Refused, TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.records import dsse
+from sealtrain.signing import dsse
 
 pytestmark = pytest.mark.claim("C119")
 

@@ -19,16 +19,16 @@ from sealtrain.consortium.approvals import (
     verify_decision,
 )
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.proofs import LedgerProof, verify_proof
 from sealtrain.errors import ProofInvalid, Refused, RunLogBroken, SignatureInvalid
-from sealtrain.records import dsse, merkle, runlog
-from sealtrain.records.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
-from sealtrain.records.dsse import Ed25519Signer, Envelope
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.needs import Needs
-from sealtrain.records.note import SignedNote
-from sealtrain.records.runlog import RunLog
+from sealtrain.ledger.proofs import LedgerProof, verify_proof
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.signing import dsse, merkle, runlog
+from sealtrain.signing.checkpoint import Checkpoint, sign_checkpoint, verify_checkpoint
+from sealtrain.signing.dsse import Ed25519Signer, Envelope
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.needs import Needs
+from sealtrain.signing.note import SignedNote
+from sealtrain.signing.runlog import RunLog
 
 BOUNDED = settings(max_examples=50, deadline=None)
 FEW = settings(max_examples=20, deadline=None)

@@ -12,10 +12,10 @@ from release_world import ReleaseWorld, Wire, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
+from sealtrain.client.grant import obtain
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import CheckpointRefused, SealtrainError
 from sealtrain.release.decide import _advance
-from sealtrain.release.grant import obtain
 from sealtrain.release.messages import Challenge, ReleaseAnswer, load_message
 
 pytestmark = pytest.mark.claim("C18")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from release_world import ReleaseWorld
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.consortium.audit import Auditor, AuditReport
-from sealtrain.release.grant import Grant, renew
+from sealtrain.client.grant import Grant, renew
+from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.release.transcript import ledger_origin
 
 

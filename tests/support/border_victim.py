@@ -1,6 +1,6 @@
 """What code inside a run tries: border_victim.py FOLDER JOB [unprivileged] [compilers].
 
-Enclosed and locked as ``runner.seclusion`` does it for a run, for good. Prints one JSON object: how
+Enclosed and locked as ``sandbox.border`` does it for a run, for good. Prints one JSON object: how
 the border is held, what was counted, and the answer of the job. With ``unprivileged`` it may not
 mount, with ``compilers`` a workshop as on a machine with an accelerator.
 """
@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sealtrain.runner.hush import Tally
-from sealtrain.runner.seclusion import Ways, enclosed
+from sealtrain.guest.sandbox.border import Ways, enclosed
+from sealtrain.guest.sandbox.output import Tally
 
 FOLDER = Path(sys.argv[1]).resolve()
 OUTSIDE = FOLDER.parent / "outside"
@@ -161,7 +161,7 @@ def leaves_the_process() -> dict[str, int]:
 
 
 def number(call: str) -> int:
-    from sealtrain.runner.seccomp import NUMBERS
+    from sealtrain.guest.sandbox.seccomp import NUMBERS
 
     found = NUMBERS[call][0 if os.uname().machine == "x86_64" else 1]
     assert found is not None

@@ -18,8 +18,8 @@ from release_world import BROKER_COMPOSE, NOW, ROOT, ReleaseWorld, release_world
 from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock
-from sealtrain.consortium.postgres import Postgres
-from sealtrain.release.attested import AttestedBroker
+from sealtrain.client.attested import AttestedBroker
+from sealtrain.ledger.postgres import Postgres
 
 
 @dataclass(kw_only=True)

@@ -22,16 +22,17 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.serve import running
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import pinned_identity
+from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import Decision, Target, sign_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.needs import Needs
-from sealtrain.release.client import BrokerClient, pinned_identity
-from sealtrain.release.pin import BrokerPin
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.needs import Needs
 
 
 @dataclass(kw_only=True)

@@ -34,7 +34,7 @@ from sealtrain.collab.federated.holding import Holding
 from sealtrain.collab.federated.messages import PURPOSE, Asked, Joined
 from sealtrain.collab.federated.post import Post
 from sealtrain.errors import DataInvalid, SealtrainError
-from sealtrain.records.runlog import RunLog
+from sealtrain.signing.runlog import RunLog
 
 NOW = 1_790_000_000
 RUN_ID = "4f" * 16

@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
+from sealtrain.client.api import BrokerClient
+from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe, measure_installation
 from sealtrain.recipe.schema import load_recipe
-from sealtrain.release.client import BrokerClient
-from sealtrain.runner.settings import RunSettings
 
 
 @dataclass(kw_only=True)

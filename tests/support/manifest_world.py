@@ -28,7 +28,6 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.receipts import (
     Lease,
@@ -37,7 +36,9 @@ from sealtrain.consortium.receipts import (
     receipt_digest,
     sign_receipt,
 )
+from sealtrain.guest.outputs import seal_model
 from sealtrain.keys.identity import Identity
+from sealtrain.ledger.ledger import Ledger
 from sealtrain.manifest.build import build_manifest
 from sealtrain.manifest.limits import limits_for
 from sealtrain.manifest.outputs import files_of, subjects_of
@@ -48,14 +49,13 @@ from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.privacy import spendings
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.dsse import Ed25519Signer, Envelope
-from sealtrain.records.runlog import RunLog
-from sealtrain.records.statement import Subject
-from sealtrain.runner.outputs import seal_model
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.sealing.trainedmodel import TrainedModel
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.dsse import Ed25519Signer, Envelope
+from sealtrain.signing.runlog import RunLog
+from sealtrain.signing.statement import Subject
 
 START = 1_790_000_000
 RELEASED = START + 20

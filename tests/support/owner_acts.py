@@ -11,16 +11,16 @@ from manifest_world import identity
 from owner_requests import BROKER
 from release_world import DAY, NOW, ReleaseWorld
 
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.grant import Grant, renew
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.succession import propose, with_signature
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.records.dsse import Envelope
-from sealtrain.release.attested import AttestedBroker
-from sealtrain.release.client import BrokerClient
-from sealtrain.release.grant import Grant, renew
+from sealtrain.signing.dsse import Envelope
 
 __all__ = ["ACTS", "Asking"]
 

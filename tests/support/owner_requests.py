@@ -10,7 +10,7 @@ from manifest_world import identity
 from release_world import DAY, NOW, ROOT, ReleaseWorld, ids_of
 
 from sealtrain.consortium.approvals import Decision, Target, sign_decision
-from sealtrain.records.http_signature import sign_request
+from sealtrain.signing.http_signature import sign_request
 
 # One for all: making one reads the machine's certificates. No connection outlives its request.
 HTTP = httpx.Client(trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))

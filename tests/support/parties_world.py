@@ -25,7 +25,7 @@ from manifest_world import (
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease, ReleasedDataset, ReleaseReceipt
-from sealtrain.records.parties import party_run_id
+from sealtrain.signing.parties import party_run_id
 
 FEDERATED: dict[str, Any] = {
     "kind": "federated",

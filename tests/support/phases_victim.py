@@ -106,9 +106,9 @@ def play(name: str, folder: Path) -> dict[str, Any]:
 
     from sealtrain.base.yamltext import parse_yaml
     from sealtrain.errors import RecipeInvalid
+    from sealtrain.guest.sandbox.border import Ways, enclosed
+    from sealtrain.guest.sandbox.output import Tally
     from sealtrain.recipe.schema import parse_recipe
-    from sealtrain.runner.hush import Tally
-    from sealtrain.runner.seclusion import Ways, enclosed
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.run import train
 

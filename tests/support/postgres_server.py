@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sealtrain.consortium.postgres import Postgres
+from sealtrain.ledger.postgres import Postgres
 
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 DATABASE = "broker_1"

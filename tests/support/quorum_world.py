@@ -13,14 +13,14 @@ from manifest_world import OWNERS, identity
 from release_world import DAY, ReleaseWorld, SealedSet, Wire, release_world
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.grants import Grants, Wanted
+from sealtrain.client.pin import BrokerPin
+from sealtrain.client.quorum import Quorum
+from sealtrain.client.wrapping import wrap_for_brokers
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import BrokerUnreachable, SealtrainError
-from sealtrain.release.attested import AttestedBroker
-from sealtrain.release.grants import Grants, Wanted
 from sealtrain.release.messages import RegisteredDatasets
-from sealtrain.release.pin import BrokerPin
-from sealtrain.release.quorum import Quorum
-from sealtrain.release.wrapping import wrap_for_brokers
 from sealtrain.sealing.stanza import Stanza
 
 

@@ -1,6 +1,6 @@
 """A run of several ranks: python ranks_victim.py FOLDER RECIPE-CHANGES [JOB].
 
-``runner.run`` without evidence and broker: hushed, confined, ranks forked, locked down. Prints one
+``guest.run`` without evidence and broker: hushed, confined, ranks forked, locked down. Prints one
 JSON line: digests of the files, history, checkpoints, or the code of the error. JOB ``stops`` at
 the first checkpoint at or after step 3, ``lapses`` after step 3 for its lease; the jobs of
 ``ATTACKS`` are what the other rank does in place of training.
@@ -73,10 +73,10 @@ def main() -> None:
 
     from sealtrain.base.digests import sha256_hex
     from sealtrain.errors import LeaseStale, SealtrainError
+    from sealtrain.guest.leasekeeper import Follower
+    from sealtrain.guest.sandbox.border import Ways, enclosed
+    from sealtrain.guest.sandbox.output import Tally
     from sealtrain.recipe.backends import needs_group
-    from sealtrain.runner.hush import Tally
-    from sealtrain.runner.leasekeeper import Follower
-    from sealtrain.runner.seclusion import Ways, enclosed
     from sealtrain.training.checkpoint import newest
     from sealtrain.training.machinery.chosen import connected
     from sealtrain.training.ranks import gathered

@@ -18,9 +18,8 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
-from sealtrain.consortium.ledger import Ledger
+from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.proofs import LedgerProof
 from sealtrain.consortium.receipts import (
     Anchor,
     Lease,
@@ -29,8 +28,8 @@ from sealtrain.consortium.receipts import (
     sign_receipt,
     verify_receipt,
 )
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.proofs import LedgerProof
 from sealtrain.release.messages import (
     BrokerIdentity,
     BrokerKeys,
@@ -41,13 +40,14 @@ from sealtrain.release.messages import (
     RenewalAnswer,
     RenewalRequest,
 )
-from sealtrain.release.pin import BrokerPin
 from sealtrain.release.transcript import (
     IDENTITY_PURPOSE,
     KEYS_PURPOSE,
     ledger_origin,
     transcript_digest,
 )
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 COMPOSE = b'{"manifest_version":2,"name":"an-operators-own"}'
 LATER = 3650 * DAY

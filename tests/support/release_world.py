@@ -36,22 +36,20 @@ from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
 from sealtrain.chain.gate import ChainGate
+from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.grant import Grant, obtain
+from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.approvals import DatasetPin, Decision, Target, sign_decision
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.consortium.ledger import Ledger, LedgerProof
 from sealtrain.consortium.members import Consortium
-from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.derive import signing_key
 from sealtrain.keys.identity import Identity
+from sealtrain.ledger.ledger import Ledger, LedgerProof
+from sealtrain.ledger.postgres import Postgres
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, PackagePin
 from sealtrain.recipe.lock import Installation, LockedRecipe, lock_recipe
 from sealtrain.recipe.needs import needs_of
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.needs import Needs
-from sealtrain.release.attested import AttestedBroker, fetch_keys
-from sealtrain.release.grant import Grant, obtain
 from sealtrain.release.messages import (
     Accepted,
     BrokerIdentity,
@@ -65,12 +63,14 @@ from sealtrain.release.messages import (
     RenewalRequest,
     load_message,
 )
-from sealtrain.release.pin import BrokerPin
 from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.needs import Needs
 
 NOW = 1_790_000_000
 DAY = 24 * 3600

@@ -1,6 +1,6 @@
 """Says a secret in every way: python runner_victim.py FOLDER JOB LOGS SECRET.
 
-Hushed, confined and locked down as ``runner.run`` does it. Prints one JSON object at the end: what
+Hushed, confined and locked down as ``guest.run`` does it. Prints one JSON object at the end: what
 was counted, what the job returned, or the typed event in place of its error.
 """
 
@@ -21,10 +21,10 @@ from typing import Any
 
 from sealtrain.cli.output import report_bug
 from sealtrain.errors import RecordInvalid, SealtrainError
-from sealtrain.runner.hush import Tally
-from sealtrain.runner.lockdown import Held
-from sealtrain.runner.seclusion import Ways, enclosed
-from sealtrain.runner.telling import told
+from sealtrain.guest.sandbox.border import Ways, enclosed
+from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.sandbox.landlock import Held
+from sealtrain.guest.sandbox.output import Tally
 
 SECRET = sys.argv[4] if len(sys.argv) > 4 else ""
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -13,7 +13,6 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sealtrain.consortium.datasets import sign_dataset
-from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.sealing.chunked import CHUNK_BYTES, HEADER_BYTES, ChunkCipher
 from sealtrain.sealing.chunkreader import Ciphertext
 from sealtrain.sealing.datakey import DataKey
@@ -31,6 +30,7 @@ from sealtrain.sealing.opened import read_index
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.trailer import read_trailer
 from sealtrain.sealing.writer import PAYLOAD_CONTEXT, SealedWriter
+from sealtrain.signing.dsse import Ed25519Signer
 
 DATASET_ID = "d1" * 16
 OWNER_ID = "0a" * 32

@@ -22,13 +22,13 @@ import yaml
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.connection import deployment_of
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.needs import needs_of
-from sealtrain.release.client import BrokerClient
-from sealtrain.release.pin import load_pin
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 CANARY = "canary-7d1f0c55e2"

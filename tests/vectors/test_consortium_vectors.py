@@ -24,14 +24,14 @@ from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
-from sealtrain.consortium.proofs import LedgerProof, verify_extension, verify_proof
 from sealtrain.consortium.succession import verify_succession
 from sealtrain.consortium.withdrawals import Withdrawal
 from sealtrain.errors import DataInvalid, SealtrainError
-from sealtrain.records import merkle, runlog
-from sealtrain.records.checkpoint import verify_checkpoint
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.needs import Needs
+from sealtrain.ledger.proofs import LedgerProof, verify_extension, verify_proof
+from sealtrain.signing import merkle, runlog
+from sealtrain.signing.checkpoint import verify_checkpoint
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.needs import Needs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Case = dict[str, Any]

@@ -15,7 +15,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
 from sealtrain.errors import Refused
 from sealtrain.manifest import form
-from sealtrain.records import dsse, runlog, statement
+from sealtrain.signing import dsse, runlog, statement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "manifest"

@@ -18,8 +18,6 @@ from sealtrain.broker.challenges import expiry_of, make_challenge
 from sealtrain.broker.keyring import Keyring
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
 from sealtrain.errors import Refused
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.dsse import Envelope
 from sealtrain.release.lease_code import LEASE_HEADER, lease_shown, show_lease
 from sealtrain.release.messages import (
     BrokerIdentity,
@@ -28,6 +26,8 @@ from sealtrain.release.messages import (
     RenewalRequest,
 )
 from sealtrain.release.transcript import answer_info, ledger_origin, transcript_digest
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.dsse import Envelope
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "release"
 CONVERSATIONS = json.loads((FOLDER / "conversations.json").read_text())["cases"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import SealtrainError
-from sealtrain.records.http_signature import SignedRequest, sign_request, verify_request
+from sealtrain.signing.http_signature import SignedRequest, sign_request, verify_request
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MADE = json.loads((REPOSITORY / "vectors/requests/signatures.json").read_text())
@@ -50,7 +50,7 @@ def test_our_signature_is_the_one_of_the_generator() -> None:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from sealtrain.records.ed25519 import Ed25519Signer
+    from sealtrain.signing.ed25519 import Ed25519Signer
 
     case = MADE["cases"][0]
     private = Ed25519PrivateKey.from_private_bytes(sha256(b"owner a").digest())

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sealtrain.consortium.rotation import read_rotation
 from sealtrain.errors import SealtrainError
+from sealtrain.ledger.rotation import read_rotation
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VECTORS = REPOSITORY / "vectors/ledger/rotations.json"

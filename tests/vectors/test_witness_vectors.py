@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sealtrain.consortium.witness import Witnessed, verify_witnessed
 from sealtrain.errors import SealtrainError
-from sealtrain.records.identity import SEALING_KEY_BYTES, PublicIdentity
+from sealtrain.ledger.witness import Witnessed, verify_witnessed
+from sealtrain.signing.identity import SEALING_KEY_BYTES, PublicIdentity
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MADE = json.loads((REPOSITORY / "vectors/ledger/cosignatures.json").read_text())

@@ -71,8 +71,8 @@ def _given(world: Any, url: str) -> dict[str, Any]:
     from sealtrain.consortium.approvals import Decision, sign_decision
     from sealtrain.consortium.owned import sign_owned
     from sealtrain.consortium.policies import OwnerPolicy
-    from sealtrain.consortium.witness import cosign_checkpoint
-    from sealtrain.records.note import SignedNote
+    from sealtrain.ledger.witness import cosign_checkpoint
+    from sealtrain.signing.note import SignedNote
 
     owner, now, target = "hospital-a", world.clock(), world.target
     tokens = {}

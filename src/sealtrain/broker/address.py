@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sealtrain.consortium.postgres import SCHEMES, Postgres
 from sealtrain.errors import KeyFileInvalid, UsageError
 from sealtrain.keys.keyfile import read_secret_file
+from sealtrain.ledger.postgres import SCHEMES, Postgres
 
 __all__ = ["DATABASE", "LEDGER", "database_of", "is_address", "places"]
 

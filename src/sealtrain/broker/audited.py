@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sealtrain.consortium.audit_references import References
-from sealtrain.consortium.ledger_file import reading
-from sealtrain.consortium.postgres import Postgres
+from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.reading import reading
+from sealtrain.ledger.references import References
 
 __all__ = ["Beside", "read_beside"]
 

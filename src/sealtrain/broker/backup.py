@@ -39,7 +39,6 @@ from sealtrain.base.models import Hex64, StrictModel, Timestamp, load_model
 from sealtrain.broker.address import DATABASE, LEDGER
 from sealtrain.broker.database import begun, engine_of
 from sealtrain.broker.restored import ended
-from sealtrain.consortium.ledger_store import LedgerStore
 from sealtrain.errors import (
     AlreadyExists,
     ConfigError,
@@ -47,6 +46,7 @@ from sealtrain.errors import (
     LedgerInconsistent,
     Unreachable,
 )
+from sealtrain.ledger.sqlite_store import LedgerStore
 
 __all__ = ["BackupManifest", "Restored", "back_up", "restore"]
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sealtrain.consortium.ledger import MAX_PAGE, Ledger
 from sealtrain.errors import LedgerInconsistent
+from sealtrain.ledger.ledger import MAX_PAGE, Ledger
 
 __all__ = ["spent_so_far"]
 

@@ -7,8 +7,8 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.needs import Needs
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.needs import Needs
 
 __all__ = ["Counting"]
 

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from sealtrain.base.sqlite import switch_to_wal
-from sealtrain.consortium.postgres import Postgres, is_unreachable, unreachable
 from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.ledger.postgres import Postgres, is_unreachable, unreachable
 
 __all__ = ["begin", "begun", "commit", "engine_of", "failures"]
 

@@ -8,10 +8,10 @@ from sealtrain.broker.guests import Appraised
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest
 from sealtrain.errors import SealtrainError, Unreachable
-from sealtrain.records.dsse import Envelope
 from sealtrain.release.facts import Permit
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
 from sealtrain.release.transcript import transcript_digest
+from sealtrain.signing.dsse import Envelope
 
 __all__ = ["granted_entry", "is_refusal", "receipt_of", "refusal_entry", "target_of"]
 

@@ -23,9 +23,9 @@ from sealtrain.broker.recording import RECORDED, Entry, change
 from sealtrain.broker.statements import run
 from sealtrain.broker.tables import metadata, reflected
 from sealtrain.broker.transaction import Transaction
-from sealtrain.consortium.ledger_tree import StoredTree
 from sealtrain.errors import DataInvalid, LedgerInconsistent, SealtrainError, Unreachable
-from sealtrain.records import merkle
+from sealtrain.ledger.tree import StoredTree
+from sealtrain.signing import merkle
 
 __all__ = ["Following"]
 

@@ -42,9 +42,9 @@ from sealtrain.broker.service import Broker
 from sealtrain.broker.watching import Watch
 from sealtrain.broker.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
-from sealtrain.consortium.ledger import LedgerProof
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
+from sealtrain.ledger.ledger import LedgerProof
 from sealtrain.release.messages import (
     BrokerIdentity,
     BrokerKeys,

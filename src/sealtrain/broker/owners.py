@@ -18,7 +18,7 @@ from sealtrain.broker.nonces import replayed
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.throttle import Shares
 from sealtrain.errors import RequestStale
-from sealtrain.records.http_signature import SignedHead, verify_head
+from sealtrain.signing.http_signature import SignedHead, verify_head
 
 __all__ = ["Owners", "OwnersRequest"]
 

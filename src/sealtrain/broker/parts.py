@@ -14,10 +14,10 @@ from sealtrain.base.clock import Clock
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.store import Store
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
-from sealtrain.records.brokers import broker_id
+from sealtrain.ledger.ledger import Ledger
 from sealtrain.sealing.datakey import Randomness
+from sealtrain.signing.brokers import broker_id
 
 if TYPE_CHECKING:
     from sealtrain.chain.gate import ChainGate

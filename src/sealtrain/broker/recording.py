@@ -18,11 +18,11 @@ from typing import Any, Final
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.broker.transaction import Transaction
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.receipts import Anchor, data_of_entry
-from sealtrain.records.dsse import Envelope
+from sealtrain.ledger.ledger import Ledger
 from sealtrain.release.transcript import ledger_origin
+from sealtrain.signing.dsse import Envelope
 
 __all__ = ["RECORDED", "Entry", "change", "record"]
 

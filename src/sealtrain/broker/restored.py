@@ -19,9 +19,9 @@ from sealtrain.broker.home import move_in
 from sealtrain.broker.incarnation import begin_anew
 from sealtrain.broker.schema import HEAD, version_of
 from sealtrain.broker.tables import leases
-from sealtrain.consortium.ledger_tree import StoredTree
-from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import ConfigError
+from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.tree import StoredTree
 
 __all__ = ["Settled", "ended", "settle"]
 
@@ -55,7 +55,7 @@ def settle(database: Postgres, *, now: int) -> Settled:
         ConfigError: It was written by another version, or holds no broker's state.
         Unreachable: It cannot be read or written; nothing was changed.
     """
-    from sealtrain.consortium.ledger_postgres import PostgresLedger, meta_of
+    from sealtrain.ledger.postgres_store import PostgresLedger, meta_of
 
     meta = meta_of(database)
     ledger = PostgresLedger(database, meta)

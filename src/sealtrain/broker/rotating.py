@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sealtrain.base.secret import Secret
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.postgres import Postgres
-from sealtrain.consortium.rotation import KIND, rotation_entry, sign_rotation
 from sealtrain.errors import ConfigError, UsageError
 from sealtrain.keys.derive import signing_key
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.rotation import KIND, rotation_entry, sign_rotation
 
 __all__ = ["rotate_key"]
 

@@ -17,8 +17,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 from sealtrain.broker.database import begun, engine_of
-from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import ConfigError, DataInvalid
+from sealtrain.ledger.postgres import Postgres
 
 __all__ = ["HEAD", "bring_on", "check", "migrate", "migrations", "version_of"]
 

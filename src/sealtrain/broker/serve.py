@@ -125,7 +125,7 @@ def assembled(
     from sealtrain.broker.service import Broker
     from sealtrain.broker.store import Store
     from sealtrain.broker.succession import begin_ledger
-    from sealtrain.consortium.ledger import Ledger
+    from sealtrain.ledger.ledger import Ledger
 
     consortium = Consortium.load(config.consortium)
     policy = load_policy(config.policy)

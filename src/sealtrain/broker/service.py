@@ -44,14 +44,13 @@ from sealtrain.broker.submissions import Registry
 from sealtrain.broker.throttle import Shares, Throttle
 from sealtrain.broker.transaction import Transaction
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
 from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import OwnerPolicy
 from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
-from sealtrain.consortium.rotation import rotation_entry
 from sealtrain.errors import SealtrainError
-from sealtrain.records.dsse import Envelope
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.rotation import rotation_entry
 from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
 from sealtrain.release.facts import ChallengeState, Limits
 from sealtrain.release.lease_code import LeaseShown
@@ -70,6 +69,7 @@ from sealtrain.release.messages import (
     RenewalRequest,
 )
 from sealtrain.release.transcript import IDENTITY_PURPOSE, KEYS_PURPOSE
+from sealtrain.signing.dsse import Envelope
 
 __all__ = ["Broker"]
 

@@ -5,7 +5,7 @@
 2. The ledger is the truth. Before a transaction does anything, the database holds what the ledger
    states: entries whose change it lacks are recorded first (``broker.following``).
 3. Reading takes no lock and shows no less than the ledger did when it began.
-4. The ledger is another file or schema (``consortium.ledger``): a change of the tables cannot touch
+4. The ledger is another file or schema (``ledger.ledger``): a change of the tables cannot touch
    it.
 """
 
@@ -25,8 +25,8 @@ from sealtrain.broker.incarnation import begin_anew, incarnation_of
 from sealtrain.broker.schema import check
 from sealtrain.broker.together import Together
 from sealtrain.broker.transaction import Transaction
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.postgres import Postgres
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.postgres import Postgres
 
 __all__ = ["Store"]
 

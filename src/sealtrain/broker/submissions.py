@@ -31,7 +31,6 @@ from sealtrain.consortium.owned import verify_owned
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy, continues
 from sealtrain.consortium.succession import Succession, verify_succession
-from sealtrain.consortium.uses import outputs_entry
 from sealtrain.consortium.withdrawals import SignedWithdrawal, Withdrawal
 from sealtrain.errors import (
     ApprovalExpired,
@@ -40,11 +39,11 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
 )
+from sealtrain.ledger.uses import outputs_entry
 from sealtrain.manifest.checks.parties import stays_of
 from sealtrain.manifest.form import read as read_manifest
 from sealtrain.manifest.trust import Trust, TrustedBrokers
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.records.dsse import Envelope
 from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
     Accepted,
@@ -54,6 +53,7 @@ from sealtrain.release.messages import (
     TallyAnswer,
 )
 from sealtrain.release.withdrawn import none_withdrawn
+from sealtrain.signing.dsse import Envelope
 
 __all__ = ["Registry"]
 

@@ -14,10 +14,10 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker.statements import Settled, settled_rows
 from sealtrain.broker.tables import successions
-from sealtrain.consortium.ledger import Ledger
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.succession import SuccessionFile
 from sealtrain.errors import ConfigError, ConsortiumMismatch
+from sealtrain.ledger.ledger import Ledger
 
 __all__ = ["Successions", "begin_ledger"]
 

@@ -28,9 +28,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sealtrain.broker.database import commit, failures
 from sealtrain.broker.following import Following
 from sealtrain.broker.statements import Settled
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.ledger_tree import Pending
 from sealtrain.errors import SealtrainError, Unreachable
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.tree import Pending
 
 __all__ = ["Together"]
 

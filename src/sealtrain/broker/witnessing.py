@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 from sealtrain.broker.cosignatures import CosignedNote
 from sealtrain.broker.parts import BrokerParts
-from sealtrain.consortium.ledger import MAX_PAGE_BYTES
-from sealtrain.consortium.ledger_tree import within
-from sealtrain.consortium.rotation import signed_by
-from sealtrain.consortium.witness import Witnessed, verify_witnessed
 from sealtrain.errors import LedgerInconsistent
-from sealtrain.records.checkpoint import Checkpoint
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.note import MAX_SIGNATURE_LINES, SignedNote
+from sealtrain.ledger.ledger import MAX_PAGE_BYTES
+from sealtrain.ledger.rotation import signed_by
+from sealtrain.ledger.tree import within
+from sealtrain.ledger.witness import Witnessed, verify_witnessed
 from sealtrain.release.messages import CosignedCheckpoint, CosignedPage
+from sealtrain.signing.checkpoint import Checkpoint
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.note import MAX_SIGNATURE_LINES, SignedNote
 
 __all__ = ["MAX_COSIGNED_PAGE", "Witnessing"]
 

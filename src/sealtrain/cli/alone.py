@@ -3,10 +3,10 @@
 Python starts code of the environment before any program: ``.pth`` files, ``sitecustomize``, what
 ``PYTHONPATH`` puts before the standard library. None of it is pinned by a lock. So commands that
 get keys begin anew, in the same process, with an interpreter that leaves all of that out. Once the
-lock is read, ``runner.imports`` keeps everything else out.
+lock is read, ``sandbox.imports`` keeps everything else out.
 
 Nor does loading a library start a thread there: one that is older than the border of the run is not
-bound by all of it (``runner.lockdown``).
+bound by all of it (``sandbox.landlock``).
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sealtrain.consortium.decisions import Decision, Target
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import Lock
-    from sealtrain.records.identity import PublicIdentity
-    from sealtrain.records.needs import Needs
+    from sealtrain.signing.identity import PublicIdentity
+    from sealtrain.signing.needs import Needs
 
 __all__ = ["confirm", "register", "review"]
 
@@ -142,10 +142,10 @@ def status(
     from sealtrain.base.clock import system_clock
     from sealtrain.cli.brokers import at_each
     from sealtrain.cli.connection import deployment_of
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.needs import needs_of
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     members = Consortium.load(consortium)
     lock, target = deployment_of(deployment)
@@ -209,8 +209,8 @@ def _own_revocations(
 ) -> set[str]:
     """Digests of an owner's revocations of a recipe, from every broker that answers."""
     from sealtrain.cli.brokers import at_each
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
 
     def at(broker: Path) -> set[str]:
         with BrokerClient(load_pin(broker).url) as client:
@@ -253,10 +253,10 @@ def _submit(
     from sealtrain.base.clock import system_clock
     from sealtrain.cli.brokers import at_each, own_state
     from sealtrain.cli.connection import watched_ledger
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.decisions import sign_decision
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     own_state(state, brokers)
     signer = Identity.load(identity).signer

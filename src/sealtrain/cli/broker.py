@@ -172,8 +172,9 @@ def pin(
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.encoding import to_base64
     from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.release.client import BrokerClient, attested_identity
-    from sealtrain.release.pin import new_pin
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.attested import attested_identity
+    from sealtrain.client.pin import new_pin
 
     compose_hash = sha256_hex(read_bounded(deployment_file, 1 << 20))
     appraisal = load_policy(policy)

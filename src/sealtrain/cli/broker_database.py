@@ -10,7 +10,7 @@ import typer
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.postgres import Postgres
+    from sealtrain.ledger.postgres import Postgres
 
 __all__ = ["Database", "State", "register", "tables_at"]
 

@@ -12,7 +12,7 @@ from sealtrain.cli import broker_database
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from sealtrain.release.client import BrokerClient
+    from sealtrain.client.api import BrokerClient
     from sealtrain.release.messages import BrokerStatus
 
 __all__ = ["register"]
@@ -37,9 +37,9 @@ def status(
 ) -> None:
     """Ask a broker how it is. Leaves with 4 when it cannot decide; nothing here is verified."""
     from sealtrain.cli.broker_tokens import read_token
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.errors import BrokerUnreachable
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     with BrokerClient(load_pin(broker).url, timeout=10.0) as client:
         health = client.health()
@@ -187,11 +187,11 @@ def approve_kms(
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.files import read_bounded
     from sealtrain.cli.approvals import confirm
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     compose_hash = sha256_hex(read_bounded(deployment, 4 << 20))
     target = kms_target(app_id=app_id or compose_hash[:40], compose_hash=compose_hash)

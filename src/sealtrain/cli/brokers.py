@@ -54,8 +54,8 @@ def at_each(brokers: Sequence[Path], act: Callable[[Path], Answer]) -> AtEach[An
     Raises:
         SealtrainError: None answered: the first refusal, or else the first silence.
     """
+    from sealtrain.client.pin import load_pin
     from sealtrain.errors import SealtrainError
-    from sealtrain.release.pin import load_pin
 
     answers: AtEach[Answer] = AtEach()
     for path in brokers:
@@ -97,8 +97,8 @@ def register_dataset(
 ) -> AtEach[None]:
     """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
     from sealtrain.cli.connection import lock_of, watched_ledger
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
 
     consortium_id = lock_of(deployment).consortium_id
 

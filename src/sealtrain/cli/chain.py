@@ -107,11 +107,11 @@ def approve(
     from sealtrain.chain.account import address, load_account
     from sealtrain.chain.chainfile import load_chain_file
     from sealtrain.cli.connection import brokers_of_lock, deployment_of
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
     from sealtrain.errors import ApprovalsMissing
     from sealtrain.recipe.needs import needs_of
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)

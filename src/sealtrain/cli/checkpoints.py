@@ -10,7 +10,7 @@ import typer
 from sealtrain.cli.output import Json, emit, table
 
 if TYPE_CHECKING:
-    from sealtrain.runner.inventory import FoundCheckpoint
+    from sealtrain.guest.inventory import FoundCheckpoint
 
 __all__ = ["register"]
 
@@ -28,7 +28,7 @@ def checkpoints(
     as_json: Json = False,
 ) -> None:
     """List the sealed checkpoints of a run, newest first, as their files claim them."""
-    from sealtrain.runner.inventory import checkpoints_in
+    from sealtrain.guest.inventory import checkpoints_in
 
     found = checkpoints_in(out, whole=whole)
     emit(

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.attested import AttestedBroker
     from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile
-    from sealtrain.consortium.witness import LedgerMemory
     from sealtrain.keys.identity import Identity
+    from sealtrain.ledger.witness import LedgerMemory
     from sealtrain.recipe.lock import Lock
-    from sealtrain.records.checkpoint import Checkpoint
-    from sealtrain.release.client import AttestedBroker, BrokerClient
     from sealtrain.sealing.datakey import DataKey
+    from sealtrain.signing.checkpoint import Checkpoint
 
 __all__ = [
     "Watch",
@@ -67,8 +68,9 @@ def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[Att
         BrokerNotApproved: The deployment's lock does not name one of them: no guest would obey it.
     """
     from sealtrain.base.clock import system_clock
-    from sealtrain.release.client import BrokerClient, fetch_keys
-    from sealtrain.release.pin import load_pin
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.attested import fetch_keys
+    from sealtrain.client.pin import load_pin
 
     lock, target = deployment_of(deployment)
     attested = []
@@ -101,8 +103,9 @@ def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
         BrokerUnreachable: One that has to be asked does not answer.
     """
     from sealtrain.base.clock import system_clock
-    from sealtrain.release.client import BrokerClient, pinned_identity
-    from sealtrain.release.pin import load_pin
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.attested import pinned_identity
+    from sealtrain.client.pin import load_pin
 
     known = {}
     for path in broker_files:
@@ -131,7 +134,7 @@ class Watch:
     def recorded(self, index: int, submitted: bytes) -> None:
         """See that a submission is in the ledger, and remember the ledger with it."""
         from sealtrain.base.clock import system_clock
-        from sealtrain.release.watch import observe, recorded
+        from sealtrain.client.watch import observe, recorded
 
         key = self.kept.public_key
         if key is None:
@@ -163,11 +166,12 @@ def watched_ledger(
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.base.digests import sha256_hex
-    from sealtrain.consortium.witness import memory
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.attested import pinned_identity
+    from sealtrain.client.pin import load_pin
+    from sealtrain.client.watch import observe
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.client import BrokerClient, pinned_identity
-    from sealtrain.release.pin import load_pin
-    from sealtrain.release.watch import observe
+    from sealtrain.ledger.witness import memory
 
     pin = load_pin(broker_file)
     if state is None:

@@ -49,7 +49,7 @@ def create(
     """Found a consortium: owners, their public keys and the thresholds, every one written."""
     from sealtrain.base.files import atomic_write
     from sealtrain.consortium.members import Consortium
-    from sealtrain.records.identity import PublicIdentity
+    from sealtrain.signing.identity import PublicIdentity
 
     consortium = Consortium.found(
         name=name,

@@ -87,10 +87,10 @@ def seal(
     from sealtrain.base.files import read_bounded
     from sealtrain.cli.brokers import own_state, register_dataset
     from sealtrain.cli.connection import attested_brokers
+    from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
     from sealtrain.consortium.datasets import sign_dataset
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.wrapping import check_brokers, wrap_for_brokers
     from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
     from sealtrain.sealing.hpke import HpkePublicKey
     from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner
@@ -217,6 +217,7 @@ def rewrap(
     from sealtrain.cli.brokers import own_state, register_dataset
     from sealtrain.cli.connection import attested_brokers, own_key
     from sealtrain.cli.rotation import rotated
+    from sealtrain.client.wrapping import wrap_for_brokers
     from sealtrain.consortium.datasets import (
         read_dataset_envelope,
         reissue_dataset,
@@ -224,7 +225,6 @@ def rewrap(
     )
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.wrapping import wrap_for_brokers
     from sealtrain.sealing.dataset import read_stanzas
     from sealtrain.sealing.dataset import rewrap as rewrap_dataset
 
@@ -289,9 +289,9 @@ def inspect(
     """Show what a sealed dataset or file tells without any key. Nothing here is verified."""
     from sealtrain.base.canonical import parse_json
     from sealtrain.base.files import read_bounded
-    from sealtrain.records.dsse import Envelope
     from sealtrain.sealing.dataset import read_stanzas
     from sealtrain.sealing.file import read_header
+    from sealtrain.signing.dsse import Envelope
 
     if sealed.is_dir():
         dataset_id, stanzas = read_stanzas(sealed)

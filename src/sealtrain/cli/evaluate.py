@@ -44,8 +44,8 @@ def evaluate(
     """Measure a model on sealed data; only noisy or thresholded aggregates leave."""
     alone()
     from sealtrain.errors import UsageError
+    from sealtrain.guest.run import start
     from sealtrain.recipe.lockfile import load_lock
-    from sealtrain.runner.run import start
 
     phase = load_lock(lock).recipe.phase
     if phase != "evaluate":

@@ -51,7 +51,7 @@ def lead(
     """Merge what parties learn, seal the adapter, sign the manifest. Holds no data and no key."""
     alone()
     from sealtrain.cli.train import show_outcome
-    from sealtrain.runner.federated.lead import lead as lead_run
+    from sealtrain.guest.federated.lead import lead as lead_run
 
     settings = run_settings(
         lock,
@@ -96,7 +96,7 @@ def join(
 ) -> None:
     """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
     alone()
-    from sealtrain.runner.federated.join import join as join_run
+    from sealtrain.guest.federated.join import join as join_run
 
     settings = run_settings(
         lock,

@@ -16,10 +16,10 @@ from sealtrain.cli.output import Json, emit, progress_items, say, table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sealtrain.consortium.audit import Auditor, AuditReport
-    from sealtrain.consortium.audit_references import References
+    from sealtrain.client.api import BrokerClient
     from sealtrain.consortium.members import Consortium
-    from sealtrain.release.client import BrokerClient
+    from sealtrain.ledger.audit import Auditor, AuditReport
+    from sealtrain.ledger.references import References
 
 __all__ = ["ConsortiumFile", "StateFile", "app", "audit_broker", "given", "plain"]
 
@@ -46,9 +46,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the ledger: every approval, release, refusal and manifest, in order."""
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.errors import UsageError
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     if context.invoked_subcommand is not None:
         return
@@ -91,9 +91,9 @@ def witness(
     from sealtrain.base.clock import system_clock
     from sealtrain.cli.brokers import at_each, own_state
     from sealtrain.cli.connection import watched_ledger
+    from sealtrain.client.watch import cosign_newest, witnessed
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.watch import cosign_newest, witnessed
 
     own_state(state, brokers)
     members = Consortium.load(consortium)
@@ -208,10 +208,11 @@ def audit_broker(
     """Audit what a broker serves, and show each entry to ``seen`` as it comes."""
     from sealtrain.base.canonical import canonical_json
     from sealtrain.base.clock import system_clock
-    from sealtrain.records.checkpoint import verify_checkpoint
-    from sealtrain.release.client import BrokerClient, pinned_identity
-    from sealtrain.release.pin import load_pin
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.attested import pinned_identity
+    from sealtrain.client.pin import load_pin
     from sealtrain.release.transcript import ledger_origin
+    from sealtrain.signing.checkpoint import verify_checkpoint
 
     pin = load_pin(broker)
     origin = ledger_origin(members.consortium_id)
@@ -251,7 +252,7 @@ def _audit_database(
     database: str, members: Consortium, key: bytes, notes: list[str], *, shown: bool
 ) -> AuditReport:
     from sealtrain.broker.address import DATABASE, database_of, is_address
-    from sealtrain.consortium.ledger_file import audit_stored, entries_in
+    from sealtrain.ledger.reading import audit_stored, entries_in
     from sealtrain.release.transcript import ledger_origin
 
     place = database_of(database) if is_address(database) else Path(database)
@@ -276,7 +277,7 @@ def _audit_database(
 
 
 def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
-    from sealtrain.consortium.audit import Auditor
+    from sealtrain.ledger.audit import Auditor
     from sealtrain.release.transcript import ledger_origin
 
     origin = ledger_origin(members.consortium_id)
@@ -288,8 +289,8 @@ def given(
 ) -> tuple[bytes | None, list[str]]:
     """The ledger's key, where it was given, and the checkpoints that were."""
     from sealtrain.base.files import read_bounded
-    from sealtrain.consortium.witness import read_memory
     from sealtrain.errors import UsageError
+    from sealtrain.ledger.witness import read_memory
     from sealtrain.manifest.trust import load_trust
 
     key: bytes | None = None

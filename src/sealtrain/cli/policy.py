@@ -78,9 +78,9 @@ def show(
 ) -> None:
     """List what each owner asks, as the owners signed it."""
     from sealtrain.cli.brokers import at_each
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     members = Consortium.load(consortium)
 

@@ -40,9 +40,9 @@ def lock(
 
     The lock names the brokers, too: guests of the recipe obey these and no other.
     """
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import lock_recipe
-    from sealtrain.release.pin import load_pin
 
     locked = lock_recipe(
         recipe,

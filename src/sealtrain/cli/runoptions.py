@@ -11,7 +11,7 @@ from sealtrain.cli.output import say
 
 if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
-    from sealtrain.runner.settings import RunSettings
+    from sealtrain.guest.settings import RunSettings
 
 __all__ = [
     "ANYWHERE",
@@ -99,7 +99,7 @@ def run_settings(
         UsageError: No such platform.
     """
     from sealtrain.attest.guest import platform_of
-    from sealtrain.runner.settings import RunSettings, place_of
+    from sealtrain.guest.settings import RunSettings, place_of
 
     return RunSettings(
         lock=lock,

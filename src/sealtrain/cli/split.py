@@ -98,7 +98,7 @@ def dealer(
     from tempfile import TemporaryDirectory
 
     from sealtrain.base.hostport import host_and_port
-    from sealtrain.runner.dealing import deal
+    from sealtrain.guest.dealing import deal
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:
@@ -137,8 +137,8 @@ def try_out(
     Shows which layers would leave the guest, what that costs a token, and that losses stay.
     """
     from sealtrain.cli.rehearse import pairs
+    from sealtrain.guest.trial import tried
     from sealtrain.recipe.schema import load_recipe
-    from sealtrain.runner.trial import tried
 
     named = {key: Path(value) for key, value in pairs(data).items()}
     done = tried(load_recipe(recipe), recipe.parent, named, say)

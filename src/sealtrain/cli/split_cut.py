@@ -57,7 +57,7 @@ def serve(
     """
     alone()
     from sealtrain.base.hostport import host_and_port
-    from sealtrain.runner.cut.serve import serve as serve_run
+    from sealtrain.guest.cut.serve import serve as serve_run
 
     settings = run_settings(
         lock,
@@ -110,8 +110,8 @@ def client(
     from sealtrain.base.hostport import host_and_port
     from sealtrain.cli.connection import own_key
     from sealtrain.consortium.members import Consortium
+    from sealtrain.guest.cut.send import Sending, send
     from sealtrain.keys.identity import Identity
-    from sealtrain.runner.cut.send import Sending, send
 
     me = Identity.load(identity)
     sending = Sending(

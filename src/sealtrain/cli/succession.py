@@ -182,12 +182,12 @@ def succeed(
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import atomic_write
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile, verify_succession
     from sealtrain.errors import SealtrainError, Unreachable, UsageError
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     members = Consortium.load(consortium)
     file = SuccessionFile.load(succession)
@@ -259,7 +259,7 @@ def _amended(
 ) -> Consortium:
     from sealtrain.consortium.members import Consortium
     from sealtrain.errors import UsageError
-    from sealtrain.records.identity import PublicIdentity
+    from sealtrain.signing.identity import PublicIdentity
 
     owners = {one.name: one for one in members.owners}
     for name in remove:
@@ -304,9 +304,9 @@ def _saw(
 ) -> None:
     """See that the proposal names a checkpoint of the ledger as this owner knows it."""
     from sealtrain.cli.connection import watched_ledger
-    from sealtrain.consortium.ledger import verify_extension
     from sealtrain.errors import LedgerInconsistent, SignatureInvalid
-    from sealtrain.records.checkpoint import verify_checkpoint
+    from sealtrain.ledger.ledger import verify_extension
+    from sealtrain.signing.checkpoint import verify_checkpoint
 
     with watched_ledger(broker, members, identity, state) as watch:
         key, own, note = watch.kept.public_key, watch.kept.checkpoint, watch.kept.note

@@ -27,7 +27,7 @@ from sealtrain.cli.runoptions import (
 
 if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
-    from sealtrain.runner.closing import Outcome
+    from sealtrain.guest.closing import Outcome
 
 __all__ = ["register", "show_outcome"]
 
@@ -73,7 +73,7 @@ def train(
 ) -> None:
     """Attest, get the keys, train, seal the model, sign the manifest."""
     alone()
-    from sealtrain.runner.run import start
+    from sealtrain.guest.run import start
 
     def begin() -> Outcome:
         return start(
@@ -110,7 +110,7 @@ def resume(
 ) -> None:
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     alone()
-    from sealtrain.runner.settings import name_brokers, name_helpers
+    from sealtrain.guest.settings import name_brokers, name_helpers
 
     if brokers:
         name_brokers(out, brokers)
@@ -120,7 +120,7 @@ def resume(
 
 
 def _resumption(out: Path, metrics_port: int | None) -> Callable[[], Outcome]:
-    from sealtrain.runner.run import resume as resume_run
+    from sealtrain.guest.run import resume as resume_run
 
     return lambda: resume_run(
         out, progress=True, missed=broker_missed, metrics_port=metrics_port, alone=True
@@ -133,7 +133,7 @@ def _done(
     """Run here, or where the lease is waited for in a process of its own."""
     if wait is None:
         return begin()
-    from sealtrain.runner.waiting import until_released
+    from sealtrain.guest.waiting import until_released
 
     return until_released(
         begin, _resumption(out, metrics_port), out=out, seconds=wait, waits=_say_waiting

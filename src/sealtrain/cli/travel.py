@@ -27,7 +27,7 @@ from sealtrain.cli.runoptions import (
 from sealtrain.cli.train import show_outcome
 
 if TYPE_CHECKING:
-    from sealtrain.runner.travelling.orchestrate import Place
+    from sealtrain.guest.travelling.orchestrate import Place
 
 __all__ = ["app"]
 
@@ -71,8 +71,8 @@ def hold(
     """
     alone()
     from sealtrain.base.hostport import host_and_port
-    from sealtrain.runner.travelling.hold import Holding
-    from sealtrain.runner.travelling.hold import hold as hold_data
+    from sealtrain.guest.travelling.hold import Holding
+    from sealtrain.guest.travelling.hold import hold as hold_data
 
     held = hold_data(
         run_settings(
@@ -129,8 +129,8 @@ def accelerate(
     """
     alone()
     from sealtrain.base.hostport import host_and_port
-    from sealtrain.runner.travelling.accelerate import Ports
-    from sealtrain.runner.travelling.accelerate import accelerate as serve
+    from sealtrain.guest.travelling.accelerate import Ports
+    from sealtrain.guest.travelling.accelerate import accelerate as serve
 
     def ready(control: str, write_port: str) -> None:
         say(f"writes at {write_port}")
@@ -200,8 +200,8 @@ def orchestrate(
     """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
     alone()
     from sealtrain.base.hostport import host_and_port
-    from sealtrain.runner.travelling.orchestrate import Leading
-    from sealtrain.runner.travelling.orchestrate import orchestrate as lead
+    from sealtrain.guest.travelling.orchestrate import Leading
+    from sealtrain.guest.travelling.orchestrate import orchestrate as lead
 
     outcome = lead(
         run_settings(

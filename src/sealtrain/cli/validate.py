@@ -37,7 +37,7 @@ def validate(
     Nothing leaves this machine. What is printed is the report that the guest would make.
     """
     from sealtrain.errors import UsageError
-    from sealtrain.runner.validating import token_counter
+    from sealtrain.guest.validating import token_counter
     from sealtrain.training.validation.check import check
 
     wanted = _recipe(recipe)

@@ -14,9 +14,9 @@ from sealtrain.cli.brokers import BrokerFiles, at_each
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.audit import AuditReport
     from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.uses import DatasetUse
+    from sealtrain.ledger.audit import AuditReport
+    from sealtrain.ledger.uses import DatasetUse
 
 __all__ = ["register"]
 
@@ -46,13 +46,13 @@ def withdraw(
     files. Every broker is told; exits 4 when one did not answer, 3 when one refused.
     """
     from sealtrain.base.clock import system_clock
+    from sealtrain.client.api import BrokerClient
+    from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.owned import sign_owned
     from sealtrain.consortium.withdrawals import Withdrawal
     from sealtrain.errors import SealtrainError
     from sealtrain.keys.identity import Identity
-    from sealtrain.release.client import BrokerClient
-    from sealtrain.release.pin import load_pin
 
     members, owner = Consortium.load(consortium), Identity.load(identity)
     members.owner(owner.name)
@@ -141,7 +141,7 @@ def _uses_at(
     *,
     shown: bool,
 ) -> tuple[AuditReport, tuple[DatasetUse, ...]]:
-    from sealtrain.consortium.uses import Uses
+    from sealtrain.ledger.uses import Uses
 
     collected = Uses(named)
     report = log.audit_broker(broker, members, key, notes, shown=shown, seen=collected.entry)

@@ -1,1 +1,1 @@
-"""The owners together: members and thresholds, approvals, dataset manifests, receipts, ledger."""
+"""What owners and brokers sign: consortium, approvals, dataset manifests, policies, receipts."""

@@ -36,7 +36,7 @@ from sealtrain.consortium.decisions import (
 )
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalExpired, ApprovalRevoked, ApprovalsMissing, RecipeChanged
-from sealtrain.records.needs import Needs, RecipeAction
+from sealtrain.signing.needs import Needs, RecipeAction
 
 __all__ = [
     "CLOCK_SKEW",

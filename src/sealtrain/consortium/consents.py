@@ -17,8 +17,8 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import OwnedDocument, Signed, verify_owned
 from sealtrain.errors import RunMismatch
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.identity import PublicIdentity
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import PublicIdentity
 
 __all__ = ["PAYLOAD_TYPE", "Consent", "ConsentedDataset", "SignedConsent", "verify_consent"]
 

@@ -32,9 +32,9 @@ from sealtrain.base.models import (
 )
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
-from sealtrain.records import dsse
-from sealtrain.records.identity import PublicIdentity
 from sealtrain.sealing.places import Folder, read_small
+from sealtrain.signing import dsse
+from sealtrain.signing.identity import PublicIdentity
 
 if TYPE_CHECKING:
     from sealtrain.sealing.description import DatasetDescription

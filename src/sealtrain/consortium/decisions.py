@@ -27,9 +27,9 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, StrictModel, Timestamp, load_model
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalUnknown, DataInvalid, StatementInvalid
-from sealtrain.records import dsse
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.needs import Needs
+from sealtrain.signing import dsse
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.needs import Needs
 
 __all__ = [
     "CLOCK_SKEW",

@@ -25,10 +25,10 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import OwnerName, StrictModel, load_model
 from sealtrain.errors import ApprovalUnknown, ConsortiumInvalid, DataInvalid, SignatureInvalid
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.needs import Needs, RecipeAction
 from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.needs import Needs, RecipeAction
 
 __all__ = ["MAX_CONSORTIUM_BYTES", "MAX_OWNERS", "Consortium", "Thresholds"]
 

@@ -29,8 +29,8 @@ from sealtrain.base.models import (
 )
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, StatementInvalid
-from sealtrain.records import dsse
-from sealtrain.records.identity import PublicIdentity
+from sealtrain.signing import dsse
+from sealtrain.signing.identity import PublicIdentity
 
 __all__ = ["OwnedDocument", "Signed", "sign_owned", "verify_owned"]
 

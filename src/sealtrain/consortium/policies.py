@@ -16,7 +16,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex64
 from sealtrain.consortium.owned import OwnedDocument, Signed
 from sealtrain.errors import StatementInvalid
-from sealtrain.records.identity import PublicIdentity
+from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [
     "ENTRY_KIND",

@@ -27,8 +27,8 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.errors import DataInvalid, StatementInvalid
-from sealtrain.records import dsse
-from sealtrain.records.brokers import broker_id
+from sealtrain.signing import dsse
+from sealtrain.signing.brokers import broker_id
 
 __all__ = [
     "RECEIPT_PAYLOAD_TYPE",

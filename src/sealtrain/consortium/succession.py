@@ -33,8 +33,8 @@ from sealtrain.errors import (
     DataInvalid,
     StatementInvalid,
 )
-from sealtrain.records import dsse
-from sealtrain.records.statement import PAYLOAD_TYPE, Subject, build, parse
+from sealtrain.signing import dsse
+from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build, parse
 
 __all__ = [
     "MAX_SUCCESSION_BYTES",

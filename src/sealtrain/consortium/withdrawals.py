@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import Hex32
 from sealtrain.consortium.owned import OwnedDocument, Signed
-from sealtrain.records.identity import PublicIdentity
+from sealtrain.signing.identity import PublicIdentity
 
 __all__ = [
     "MAX_WITHDRAWN",

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import UsageError
-from sealtrain.records.dsse import Ed25519Signer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.signing.dsse import Ed25519Signer
 
 __all__ = ["derive", "joint_key", "recipe_key", "run_key", "signing_key"]
 

@@ -21,13 +21,13 @@ from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.keys.derive import KEY_BYTES, derive
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
-from sealtrain.records.cosignature import CosignSigner
-from sealtrain.records.dsse import Ed25519Signer
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.ml_dsa import MlDsa44Signer
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.sealing.stanza import Stanza, find_stanza, unwrap_for_owner
+from sealtrain.signing.cosignature import CosignSigner
+from sealtrain.signing.dsse import Ed25519Signer
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.ml_dsa import MlDsa44Signer
 
 __all__ = ["Identity"]
 

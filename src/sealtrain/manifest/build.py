@@ -14,7 +14,7 @@ from sealtrain.base.encoding import to_base64
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest import form, limits
 from sealtrain.manifest.predicate import PREDICATE_TYPE, SIMULATED_MARKER, Predicate
-from sealtrain.records import dsse, runlog, statement
+from sealtrain.signing import dsse, runlog, statement
 
 __all__ = ["build_manifest"]
 

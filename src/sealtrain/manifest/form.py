@@ -25,8 +25,8 @@ from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import ManifestMalformed, SealtrainError
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate, output_name
-from sealtrain.records import dsse, statement
 from sealtrain.sealing.trainedmodel import sealed_names
+from sealtrain.signing import dsse, statement
 
 __all__ = [
     "BUNDLE_MEDIA_TYPE",

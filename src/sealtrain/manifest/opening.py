@@ -27,9 +27,9 @@ from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_recipient
 from sealtrain.recipe.modelspec import refuse_foreign_code
-from sealtrain.records import dsse, statement
 from sealtrain.sealing.openedmodel import TrainedFile, named_model, unnamed_model
 from sealtrain.sealing.trainedmodel import TrainedModel
+from sealtrain.signing import dsse, statement
 
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity

@@ -16,8 +16,6 @@ from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import open_regular
 from sealtrain.errors import DataInvalid, NoStanza, SealRefused, SubjectMismatch
 from sealtrain.manifest.predicate import Predicate, output_name
-from sealtrain.records.identity import PublicIdentity
-from sealtrain.records.statement import Subject
 from sealtrain.sealing.header import read_header_from
 from sealtrain.sealing.trailer import read_trailer
 from sealtrain.sealing.trainedmodel import (
@@ -27,6 +25,8 @@ from sealtrain.sealing.trainedmodel import (
     sealed_names,
     strange_entry,
 )
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.statement import Subject
 
 __all__ = [
     "files_of",

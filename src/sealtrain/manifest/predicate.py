@@ -157,7 +157,7 @@ class Run(StrictModel):
 
 
 class RunLogRecord(StrictModel):
-    """The run's events; ``records.runlog`` verifies the chain."""
+    """The run's events; ``signing.runlog`` verifies the chain."""
 
     head: Hex64
     entries: tuple[Document, ...] = Field(min_length=1, max_length=20_000)

@@ -16,7 +16,7 @@ from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Base64, Hex40, Hex64, StrictModel, load_model
 from sealtrain.base.yamltext import parse_yaml
 from sealtrain.errors import DataInvalid, TrustInvalid
-from sealtrain.records.ed25519 import key_id
+from sealtrain.signing.ed25519 import key_id
 
 __all__ = ["Trust", "TrustedBrokers", "load_trust", "parse_trust"]
 

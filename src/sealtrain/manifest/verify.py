@@ -36,7 +36,7 @@ from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust
 from sealtrain.recipe.lockfile import Lock
-from sealtrain.records.statement import Subject
+from sealtrain.signing.statement import Subject
 
 __all__ = ["CHECKS", "Check", "Facts", "Report", "VerifiedManifest", "examine", "verify_manifest"]
 

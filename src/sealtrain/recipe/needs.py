@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sealtrain.recipe.recipe import Recipe
-from sealtrain.records.needs import Needs, RecipeAction
+from sealtrain.signing.needs import Needs, RecipeAction
 
 __all__ = ["needs_of"]
 

@@ -1,7 +1,7 @@
 """Which packages a recipe needs: the extras of sealtrain, and what it names besides.
 
 What is listed here is pinned by the lock, and in the guest nothing else can be imported
-(``runner.imports``). Whether data lies on this machine or behind a URL is not known from a recipe,
+(``sandbox.imports``). Whether data lies on this machine or behind a URL is not known from a recipe,
 so what reads data from elsewhere is part of extra ``train``.
 """
 

@@ -1,1 +1,1 @@
-"""May this guest have the keys? The messages, the pure decision and the client's side of it."""
+"""May this guest have the keys? The messages and the pure decision."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from sealtrain.consortium.receipts import Anchor, ReleasedDataset
 from sealtrain.recipe.privacy import Spending
-from sealtrain.records.needs import Needs
 from sealtrain.release.messages import ChallengePurpose
+from sealtrain.signing.needs import Needs
 
 __all__ = [
     "ChallengeState",

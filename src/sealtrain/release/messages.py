@@ -26,8 +26,8 @@ from sealtrain.base.models import (
 from sealtrain.base.printable import printable
 from sealtrain.consortium.receipts import Anchor, Lease
 from sealtrain.errors import DataInvalid, SealtrainError, error_by_code
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.note import MAX_NOTE_BYTES
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.note import MAX_NOTE_BYTES
 
 __all__ = [
     "MAX_CHALLENGE_BYTES",
@@ -191,7 +191,7 @@ class EnvelopeSignature(StrictModel):
 
 
 class EnvelopeDocument(StrictModel):
-    """A DSSE envelope as it travels; ``records.dsse`` verifies it."""
+    """A DSSE envelope as it travels; ``signing.dsse`` verifies it."""
 
     payload: Annotated[Base64, StringConstraints(max_length=4 << 20)]
     payloadType: Annotated[str, StringConstraints(max_length=256)]  # noqa: N815  # DSSE's own name

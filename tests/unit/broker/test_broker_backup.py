@@ -18,7 +18,6 @@ from release_world import NOW, ReleaseWorld, release_world
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.broker.backup import back_up, restore
 from sealtrain.broker.store import Store
-from sealtrain.consortium.ledger import Ledger, verify_extension
 from sealtrain.errors import (
     AlreadyExists,
     ConfigError,
@@ -28,6 +27,7 @@ from sealtrain.errors import (
     SealtrainError,
     Unreachable,
 )
+from sealtrain.ledger.ledger import Ledger, verify_extension
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from sealtrain.broker.database import engine_of
 from sealtrain.broker.schema import HEAD, bring_on, check, migrate, migrations, version_of
 from sealtrain.broker.store import Store
 from sealtrain.broker.tables import metadata
-from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import ConfigError, DataInvalid
+from sealtrain.ledger.postgres import Postgres
 
 
 @pytest.fixture

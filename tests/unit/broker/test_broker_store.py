@@ -12,7 +12,6 @@ from sqlalchemy.exc import IntegrityError
 
 from sealtrain.broker.store import Store
 from sealtrain.broker.tokens import TokenState, admitted, scope_of
-from sealtrain.consortium.postgres import Postgres
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import (
     ConsortiumMismatch,
@@ -21,6 +20,7 @@ from sealtrain.errors import (
     TokenRefused,
     Unreachable,
 )
+from sealtrain.ledger.postgres import Postgres
 
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}

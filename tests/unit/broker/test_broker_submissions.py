@@ -18,7 +18,6 @@ from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.keyring import Keyring
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import sign_dataset, verify_dataset
-from sealtrain.consortium.ledger import LedgerProof, verify_proof
 from sealtrain.errors import (
     ApprovalRevoked,
     DatasetMismatch,
@@ -28,11 +27,12 @@ from sealtrain.errors import (
     RunMismatch,
     SignatureInvalid,
 )
-from sealtrain.records import dsse
+from sealtrain.ledger.ledger import LedgerProof, verify_proof
 from sealtrain.release.messages import Accepted
 from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
+from sealtrain.signing import dsse
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from sealtrain.broker.database import commit
 from sealtrain.broker.recording import record
 from sealtrain.broker.store import Store
 from sealtrain.broker.transaction import Transaction
-from sealtrain.consortium.ledger import Ledger
-from sealtrain.consortium.postgres import Postgres
 from sealtrain.errors import LimitExceeded, Unreachable
-from sealtrain.records.ed25519 import Ed25519Signer
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.postgres import Postgres
+from sealtrain.signing.ed25519 import Ed25519Signer
 
 NOW = 1_790_000_000
 TARGET = {"app_id": "a" * 40, "compose_hash": "b" * 64, "recipe_hash": "c" * 64}

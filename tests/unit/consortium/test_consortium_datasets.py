@@ -19,9 +19,9 @@ from sealtrain.consortium.datasets import (
 )
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, DatasetMismatch, SignatureInvalid, StatementInvalid
-from sealtrain.records import dsse
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
+from sealtrain.signing import dsse
 
 AT = "2026-03-01T12:00:00Z"
 

@@ -11,7 +11,7 @@ import pytest
 
 from sealtrain.errors import AlreadyExists, KeyFileInvalid, UsageError, WrongKey
 from sealtrain.keys.identity import Identity
-from sealtrain.records.ed25519 import verify_signature
+from sealtrain.signing.ed25519 import verify_signature
 
 pytestmark = pytest.mark.claim("C9")
 

@@ -21,7 +21,7 @@ from sealtrain.manifest.predicate import (
     Predicate,
     PrivateTraining,
 )
-from sealtrain.records.statement import Subject
+from sealtrain.signing.statement import Subject
 
 pytestmark = pytest.mark.claim("C27")
 

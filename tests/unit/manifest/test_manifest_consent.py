@@ -26,8 +26,8 @@ from sealtrain.manifest.exports.account import account_of, plain
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine, verify_manifest
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.needs import Needs
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.needs import Needs
 
 pytestmark = pytest.mark.claim("C45")
 

@@ -20,7 +20,7 @@ from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine
-from sealtrain.records.parties import party_run_id
+from sealtrain.signing.parties import party_run_id
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
 from sealtrain.recipe.patients import PatientPrivacy
-from sealtrain.records.dsse import Envelope
-from sealtrain.records.runlog import RunLog
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.runlog import RunLog
 
 pytestmark = pytest.mark.claim("C78")
 

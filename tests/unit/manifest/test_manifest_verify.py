@@ -33,7 +33,7 @@ from sealtrain.errors import (
     TrustMismatch,
 )
 from sealtrain.manifest.verify import CHECKS, Check, examine, verify_manifest
-from sealtrain.records.runlog import RunLog
+from sealtrain.signing.runlog import RunLog
 
 pytestmark = pytest.mark.claim("C26")
 

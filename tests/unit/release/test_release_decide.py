@@ -45,7 +45,6 @@ from sealtrain.errors import (
     RunMismatch,
     SealtrainError,
 )
-from sealtrain.records.needs import Needs
 from sealtrain.release.decide import admit, decide, decide_renewal
 from sealtrain.release.facts import (
     ChallengeState,
@@ -56,6 +55,7 @@ from sealtrain.release.facts import (
     RunState,
 )
 from sealtrain.release.messages import ReleaseRequest, RenewalRequest
+from sealtrain.signing.needs import Needs
 
 NOW = 1_790_000_000
 NEEDS = Needs(actions=("approve", "export_model"), owners=("hospital-a",))

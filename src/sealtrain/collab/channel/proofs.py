@@ -11,12 +11,12 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.errors import ChannelRefused
-from sealtrain.records.ed25519 import verify_signature
+from sealtrain.signing.ed25519 import verify_signature
 
 if TYPE_CHECKING:
     from sealtrain.attest.appraise import Verdict
     from sealtrain.attest.policy import AppraisalPolicy
-    from sealtrain.records.ed25519 import Ed25519Signer
+    from sealtrain.signing.ed25519 import Ed25519Signer
 
 __all__ = ["AcceptGuest", "AcceptKey", "Acceptance", "Peer", "Proof", "ProveGuest", "ProveKey"]
 

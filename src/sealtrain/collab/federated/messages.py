@@ -61,7 +61,7 @@ class Learned(StrictModel):
         records: It trained on: its weight where weights count.
         steps: Optimizer steps.
         loss: Mean training loss; ``None`` where rounds hide patients.
-        report: ``runner.party.PartyReport``, up to now.
+        report: ``guest.party.PartyReport``, up to now.
     """
 
     round: Count

@@ -39,7 +39,7 @@ from sealtrain.errors import (
     PeerUnreachable,
     SealtrainError,
 )
-from sealtrain.records.dsse import Envelope
+from sealtrain.signing.dsse import Envelope
 from sealtrain.training.sources import Source
 
 if TYPE_CHECKING:

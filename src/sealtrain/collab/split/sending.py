@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.decisions import Target
-    from sealtrain.records.dsse import Ed25519Signer
-    from sealtrain.records.identity import PublicIdentity
+    from sealtrain.signing.dsse import Ed25519Signer
+    from sealtrain.signing.identity import PublicIdentity
 
 __all__ = ["Client", "OwnDataset"]
 

@@ -19,7 +19,7 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.errors import ChannelBroken
 
 if TYPE_CHECKING:
-    from sealtrain.records.dsse import Ed25519Signer
+    from sealtrain.signing.dsse import Ed25519Signer
 
 __all__ = [
     "MAX_CONTROL_BYTES",

@@ -10,7 +10,7 @@ from sealtrain.recipe.travelling import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from sealtrain.base.canonical import JsonValue
-    from sealtrain.records.runlog import RunLog
+    from sealtrain.signing.runlog import RunLog
 
 __all__ = ["first_open", "left_by", "rotation_after", "spent_of"]
 

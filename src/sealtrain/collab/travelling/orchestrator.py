@@ -32,7 +32,7 @@ from sealtrain.errors import (
     TripBroken,
     Unreachable,
 )
-from sealtrain.records.runlog import RunLog
+from sealtrain.signing.runlog import RunLog
 
 if TYPE_CHECKING:
     from types import TracebackType

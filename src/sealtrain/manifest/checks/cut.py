@@ -29,7 +29,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.recipe.collaboration import Cut
-from sealtrain.records.dsse import Envelope
+from sealtrain.signing.dsse import Envelope
 
 __all__ = ["Received", "Terms", "cut_holds", "received"]
 

@@ -12,8 +12,8 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ReportDataMismatch, SimulatedEvidence
 from sealtrain.manifest import form
 from sealtrain.manifest.checks.case import Case
-from sealtrain.records import dsse, statement
-from sealtrain.records.ed25519 import key_id
+from sealtrain.signing import dsse, statement
+from sealtrain.signing.ed25519 import key_id
 
 __all__ = [
     "appraisal_fits",

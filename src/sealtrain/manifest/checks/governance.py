@@ -17,7 +17,7 @@ from sealtrain.manifest.checks.parties import (
     stays_of,
 )
 from sealtrain.recipe.needs import needs_of
-from sealtrain.records import dsse
+from sealtrain.signing import dsse
 
 __all__ = ["approvals_sufficed", "datasets_are_their_owners"]
 

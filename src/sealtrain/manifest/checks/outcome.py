@@ -8,8 +8,8 @@ from sealtrain.manifest import limits
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
 from sealtrain.manifest.outputs import model_of, require_named_files
 from sealtrain.manifest.predicate import SIMULATED_MARKER
-from sealtrain.records import runlog
 from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+from sealtrain.signing import runlog
 
 __all__ = ["artefacts_match", "limits_are_said", "run_log_holds", "simulation_is_said"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ClaimContradicted
 from sealtrain.recipe.collaboration import Federated, holders_of, is_shared_out
-from sealtrain.records.parties import party_run_id
+from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

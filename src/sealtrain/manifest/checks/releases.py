@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
-from sealtrain.consortium.proofs import LedgerProof, verify_proof
 from sealtrain.consortium.receipts import (
     ReleaseReceipt,
     data_of_entry,
     receipt_digest,
     verify_receipt,
 )
-from sealtrain.consortium.rotation import read_rotation, rotation_entry
 from sealtrain.errors import (
     BrokerNotApproved,
     ClaimContradicted,
@@ -22,14 +20,16 @@ from sealtrain.errors import (
     SignatureInvalid,
     StatementInvalid,
 )
+from sealtrain.ledger.proofs import LedgerProof, verify_proof
+from sealtrain.ledger.rotation import read_rotation, rotation_entry
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case, Counted
 from sealtrain.manifest.checks.leases import live_throughout, windows_of
 from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_of
 from sealtrain.manifest.checks.privacy import privacy_reserved
 from sealtrain.manifest.predicate import Release
-from sealtrain.records import dsse
-from sealtrain.records.brokers import broker_id
-from sealtrain.records.ed25519 import key_id
+from sealtrain.signing import dsse
+from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.ed25519 import key_id
 
 __all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]
 

@@ -17,7 +17,7 @@ from sealtrain.manifest.predicate import (
 from sealtrain.manifest.verify import Report
 from sealtrain.recipe.lockfile import Lock
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
-from sealtrain.records.statement import Subject
+from sealtrain.signing.statement import Subject
 
 __all__ = ["Account", "Data", "account_of", "plain"]
 
@@ -26,7 +26,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&@-])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """One dataset. ``records`` and ``tokens`` are ``None`` where its owner withheld them."""
+    """One dataset. ``signing`` and ``tokens`` are ``None`` where its owner withheld them."""
 
     owner: str
     name: str

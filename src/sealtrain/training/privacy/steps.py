@@ -170,7 +170,7 @@ class RecordGradients:
         self._sums.detach()
 
     def take(self, records: int) -> None:
-        """Clip and add what ``backward`` has just left for ``records`` records.
+        """Clip and add what ``backward`` has just left for ``signing`` records.
 
         Raises:
             ModelInvalid: A parameter has a gradient that is not one for each record.

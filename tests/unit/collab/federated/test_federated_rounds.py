@@ -9,7 +9,7 @@ from federated_world import PARTIES, RUN_ID, START, federated_world, rounds, val
 
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import TooFewParties
-from sealtrain.records.runlog import verify
+from sealtrain.signing.runlog import verify
 
 pytestmark = pytest.mark.claim("C75")
 

@@ -1,0 +1,369 @@
+"""A broker's HTTP interface, typed: one method for each path of spec/key-release.md.
+
+Nothing here needs trust in the broker: what it returns is signed by somebody else, checked by the
+caller (``client.attested``, ``client.grant``), or counted again from signed decisions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Self
+
+from sealtrain.base.canonical import JsonValue, canonical_json
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.secret import Secret
+from sealtrain.client.transport import Answer, Transport
+from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
+from sealtrain.errors import AnswerInvalid, ConsortiumMismatch, UsageError
+from sealtrain.ledger.ledger import LedgerProof
+from sealtrain.release.lease_code import show_lease
+from sealtrain.release.messages import (
+    Accepted,
+    BrokerIdentity,
+    BrokerKeys,
+    BrokerStatus,
+    Challenge,
+    ChallengePurpose,
+    CosignedPage,
+    Health,
+    LedgerCheckpoint,
+    LedgerConsistency,
+    LedgerPage,
+    LedgerRotations,
+    OwnerPolicies,
+    Ready,
+    RegisteredDatasets,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+    TallyAnswer,
+)
+from sealtrain.sealing.datakey import Randomness
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.http_signature import sign_request
+from sealtrain.signing.needs import Needs
+
+__all__ = ["BrokerClient"]
+
+
+class BrokerClient:
+    """A broker's HTTP interface, typed. Usable as a context manager.
+
+    Args:
+        url: Base URL.
+        timeout: Seconds to wait for a connection and between bytes.
+        total: Seconds for a whole exchange.
+        signer: Key of the owner who hands something in; nothing else needs one.
+        broker: Id of the broker that what is handed in is meant for; needed with ``signer``.
+        clock: Time of signing.
+        random: Source of nonces.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout: float = 60.0,
+        *,
+        total: float = 300.0,
+        signer: Ed25519Signer | None = None,
+        broker: str | None = None,
+        clock: Clock = system_clock,
+        random: Randomness = os.urandom,
+    ) -> None:
+        self._transport = Transport(url, timeout, total=total)
+        self._signer = signer
+        self._broker = broker
+        self._clock = clock
+        self._random = random
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return self._transport.url
+
+    def close(self) -> None:
+        """Close connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def health(self) -> Health:
+        """Whether it answers, and for which consortium."""
+        return self._transport.get("/v1/health", Health)
+
+    def ready(self) -> Ready:
+        """That it can decide now.
+
+        Raises:
+            BrokerUnreachable: It cannot, or does not answer.
+        """
+        return self._transport.get("/v1/ready", Ready)
+
+    def status(self, token: str) -> BrokerStatus:
+        """How it is, for an operator.
+
+        Args:
+            token: Of scope ``status``.
+
+        Raises:
+            TokenRefused: The token is not good for this.
+        """
+        return self._transport.get("/v1/status", BrokerStatus, bearer=token)
+
+    def consortium(self, consortium_id: str) -> Consortium:
+        """The consortium document with this id, as the broker holds it.
+
+        Raises:
+            ConsortiumMismatch: The broker serves another consortium.
+        """
+        served = self._transport.get("/v1/consortium", Consortium)
+        if served.consortium_id != consortium_id:
+            raise ConsortiumMismatch(
+                "the broker serves another consortium",
+                check="consortium",
+                got=served.consortium_id,
+                expected=consortium_id,
+                hint="use the consortium file and the broker that belong together",
+            )
+        return served
+
+    def identity(self, nonce: str) -> BrokerIdentity:
+        """Its unverified statement of which broker it is; use ``client.attested``."""
+        return self._transport.get("/v1/identity", BrokerIdentity, nonce=nonce)
+
+    def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
+        """Its unverified statement of keys; use ``fetch_keys``."""
+        return self._transport.get(
+            "/v1/keys", BrokerKeys, app_id=app_id, compose_hash=compose_hash, nonce=nonce
+        )
+
+    def challenge(self, consortium_id: str, purpose: ChallengePurpose) -> Challenge:
+        """A fresh challenge.
+
+        Raises:
+            ConsortiumMismatch: The broker serves another consortium.
+            AnswerInvalid: The answer is for another purpose or consortium.
+        """
+        body = {"version": 1, "consortium_id": consortium_id, "purpose": purpose}
+        answer = self._transport.post("/v1/challenges", canonical_json(body), Challenge)
+        if (answer.consortium_id, answer.purpose) != (consortium_id, purpose):
+            raise AnswerInvalid("the challenge is for something else", check="challenge")
+        return answer
+
+    def release(self, request: ReleaseRequest) -> ReleaseAnswer:
+        """Send a release request; ``client.grant`` makes it and checks the answer."""
+        return self._transport.post(
+            "/v1/releases", canonical_json(request.to_dict()), ReleaseAnswer
+        )
+
+    def renew(self, request: RenewalRequest, lease_key: Secret) -> RenewalAnswer:
+        """Send a renewal request; ``client.grant`` makes it and checks the answer.
+
+        Args:
+            request: The request.
+            lease_key: As it came with the lease.
+        """
+        body = canonical_json(request.to_dict())
+        shown = show_lease(request.lease_id, lease_key, body)
+        return self._transport.post(
+            "/v1/renewals", body, RenewalAnswer, sign=lambda *_request: shown
+        )
+
+    def submit_decision(self, envelope: Envelope) -> int:
+        """Hand in an approval or revocation; returns its index in the ledger.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        accepted = self._hand_in("/v1/approvals", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
+
+    def register_dataset(self, envelope: bytes) -> int:
+        """Hand in a dataset's signed manifest (``dataset.json``); returns its ledger index.
+
+        Raises:
+            SignatureInvalid: Not an envelope.
+            Refused: The broker does not accept it.
+        """
+        parsed = Envelope.from_bytes(envelope)
+        return _index(self._hand_in("/v1/datasets", envelope, Accepted), parsed.digest)
+
+    def set_policy(self, envelope: Envelope) -> int:
+        """Hand in an owner's policy; returns its ledger index.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        accepted = self._hand_in("/v1/policies", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
+
+    def policies(self, consortium: Consortium) -> dict[str, SignedPolicy]:
+        """Verified policies in force, by owner name.
+
+        Raises:
+            Refused: One does not verify.
+        """
+        answer = self._transport.get("/v1/policies", OwnerPolicies)
+        found = [verify_owned(OwnerPolicy, one.envelope(), consortium) for one in answer.policies]
+        return {one.owner.name: one for one in found}
+
+    def withdraw(self, envelope: Envelope) -> int:
+        """Hand in an owner's withdrawal of datasets; returns its ledger index.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        accepted = self._hand_in("/v1/withdrawals", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
+
+    def registered(self, *, app_id: str, compose_hash: str) -> frozenset[str]:
+        """Ids of the datasets that are registered with it for a deployment: what to ask it for."""
+        found = self._transport.get(
+            "/v1/datasets/registered",
+            RegisteredDatasets,
+            app_id=app_id,
+            compose_hash=compose_hash,
+        )
+        return frozenset(found.dataset_ids)
+
+    def succeed(self, envelope: Envelope) -> int:
+        """Hand in a succession that enough owners signed; returns its ledger index.
+
+        Raises:
+            Refused: The broker does not accept it.
+        """
+        accepted = self._hand_in("/v1/successions", envelope.to_bytes(), Accepted)
+        return _index(accepted, envelope.digest)
+
+    def submit_manifest(self, manifest: bytes, run_ids: Sequence[str]) -> int:
+        """Have a run's manifest verified and recorded by digest; returns its ledger index.
+
+        Args:
+            manifest: The file's bytes.
+            run_ids: That its guests asked for keys under; the broker must know one.
+
+        Raises:
+            RunMismatch: The broker released nothing to this run.
+            Refused: The manifest does not verify.
+        """
+        query = {"run_id": list(run_ids)}
+        accepted = self._transport.post("/v1/manifests", manifest, Accepted, query=query)
+        return _index(accepted, sha256_hex(manifest))
+
+    def decisions(self, target: Target) -> list[dict[str, JsonValue]]:
+        """Signed decisions on a target, oldest first, as DSSE JSON. Nothing is verified yet."""
+        answer = self._transport.get("/v1/approvals", TallyAnswer, **target.to_dict())
+        return [one.to_dict() for one in answer.decisions]
+
+    def approvals_status(
+        self, target: Target, consortium: Consortium, now: int, *, needs: Needs
+    ) -> Tally:
+        """Where a target's approval stands, counted here from the signed decisions.
+
+        Args:
+            target: The recipe in question.
+            consortium: As the asker holds it.
+            now: Seconds since the epoch.
+            needs: Of the recipe (``recipe.needs``).
+
+        Raises:
+            Refused: A decision the broker holds does not verify.
+        """
+        return tally(self.decided(target, consortium), consortium, target, now, needs=needs)
+
+    def decided(self, target: Target, consortium: Consortium) -> list[SignedDecision]:
+        """Verified decisions on a target, oldest first. Errors as ``approvals_status``."""
+        return [
+            verify_decision(Envelope.from_dict(one), consortium) for one in self.decisions(target)
+        ]
+
+    def ledger_checkpoint(self) -> str:
+        """The ledger's present head, a signed note."""
+        return self._transport.get("/v1/ledger/checkpoint", LedgerCheckpoint).checkpoint
+
+    def ledger_entries(self, start: int = 0, limit: int = 100) -> list[dict[str, JsonValue]]:
+        """Entries from ``start`` on, at most ``limit``."""
+        page = self._transport.get("/v1/ledger/entries", LedgerPage, start=start, limit=limit)
+        return list(page.entries)
+
+    def ledger_proof(self, index: int) -> LedgerProof:
+        """Inclusion proof of one entry; ``ledger.ledger.verify_proof`` checks it."""
+        return self._transport.get("/v1/ledger/proof", LedgerProof, index=index)
+
+    def ledger_consistency(self, first: int, second: int) -> tuple[str, ...]:
+        """Proof between two sizes; ``ledger.ledger.verify_extension`` checks it."""
+        return self._transport.get(
+            "/v1/ledger/consistency", LedgerConsistency, first=first, second=second
+        ).path
+
+    def ledger_rotations(self) -> tuple[tuple[int, dict[str, JsonValue]], ...]:
+        """Changes of the ledger's key: index and body of each entry; ``client.rotated`` checks."""
+        found = self._transport.get("/v1/ledger/rotations", LedgerRotations)
+        return tuple((one.index, one.rotation) for one in found.rotations)
+
+    def ledger_cosigned(self, start: int = 0, limit: int = 100) -> tuple[str, ...]:
+        """Cosigned checkpoints of at least ``start`` entries, smallest first, at most 100.
+
+        ``ledger.witness.verify_witnessed`` checks one.
+        """
+        return self._transport.get(
+            "/v1/ledger/cosigned", CosignedPage, start=start, limit=limit
+        ).checkpoints
+
+    def ledger_witnessed(self, quorum: int) -> str | None:
+        """The newest checkpoint that claims ``quorum`` cosignatures; unverified."""
+        found = self._transport.get(
+            "/v1/ledger/cosigned/latest", CosignedPage, quorum=quorum
+        ).checkpoints
+        return found[0] if found else None
+
+    def submit_cosignature(self, cosigned: str) -> tuple[str, ...]:
+        """Hand in a cosigned checkpoint; returns it with all cosignatures so far.
+
+        Raises:
+            LedgerInconsistent: The broker no longer has the history it showed.
+            Refused: The cosignature is by no owner of the consortium.
+        """
+        body = canonical_json({"version": 1, "cosigned": cosigned})
+        return self._hand_in("/v1/ledger/cosignatures", body, CosignedPage).checkpoints
+
+    def _hand_in(self, path: str, body: bytes, cls: type[Answer]) -> Answer:
+        """Post what an owner hands in, signed (spec/requests.md §1)."""
+        signer, broker = self._signer, self._broker
+        if signer is None or broker is None:
+            raise UsageError(
+                "only an owner hands this in, to a broker that is known",
+                check="identity",
+                hint="give your --identity, and the broker file",
+            )
+
+        def sign(method: str, url: str, body: bytes, now: int | None) -> dict[str, str]:
+            created = self._clock() if now is None else now
+            nonce = self._random(16).hex()
+            return sign_request(
+                method, url, body, signer, broker=broker, created=created, nonce=nonce
+            )
+
+        return self._transport.post(path, body, cls, sign=sign)
+
+
+def _index(accepted: Accepted, digest: str) -> int:
+    if accepted.digest != digest:
+        raise AnswerInvalid(
+            "the broker recorded something else than was submitted",
+            check="digest",
+            got=accepted.digest,
+            expected=digest,
+        )
+    return accepted.index

@@ -1,0 +1,306 @@
+"""A guest asks for keys and checks what it gets before it uses any (spec/key-release.md §4, §5).
+
+``obtain`` and ``renew`` check of every answer:
+
+1. the receipt is signed by the attested broker;
+2. it is about this request: kind, run, recipe, datasets with their roots, evidence, transcript;
+3. the ledger holds it, under the attested key and origin, and names the data of the run;
+4. for a release: the answer opens with the key made for this request and holds exactly one key for
+   each dataset asked for, and the lease, checkpoint and digest of this very receipt.
+
+The ephemeral key is made from fresh randomness for each request and forgotten afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sealtrain.attest.evidence import Evidence
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.secret import Secret
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker
+from sealtrain.consortium.receipts import (
+    Anchor,
+    ReleaseReceipt,
+    data_of_entry,
+    receipt_digest,
+    verify_receipt,
+)
+from sealtrain.errors import AnswerInvalid, DataInvalid, WrongKey
+from sealtrain.ledger.ledger import LedgerProof, verify_proof
+from sealtrain.ledger.rotation import Rotation
+from sealtrain.release.messages import (
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+    SealedKeys,
+    load_message,
+)
+from sealtrain.release.transcript import (
+    RELEASE_PURPOSE,
+    RENEWAL_PURPOSE,
+    answer_info,
+    transcript_digest,
+)
+from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain.sealing.stanza import Stanza
+from sealtrain.signing.dsse import Envelope
+
+__all__ = ["Grant", "Receipted", "obtain", "renew"]
+
+Collect = Callable[[Binding], Evidence]
+"""Makes this guest's evidence for 64 bytes of report data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipted:
+    """A broker's decision: its signed receipt and the proof that the ledger holds it.
+
+    Attributes:
+        rotations: That led to the broker's key from the one that the lock names, oldest first.
+    """
+
+    receipt: ReleaseReceipt
+    envelope: Envelope
+    proof: LedgerProof
+    rotations: tuple[Rotation, ...]
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """As the run manifest carries it."""
+        return {
+            "receipt": self.envelope.to_dict(),
+            "proof": self.proof.to_dict(),
+            "rotations": [one.envelope.to_dict() for one in self.rotations],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What one broker handed out for a run, and how long it may be used.
+
+    Attributes:
+        run_id: 32 hex digits.
+        keys: By dataset id what its stanza held: a data key, or this broker's share of one.
+        latest_checkpoint: Newest anchored one; a resuming guest refuses anything older.
+        lease_key: Shows that a renewal is the lease holder's (``release.lease_code``).
+        receipts: Of the release and of every renewal since, oldest first.
+    """
+
+    run_id: str
+    keys: dict[str, Secret]
+    latest_checkpoint: Anchor | None
+    lease_key: Secret
+    receipts: tuple[Receipted, ...]
+
+    @property
+    def lease_id(self) -> str:
+        """The lease, 64 hex digits."""
+        return self.receipts[-1].receipt.lease.lease_id
+
+    @property
+    def lease_ends(self) -> int:
+        """First second at which the keys must not be used any more, by the broker's clock."""
+        return from_rfc3339(self.receipts[-1].receipt.lease.not_after)
+
+    @property
+    def lease_seconds(self) -> int:
+        """From the broker's last decision to the end of the lease, by the broker's own clock."""
+        return self.lease_ends - from_rfc3339(self.receipts[-1].receipt.released_at)
+
+    @property
+    def simulated(self) -> bool:
+        """The broker saw simulated evidence."""
+        return self.receipts[-1].receipt.simulated
+
+
+def obtain(
+    client: BrokerClient,
+    broker: AttestedBroker,
+    collect: Collect,
+    *,
+    run_id: str,
+    recipe_hash: str,
+    datasets: Sequence[tuple[str, str, Stanza]],
+    resume: bool,
+    elsewhere: Sequence[tuple[str, str]] = (),
+    random: Callable[[int], bytes] = os.urandom,
+) -> Grant:
+    """Ask for the keys of datasets.
+
+    Args:
+        client: Of the broker.
+        broker: What it proved; its app id and compose hash are those asked for.
+        collect: This guest's evidence.
+        run_id: 32 hex digits; fresh for a new run.
+        recipe_hash: SHA-256 of the lock this guest runs.
+        datasets: (dataset id, root, recipe or share stanza), 1 to 256, none twice.
+        resume: Continue a run this broker released keys to before.
+        elsewhere: (dataset id, root) of the data of the run that other brokers are asked for.
+        random: Source of the ephemeral key.
+
+    Raises:
+        Refused: The broker refused (its class), or the answer fails a check (``AnswerInvalid``,
+            ``SignatureInvalid``, ``ProofInvalid``).
+        Unreachable: Broker or guest API did not answer.
+        DataInvalid: The arguments do not make a request.
+    """
+    private = HpkePrivateKey(Secret(random(32)))
+    challenge = client.challenge(broker.consortium_id, "release").challenge
+    transcript: dict[str, JsonValue] = {
+        **_conversation(broker, challenge, run_id, recipe_hash),
+        "hpke_public_key": to_base64(private.public.raw),
+        "datasets": [
+            {"dataset_id": dataset_id, "root": root, "stanza": stanza.to_dict()}
+            for dataset_id, root, stanza in datasets
+        ],
+        "elsewhere": [{"dataset_id": dataset_id, "root": root} for dataset_id, root in elsewhere],
+        "resume": resume,
+    }
+    evidence = collect(Binding(RELEASE_PURPOSE, transcript))
+    request = ReleaseRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
+    answer = client.release(request)
+    receipted = _receipted(answer, request, broker)
+    keys = _open(answer, request, private)
+    _same("receipt", keys.receipt_digest, receipt_digest(receipted.envelope))  # (4)
+    _same("lease", keys.lease, receipted.receipt.lease)
+    _same("checkpoint", keys.latest_checkpoint, receipted.receipt.checkpoint)
+    return Grant(
+        run_id=run_id,
+        keys={name: Secret(from_base64(text)) for name, text in keys.keys.items()},
+        latest_checkpoint=keys.latest_checkpoint,
+        lease_key=Secret(from_base64(keys.lease_key, length=32)),
+        receipts=(receipted,),
+    )
+
+
+def renew(
+    client: BrokerClient,
+    broker: AttestedBroker,
+    collect: Collect,
+    grant: Grant,
+    *,
+    checkpoint: tuple[int, str] | None = None,
+) -> Grant:
+    """Ask for a later end of the lease, anchoring a checkpoint on the way.
+
+    Args:
+        client: Of the broker that granted it.
+        broker: As for ``obtain``.
+        collect: This guest's evidence.
+        grant: As obtained or renewed last.
+        checkpoint: (counter, SHA-256 of the sealed checkpoint), ``None`` to anchor nothing new.
+
+    Returns:
+        The same under the renewed lease.
+
+    Raises:
+        LeaseStale: Too late; obtain again with ``resume``.
+        CheckpointRefused: A newer checkpoint of this run is anchored.
+        SealtrainError: As ``obtain``.
+    """
+    last = grant.receipts[-1].receipt
+    challenge = client.challenge(broker.consortium_id, "renewal").challenge
+    transcript: dict[str, JsonValue] = {
+        **_conversation(broker, challenge, grant.run_id, last.recipe_hash),
+        "lease_id": grant.lease_id,
+        "checkpoint": None
+        if checkpoint is None
+        else {"counter": checkpoint[0], "digest": checkpoint[1]},
+    }
+    evidence = collect(Binding(RENEWAL_PURPOSE, transcript))
+    request = RenewalRequest.from_dict(transcript | {"evidence": evidence.to_dict()})
+    receipted = _receipted(client.renew(request, grant.lease_key), request, broker)
+    receipt = receipted.receipt
+    _same("lease", receipt.lease.lease_id, grant.lease_id)
+    if request.checkpoint is not None:
+        _same("checkpoint", receipt.checkpoint, request.checkpoint)
+    return replace(
+        grant, latest_checkpoint=receipt.checkpoint, receipts=(*grant.receipts, receipted)
+    )
+
+
+def _conversation(
+    broker: AttestedBroker, challenge: str, run_id: str, recipe_hash: str
+) -> dict[str, JsonValue]:
+    return {
+        "version": 2,
+        "broker_id": broker.broker_id,
+        "challenge": challenge,
+        "run_id": run_id,
+        "consortium_id": broker.consortium_id,
+        "app_id": broker.app_id,
+        "compose_hash": broker.compose_hash,
+        "recipe_hash": recipe_hash,
+    }
+
+
+def _receipted(
+    answer: ReleaseAnswer | RenewalAnswer,
+    request: ReleaseRequest | RenewalRequest,
+    broker: AttestedBroker,
+) -> Receipted:
+    envelope = answer.receipt.envelope()
+    receipt = verify_receipt(envelope, broker.signing_key)  # (1)
+    asked = request.datasets if isinstance(request, ReleaseRequest) else ()
+    releasing = isinstance(request, ReleaseRequest)
+    _same("run", answer.run_id, request.run_id)  # (2)
+    _same("kind", receipt.kind, "release" if releasing else "renewal")
+    _same("run", receipt.run_id, request.run_id)
+    _same("resume", receipt.resume, isinstance(request, ReleaseRequest) and request.resume)
+    _same("consortium", receipt.consortium_id, request.consortium_id)
+    _same("app id", receipt.app_id, request.app_id)
+    _same("compose hash", receipt.compose_hash, request.compose_hash)
+    _same("recipe hash", receipt.recipe_hash, request.recipe_hash)
+    _same("evidence", receipt.evidence_digest, request.evidence.digest)
+    _same("transcript", receipt.transcript_digest, transcript_digest(request.transcript()))
+    _same(
+        "datasets",
+        [(one.dataset_id, one.root) for one in receipt.datasets],
+        [(one.dataset_id, one.root) for one in asked],
+    )
+    proof = LedgerProof.from_dict(answer.proof)  # (3)
+    entry = verify_proof(proof, broker.signing_key, origin=broker.origin)
+    body = entry["body"] if isinstance(entry["body"], dict) else {}
+    recorded = entry["kind"], body.get("receipt_digest")
+    _same("ledger entry", recorded, (receipt.kind, receipt_digest(envelope)))
+    if isinstance(request, ReleaseRequest):
+        _same("ledger entry's data", data_of_entry(body), request.data)
+    return Receipted(receipt=receipt, envelope=envelope, proof=proof, rotations=broker.since_named)
+
+
+def _open(answer: ReleaseAnswer, request: ReleaseRequest, private: HpkePrivateKey) -> SealedKeys:
+    try:
+        plain = private.open(
+            from_base64(answer.enc), info=answer_info(transcript_digest(request.transcript()))
+        )
+    except (WrongKey, DataInvalid) as error:
+        raise AnswerInvalid(
+            "the answer does not open with the key made for this request",
+            check="answer",
+            hint="it was made for another request or altered on the way",
+        ) from error
+    try:
+        keys = load_message(SealedKeys, plain.reveal(), error=AnswerInvalid)
+    except DataInvalid:
+        # Never chained: the parser's message must not carry what it could not parse.
+        raise AnswerInvalid("the answer is not what the protocol says", check="answer") from None
+    _same("keys", sorted(keys.keys), sorted(one.dataset_id for one in request.datasets))
+    return keys
+
+
+def _same(what: str, got: object, expected: object) -> None:
+    if got != expected:
+        raise AnswerInvalid(
+            f"the broker's answer is about another {what}",
+            check=what,
+            got=got,
+            expected=expected,
+            hint="it answers another request; ask again over a path nobody alters",
+        )

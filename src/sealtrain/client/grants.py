@@ -1,0 +1,221 @@
+"""Keys of one run: what is wanted, what brokers' parts come to, and until when enough lend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.secret import Secret
+from sealtrain.client.attested import AttestedBroker
+from sealtrain.client.grant import Grant, Receipted
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.errors import AnswerInvalid, LeaseStale, SealtrainError, UsageError
+from sealtrain.keys.shares import join_key
+from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Permit
+from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza
+
+__all__ = ["Grants", "Part", "Wanted", "Whole", "lapsed", "whole_of"]
+
+_KINDS: Final = ("share", "recipe")
+"""Stanzas for a broker, in the order in which they are preferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A dataset whose key a run needs, and every stanza of it that is for a broker."""
+
+    dataset_id: str
+    root: str
+    owner: str
+    owner_id: str
+    stanzas: tuple[Stanza, ...]
+
+    def stanza_for(self, broker: AttestedBroker) -> Stanza | None:
+        """The stanza that this broker can open for the recipe it was asked about.
+
+        A share before a whole key, and one for its present id before one for a former id.
+        """
+        recipe = RecipeBinding(broker.app_id, broker.compose_hash, self.owner_id)
+        named = [BrokerBinding.of(recipe, one).recipient for one in broker.ids]
+        fitting = [one for one in self.stanzas if one.recipient in named and one.kind in _KINDS]
+        return min(
+            fitting,
+            key=lambda one: (_KINDS.index(one.kind), named.index(one.recipient)),
+            default=None,
+        )
+
+    def wrong_part(self, url: str) -> AnswerInvalid:
+        """The error that names a broker which handed out another part than it was given."""
+        return AnswerInvalid(
+            f"the broker at {url} handed out another part of the key than its owner gave it",
+            check="share",
+            owner=self.owner,
+            got=f"a share of {self.dataset_id} that the others' digests do not name",
+            hint="its operator is mistaken or lies; the owner seals again without this broker",
+        )
+
+    def not_whole(self, got: int, needed: int) -> SealtrainError:
+        """The error for too few parts, or parts of which too few belong together."""
+        if got >= needed:
+            return AnswerInvalid(
+                "too few of the brokers' shares of a key belong together",
+                check="share",
+                owner=self.owner,
+                got=f"{got} shares of {self.dataset_id}",
+                expected=f"{needed} of one sealing",
+                hint="the owner seals again; whoever altered a share cannot be told from here",
+            )
+        return UsageError(
+            "too few brokers were asked for a dataset",
+            check="brokers",
+            owner=self.owner,
+            got=f"{got} for {self.dataset_id}",
+            expected=f"{needed}",
+            hint="give --broker once for each broker that the dataset is sealed to",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a broker handed out of a dataset's key: the kind of stanza it held, and its content."""
+
+    kind: str
+    secret: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """What the parts of one dataset's key came to.
+
+    Attributes:
+        key: The data key, ``None`` where the parts do not suffice.
+        needed: How many brokers' leases it needs; 0 where no part was readable.
+        holders: Brokers, by URL, whose part is right.
+        wrong: Brokers whose part is not.
+    """
+
+    key: DataKey | None
+    needed: int
+    holders: frozenset[str]
+    wrong: tuple[str, ...]
+
+
+def whole_of(parts: Mapping[str, Part]) -> Whole:
+    """Combine the parts of one dataset's key.
+
+    A recipe stanza holds the whole key: the first such broker's counts, and others agree or are
+    wrong. Whether it is the owner's key shows when the dataset is opened.
+
+    Args:
+        parts: By broker URL.
+    """
+    whole = {url: part.secret for url, part in parts.items() if part.kind == "recipe"}
+    if not whole:
+        joined = join_key({url: part.secret for url, part in parts.items()})
+        return Whole(
+            key=joined.key,
+            needed=joined.threshold,
+            holders=frozenset(parts) - set(joined.wrong),
+            wrong=joined.wrong,
+        )
+    first = next((secret for secret in whole.values() if len(secret) == KEY_BYTES), None)
+    agreeing = frozenset(url for url, secret in whole.items() if secret == first)
+    return Whole(
+        key=None if first is None else DataKey(first.reveal()),
+        needed=1,
+        holders=agreeing,
+        wrong=tuple(url for url in whole if url not in agreeing),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grants:
+    """Keys of one run, and until when enough brokers lend them.
+
+    Attributes:
+        data_keys: By dataset id.
+        run_key: Of the run's checkpoints and outputs.
+        held: What each broker granted, by URL, without keys.
+        needed: How many brokers' leases each dataset needs, by dataset id.
+        holders: Which brokers handed out their part of it, by dataset id.
+        answered: Brokers that decided in the last round.
+    """
+
+    data_keys: dict[str, DataKey]
+    run_key: DataKey
+    held: dict[str, Grant]
+    needed: dict[str, int]
+    holders: dict[str, frozenset[str]]
+    answered: frozenset[str]
+
+    def lent(self, permit: Permit) -> Grants:
+        """The same with keys that ask ``permit`` before each use."""
+        return replace(
+            self,
+            data_keys={name: key.lent(permit) for name, key in self.data_keys.items()},
+            run_key=self.run_key.lent(permit),
+        )
+
+    @property
+    def receipts(self) -> tuple[Receipted, ...]:
+        """Of every release and renewal so far, oldest first."""
+        return _by_time(one for grant in self.held.values() for one in grant.receipts)
+
+    @property
+    def fresh(self) -> tuple[Receipted, ...]:
+        """Of the last round, oldest first."""
+        return _by_time(self.held[url].receipts[-1] for url in self.answered)
+
+    @property
+    def latest_checkpoint(self) -> Anchor | None:
+        """The newest that any broker has anchored; a resuming guest refuses anything older."""
+        anchored = [one.latest_checkpoint for one in self.held.values() if one.latest_checkpoint]
+        return max(anchored, key=lambda anchor: anchor.counter, default=None)
+
+    @property
+    def lease_ends(self) -> int:
+        """First second at which some dataset has too few live leases, by the brokers' clocks."""
+        return self._sustained({url: grant.lease_ends for url, grant in self.held.items()})
+
+    @property
+    def lease_seconds(self) -> int:
+        """For how long the last round lent the keys, by the brokers' own clocks."""
+        return self._sustained({url: self.held[url].lease_seconds for url in self.answered})
+
+    @property
+    def simulated(self) -> bool:
+        """A broker saw simulated evidence."""
+        return any(grant.simulated for grant in self.held.values())
+
+    def standing(self) -> bool:
+        """Whether the brokers of the last round suffice for every dataset."""
+        return all(
+            len(holders & self.answered) >= self.needed[dataset_id]
+            for dataset_id, holders in self.holders.items()
+        )
+
+    def _sustained(self, ends: Mapping[str, int]) -> int:
+        """Until when each dataset has as many of ``ends`` as it needs."""
+        return min(
+            sorted((ends[url] for url in holders if url in ends), reverse=True)[
+                self.needed[dataset_id] - 1
+            ]
+            for dataset_id, holders in self.holders.items()
+        )
+
+
+def lapsed(ended: int, now: int) -> LeaseStale:
+    """The error for leases that have ended by the guest's own clock."""
+    return LeaseStale(
+        "too few of the brokers' leases are live",
+        check="lease",
+        got=to_rfc3339(now),
+        expected=f"before {to_rfc3339(ended)}",
+        hint="sealtrain resume asks for the keys again",
+    )
+
+
+def _by_time(receipts: Iterable[Receipted]) -> tuple[Receipted, ...]:
+    return tuple(sorted(receipts, key=lambda one: from_rfc3339(one.receipt.released_at)))

@@ -1,0 +1,103 @@
+"""The broker file: where a broker is, which one it is, and what it must prove before it is used.
+
+Owners, engineers and operators write it once (``sealtrain broker pin``): the broker's URL, its
+signing key, the hash of its deployment document and the appraisal policy for its evidence. Every
+field is mandatory. A second instance of the same deployment has another key and is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import field_validator
+
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.base.encoding import from_base64
+from sealtrain.base.files import read_bounded
+from sealtrain.base.models import Base64, Hex64, StrictModel, load_model
+from sealtrain.base.yamltext import parse_yaml, yaml_text
+from sealtrain.errors import DataInvalid, TrustInvalid, UsageError
+from sealtrain.signing.brokers import broker_id
+
+__all__ = ["BrokerPin", "load_pin", "new_pin"]
+
+_MAX_BYTES = 1 << 20
+
+
+class BrokerPin(StrictModel):
+    """What a broker must be.
+
+    Attributes:
+        version: Format version, 2.
+        url: Base URL of its HTTP interface.
+        signing_key: Ed25519 key of its receipts and its ledger, base64 of 32 bytes; rotations may
+            have led to another one since.
+        compose_hash: SHA-256 of its ``app-compose.json``.
+        appraisal: Policy its evidence must meet.
+    """
+
+    version: Literal[2] = 2
+    url: str
+    signing_key: Base64
+    compose_hash: Hex64
+    appraisal: AppraisalPolicy
+
+    @field_validator("signing_key")
+    @classmethod
+    def _is_a_key(cls, signing_key: str) -> str:
+        try:
+            from_base64(signing_key, length=32)
+        except DataInvalid as error:
+            raise ValueError(error.message) from None
+        return signing_key
+
+    @property
+    def key(self) -> bytes:
+        """The signing key, 32 bytes."""
+        return from_base64(self.signing_key, length=32)
+
+    @property
+    def broker_id(self) -> str:
+        """Id of the broker, 64 hex digits; it may have another one since, by rotation."""
+        return broker_id(self.key)
+
+    def to_yaml(self) -> str:
+        """The broker file's text."""
+        return yaml_text(self.to_dict())
+
+
+def new_pin(
+    url: str, signing_key: str, *, compose_hash: str, appraisal: AppraisalPolicy
+) -> BrokerPin:
+    """A broker file's content, from the words of a command.
+
+    Args:
+        url: Base URL of its HTTP interface.
+        signing_key: Base64 of its Ed25519 key.
+        compose_hash: SHA-256 of its deployment document, 64 hex digits.
+        appraisal: Policy for its evidence.
+
+    Raises:
+        UsageError: The key is no base64 of 32 bytes.
+    """
+    document = {
+        "version": 2,
+        "url": url,
+        "signing_key": signing_key,
+        "compose_hash": compose_hash,
+        "appraisal": appraisal.to_dict(),
+    }
+    return load_model(BrokerPin, document, UsageError, "broker file")
+
+
+def load_pin(path: Path) -> BrokerPin:
+    """Read a broker file.
+
+    Raises:
+        TrustInvalid: Not the YAML of ``base.yamltext``, a field missing, unknown or malformed.
+        DataInvalid: The file cannot be read.
+    """
+    text = read_bounded(path, _MAX_BYTES)
+    data = parse_yaml(text, error=TrustInvalid, what=f"broker file {path}", max_bytes=_MAX_BYTES)
+    return load_model(BrokerPin, data, TrustInvalid, "broker file")

@@ -1,0 +1,391 @@
+"""The brokers of one run: ask all at once, combine their parts (spec/key-release.md §5.2).
+
+One broker is the case n = 1. A broker that does not answer, refuses or hands out a wrong share is
+told of and left out while the others suffice. Where they do not suffice the error is the first
+refusal, and an unreachable broker only where none refused.
+
+1. ``meet``: each proves itself under its pin, and is one that the measured lock names. No other
+   broker is listened to.
+2. ``obtain``: each is asked for the datasets that are registered with it and that hold a stanza for
+   it; shares are combined; the run's key follows from all data keys.
+3. ``renew``: each that granted a lease is asked for a later end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import Clock
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker, fetch_keys
+from sealtrain.client.grant import Collect, Grant, obtain, renew
+from sealtrain.client.grants import Grants, Part, Wanted, Whole, lapsed, whole_of
+from sealtrain.client.pin import BrokerPin
+from sealtrain.consortium.decisions import Target, verify_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import (
+    BrokerMismatch,
+    RunMismatch,
+    SealtrainError,
+    Unreachable,
+    UsageError,
+)
+from sealtrain.keys.derive import run_key
+from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.stanza import Stanza
+from sealtrain.signing.dsse import Envelope
+
+__all__ = ["Quorum", "Told"]
+
+Told = Callable[[str, SealtrainError], None]
+"""Hears of a broker, by URL, that did not help, and why."""
+
+Routes = dict[str, list[tuple[str, str, Stanza]]]
+"""What each broker, by URL, is asked for: dataset id, root and stanza."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A broker that proved itself, and how to reach it."""
+
+    client: BrokerClient
+    broker: AttestedBroker
+
+
+class Quorum:
+    """The brokers that a run asks. Thread-safe."""
+
+    def __init__(
+        self,
+        pins: Sequence[BrokerPin],
+        *,
+        consortium_id: str,
+        app_id: str,
+        compose_hash: str,
+        brokers: Collection[str],
+        clock: Clock,
+        told: Told,
+        random: Callable[[int], bytes] = os.urandom,
+        client: Callable[[str], BrokerClient] = BrokerClient,
+    ) -> None:
+        """Ask nobody yet.
+
+        Args:
+            pins: What each broker must prove.
+            consortium_id: Of the lock.
+            app_id: The guest's.
+            compose_hash: The guest's.
+            brokers: Ids of the brokers that the measured lock names: no other counts.
+            clock: Time at which brokers' evidence is verified.
+            told: Hears of each broker that did not help, once for each reason.
+            random: Source of nonces and ephemeral keys.
+            client: Reaches a broker by its URL.
+
+        Raises:
+            UsageError: No broker, or one twice.
+        """
+        urls = [pin.url.rstrip("/") for pin in pins]
+        if not urls or len(set(urls)) != len(urls):
+            raise UsageError(
+                "each broker is named once",
+                check="brokers",
+                got=", ".join(urls) or "none",
+                hint="give --broker once for each broker file",
+            )
+        self._pins = dict(zip(urls, pins, strict=True))
+        self._consortium_id = consortium_id
+        self._app_id = app_id
+        self._compose_hash = compose_hash
+        self._brokers = frozenset(brokers)
+        self._clock = clock
+        self.told = told
+        self._random = random
+        self._clients = {url: client(url) for url in urls}
+        self._seats: dict[str, Seat] = {}
+        self._known: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the brokers are."""
+        return tuple(self._pins)
+
+    def close(self) -> None:
+        """Close connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def meet(self) -> Consortium:
+        """Have every broker prove itself; returns the consortium they serve.
+
+        Raises:
+            SealtrainError: None did.
+        """
+        met, misses = self._each(lambda seat: seat.client.consortium(self._consortium_id))
+        if not met:
+            raise _worst(misses)
+        return next(iter(met.values()))
+
+    def obtain(
+        self,
+        collect: Collect,
+        *,
+        run_id: str,
+        recipe_hash: str,
+        datasets: Sequence[Wanted],
+        resume: bool,
+    ) -> Grants:
+        """Ask for the keys of datasets and combine them.
+
+        Args:
+            collect: This guest's evidence; called by several threads.
+            run_id: 32 hex digits; fresh for a new run.
+            recipe_hash: SHA-256 of the lock this guest runs.
+            datasets: All that the run needs, 1 to 256.
+            resume: Continue a run that a broker released keys to before. A broker that never heard
+                of it joins it as a new one, once another has confirmed it.
+
+        Raises:
+            Refused: A broker's refusal, where the others do not suffice.
+            Unreachable: Too few brokers answered, and none refused.
+            UsageError: The brokers asked are too few for a dataset.
+        """
+        routes, missing = self._routes(datasets)
+        data = {one.dataset_id: one.root for one in datasets}
+
+        def asking(resuming: bool) -> Callable[[Seat], Grant]:
+            return lambda seat: obtain(
+                seat.client,
+                seat.broker,
+                collect,
+                run_id=run_id,
+                recipe_hash=recipe_hash,
+                datasets=routes[seat.client.url],
+                elsewhere=_elsewhere(data, routes[seat.client.url]),
+                resume=resuming,
+                random=self._random,
+            )
+
+        answers, misses = self._each(asking(resume), only=routes)
+        newcomers = [url for url, why in misses.items() if isinstance(why, RunMismatch)]
+        if resume and answers and newcomers:
+            joined, still = self._each(asking(False), only=newcomers)
+            answers |= joined
+            misses = {url: why for url, why in misses.items() if url not in joined} | still
+        return self._combined(run_id, answers, routes, datasets, missing | misses)
+
+    def renew(
+        self, grants: Grants, collect: Collect, checkpoint: tuple[int, str] | None
+    ) -> tuple[Grants, SealtrainError | None]:
+        """Ask every broker whose lease is live for a later end.
+
+        One whose lease has ended, because it did not answer in time, is not asked again before the
+        next ``obtain``: its refusal would say nothing about the others.
+
+        Args:
+            grants: As obtained or renewed last.
+            collect: This guest's evidence; called by several threads.
+            checkpoint: (counter, digest) to anchor on the way.
+
+        Returns:
+            The grants with whatever was renewed; and, unless the brokers that renewed suffice for
+            every dataset, why not.
+        """
+        answers, misses = self._each(
+            lambda seat: renew(
+                seat.client,
+                seat.broker,
+                collect,
+                grants.held[seat.client.url],
+                checkpoint=checkpoint,
+            ),
+            only=[url for url, one in grants.held.items() if self._clock() < one.lease_ends],
+        )
+        renewed = replace(grants, held=grants.held | answers, answered=frozenset(answers))
+        if renewed.standing():
+            return renewed, None
+        return renewed, _worst(misses) if misses else lapsed(grants.lease_ends, self._clock())
+
+    def decisions(self, target: Target, consortium: Consortium) -> list[dict[str, JsonValue]]:
+        """Signed decisions that the brokers hold on a target, each once, oldest first.
+
+        Raises:
+            SealtrainError: No broker answered.
+        """
+        answers, misses = self._each(lambda seat: seat.client.decisions(target))
+        if not answers:
+            raise _worst(misses)
+        longest, *others = sorted(answers.values(), key=len, reverse=True)
+        merged = list(longest)
+        for one in (one for listed in others for one in listed if one not in merged):
+            merged.insert(_place(one, merged, consortium), one)
+        return merged
+
+    def submit_manifest(
+        self, manifest: bytes, run_ids: Sequence[str], grants: Grants | None
+    ) -> None:
+        """Have every broker that granted keys record the run's manifest.
+
+        Args:
+            manifest: The file's bytes.
+            run_ids: That its guests asked for keys under.
+            grants: Of this guest; ``None`` where other guests asked for the keys, so that all
+                brokers are handed it and those that granted none refuse.
+
+        Raises:
+            SealtrainError: None took it.
+        """
+        taken, misses = self._each(
+            lambda seat: seat.client.submit_manifest(manifest, run_ids),
+            only=None if grants is None else grants.held,
+        )
+        if not taken:
+            raise _worst(misses)
+
+    def _routes(self, datasets: Sequence[Wanted]) -> tuple[Routes, dict[str, SealtrainError]]:
+        """What to ask each broker for. What a broker lists only routes: it decides later."""
+        listed, misses = self._each(
+            lambda seat: (
+                seat.broker,
+                seat.client.registered(app_id=self._app_id, compose_hash=self._compose_hash),
+            )
+        )
+        if not listed:
+            raise _worst(misses)
+        routes: Routes = {}
+        for one in datasets:
+            stanzas = {
+                url: stanza
+                for url, (broker, ids) in listed.items()
+                if one.dataset_id in ids and (stanza := one.stanza_for(broker)) is not None
+            }
+            if not stanzas and misses:
+                raise _worst(misses)  # who has it is among those that did not answer
+            # Nobody has it: the brokers say why, and their ledgers keep that they were asked.
+            for url in stanzas or listed:
+                stanza = stanzas.get(url) or one.stanzas[0]
+                routes.setdefault(url, []).append((one.dataset_id, one.root, stanza))
+        return routes, misses
+
+    def _combined(
+        self,
+        run_id: str,
+        answers: dict[str, Grant],
+        routes: Routes,
+        datasets: Sequence[Wanted],
+        misses: dict[str, SealtrainError],
+    ) -> Grants:
+        data_keys: dict[str, DataKey] = {}
+        whole: dict[str, Whole] = {}
+        for one in datasets:
+            parts = {
+                url: Part(stanza.kind, answers[url].keys[one.dataset_id])
+                for url in answers
+                for dataset_id, _root, stanza in routes[url]
+                if dataset_id == one.dataset_id
+            }
+            found = whole[one.dataset_id] = whole_of(parts)
+            for url in found.wrong:
+                misses[url] = self._tell(url, one.wrong_part(url))
+            if found.key is None:
+                raise _worst(misses) if misses else one.not_whole(len(parts), found.needed)
+            data_keys[one.dataset_id] = found.key
+        return Grants(
+            data_keys=data_keys,
+            run_key=run_key(
+                data_keys, app_id=self._app_id, compose_hash=self._compose_hash, run_id=run_id
+            ),
+            held={url: replace(grant, keys={}) for url, grant in answers.items()},
+            needed={dataset_id: found.needed for dataset_id, found in whole.items()},
+            holders={dataset_id: found.holders for dataset_id, found in whole.items()},
+            answered=frozenset(answers),
+        )
+
+    def _each(
+        self, act: Callable[[Seat], Answer], *, only: Iterable[str] | None = None
+    ) -> tuple[dict[str, Answer], dict[str, SealtrainError]]:
+        """Ask brokers side by side: answers and failures by URL, in the order of the pins."""
+        urls = [url for url in self._pins if only is None or url in set(only)]
+        answers: dict[str, Answer] = {}
+        misses: dict[str, SealtrainError] = {}
+        with ThreadPoolExecutor(max(1, len(urls)), thread_name_prefix="broker") as threads:
+            asked = {url: threads.submit(self._asked, act, url) for url in urls}
+            for url, answer in asked.items():
+                try:
+                    answers[url] = answer.result()
+                except SealtrainError as error:
+                    misses[url] = self._tell(url, error)
+        return answers, misses
+
+    def _asked(self, act: Callable[[Seat], Answer], url: str) -> Answer:
+        return act(self._seat(url))
+
+    def _seat(self, url: str) -> Seat:
+        """A broker that proved itself, now or before."""
+        with self._lock:
+            seat = self._seats.get(url)
+        if seat is not None:
+            return seat
+        client = self._clients[url]
+        broker = fetch_keys(
+            client,
+            self._pins[url],
+            client.consortium(self._consortium_id),
+            app_id=self._app_id,
+            compose_hash=self._compose_hash,
+            brokers=self._brokers,
+            now=self._clock(),
+            random=self._random,
+        )
+        with self._lock:
+            for other, taken in self._seats.items():
+                if other != url and taken.broker.named_as == broker.named_as:
+                    raise BrokerMismatch(
+                        f"the broker at {url} is the one at {other}",
+                        check="broker",
+                        got=broker.broker_id,
+                        expected="another broker of the lock",
+                        hint="name each broker by one of its URLs",
+                    )
+            return self._seats.setdefault(url, Seat(client, broker))
+
+    def _tell(self, url: str, error: SealtrainError) -> SealtrainError:
+        if len(self._pins) > 1 and (url, error.code) not in self._known:
+            self._known.add((url, error.code))
+            self.told(url, error)
+        return error
+
+
+def _elsewhere(
+    data: Mapping[str, str], asked: Sequence[tuple[str, str, Stanza]]
+) -> list[tuple[str, str]]:
+    """The data of a run, by dataset id its root, that one broker is not asked for."""
+    here = {dataset_id for dataset_id, _root, _stanza in asked}
+    return [(one, root) for one, root in sorted(data.items()) if one not in here]
+
+
+def _worst(misses: dict[str, SealtrainError]) -> SealtrainError:
+    """What to raise: a refusal says more than silence."""
+    refused = (why for why in misses.values() if not isinstance(why, Unreachable))
+    return next(refused, None) or next(iter(misses.values()))
+
+
+def _place(
+    document: dict[str, JsonValue], listed: Sequence[dict[str, JsonValue]], consortium: Consortium
+) -> int:
+    """Where a decision goes among those that another broker lists: before the first later one."""
+
+    def signed(one: dict[str, JsonValue]) -> int:
+        return verify_decision(Envelope.from_dict(one), consortium).decision.signed
+
+    at = signed(document)
+    later = (place for place, one in enumerate(listed) if signed(one) > at)
+    return next(later, len(listed))

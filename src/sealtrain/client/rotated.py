@@ -1,0 +1,102 @@
+"""Keys of a ledger that are connected by rotations. See ``spec/ledger.md`` §10.
+
+``present_key`` believes another key than the remembered one only when
+
+1. rotations lead to it from the key remembered, each signed by the key before,
+2. the newest checkpoint is signed by it, and
+3. the ledger holds each of those rotations.
+
+``rotations_to`` says the same backwards, of a key that a broker attested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.client.api import BrokerClient
+from sealtrain.errors import AnswerInvalid
+from sealtrain.ledger.ledger import verify_proof
+from sealtrain.ledger.rotation import KIND, Rotation, key_after, read_rotation
+from sealtrain.signing.checkpoint import verify_checkpoint
+from sealtrain.signing.note import SignedNote, note_key_id
+
+__all__ = ["present_key", "rotations_to"]
+
+
+def present_key(client: BrokerClient, known: bytes, newest: str, *, origin: str) -> bytes:
+    """The key that signs a ledger now.
+
+    Args:
+        client: Of the broker.
+        known: The key remembered, 32 bytes.
+        newest: The newest checkpoint, as received.
+        origin: The ledger's origin.
+
+    Returns:
+        ``known``, unless the ledger's key was rotated from it.
+
+    Raises:
+        SignatureInvalid: The checkpoint is no note, or not signed by the key that was rotated to.
+        ProofInvalid: The ledger does not hold a rotation.
+        Refused: A rotation does not hold.
+    """
+    own = note_key_id(origin, known)
+    lines = SignedNote.from_text(newest).signatures
+    if not any(one.name == origin and one.key_id != own for one in lines):
+        return known
+    followed: dict[int, Rotation] = {}
+    key = known
+    for index, rotation in _shown(client, origin).items():
+        if rotation.old == key:
+            key = key_after(key, [rotation])
+            followed[index] = rotation
+    if key == known:
+        return known
+    verify_checkpoint(newest, key, origin=origin)
+    _held(client, followed, key, origin=origin)
+    return key
+
+
+def rotations_to(client: BrokerClient, key: bytes, *, origin: str) -> tuple[Rotation, ...]:
+    """The rotations that led to a ledger's key, newest first; none for a key it was made with.
+
+    Args:
+        client: Of the broker.
+        key: That the broker attested, 32 bytes.
+        origin: The ledger's origin.
+
+    Raises:
+        ProofInvalid: The ledger does not hold a rotation.
+        Refused: A rotation does not hold.
+    """
+    followed: dict[int, Rotation] = {}
+    reached = key
+    for index, rotation in sorted(_shown(client, origin).items(), reverse=True):
+        if rotation.new == reached:
+            followed[index] = rotation
+            reached = rotation.old
+    _held(client, followed, key, origin=origin)
+    return tuple(followed.values())
+
+
+def _shown(client: BrokerClient, origin: str) -> dict[int, Rotation]:
+    """Rotations as the broker shows them, by the index of their entry; signed by their own keys."""
+    return {index: read_rotation(body, origin=origin) for index, body in client.ledger_rotations()}
+
+
+def _held(
+    client: BrokerClient, rotations: Mapping[int, Rotation], key: bytes, *, origin: str
+) -> None:
+    """Return if the ledger that ``key`` signs holds each rotation at its index."""
+    for index, rotation in rotations.items():
+        entry = verify_proof(client.ledger_proof(index), key, origin=origin)
+        held = entry["body"]
+        envelope = held.get("envelope") if isinstance(held, dict) else None
+        if entry["kind"] != KIND or canonical_json(envelope) != rotation.envelope.to_bytes():
+            raise AnswerInvalid(
+                "the ledger's entry is not the rotation that was shown",
+                check="ledger entry",
+                got=str(entry["kind"])[:80],
+                expected=KIND,
+            )

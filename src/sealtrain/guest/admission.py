@@ -1,0 +1,146 @@
+"""Before a run asks for keys it makes sure that it is what it will claim to be.
+
+1. the guest's platform is one the recipe allows;
+2. the deployment document the guest measured holds the very lock that is to run;
+3. code, packages, base model and tokenizer are those of the lock;
+4. the recipe's scripts import nothing that the lock does not pin, and a process that is for this
+   run alone can import nothing else from now on.
+
+What the operator may still change afterwards is taken along: the lock as it was read, its scripts,
+and every file of models and tokenizers, of the very bytes that were hashed. From here on the run
+reads that copy and never the operator's folder again.
+
+The broker checks evidence itself and trusts nothing of this; owners do, for the code is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sealtrain.attest.guest import Guest, open_guest
+from sealtrain.base.files import read_bounded
+from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.errors import ImportRefused, LockInvalid, PlatformMismatch, RecipeChanged
+from sealtrain.guest.sandbox.imports import only_pinned
+from sealtrain.guest.settings import RunSettings
+from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
+from sealtrain.recipe.importable import Importable
+from sealtrain.recipe.lock import Lock, parse_lock
+from sealtrain.recipe.measure import check_environment
+from sealtrain.recipe.models import BASE, place_in
+from sealtrain.recipe.scripts import script_problem
+
+__all__ = ["Admitted", "admit"]
+
+_MAX_LOCK = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A lock that runs in the guest that measured it.
+
+    Attributes:
+        lock: As measured.
+        lock_bytes: Its bytes.
+        app_id: Of the deployment.
+        compose_hash: Of the deployment document.
+        guest: Gives evidence.
+        taken: Copies of models, tokenizers and scripts, as the lock pins them.
+    """
+
+    lock: Lock
+    lock_bytes: bytes
+    app_id: str
+    compose_hash: str
+    guest: Guest
+    taken: PrivateFolder
+
+    @property
+    def base(self) -> Path:
+        """Folder that the recipe's paths start from: of the copies."""
+        return self.taken.path / BASE
+
+
+def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
+    """Check platform, measured lock, environment and imports.
+
+    Args:
+        settings: Where everything is.
+        alone: This process is for the run only: it imports nothing unpinned until it ends.
+
+    Raises:
+        PlatformMismatch: Check 1.
+        RecipeChanged: Check 2.
+        EnvironmentChanged: Check 3.
+        ImportRefused: Check 4.
+        LockInvalid: The lock is malformed.
+        GuestApiUnreachable: No guest answers at its address.
+        UsageError: The address does not fit the platform.
+    """
+    lock_bytes = read_bounded(settings.lock, _MAX_LOCK)
+    lock = parse_lock(lock_bytes)
+    allowed = lock.recipe.hardware.platforms
+    if settings.platform not in allowed:
+        raise PlatformMismatch(
+            "the recipe does not allow this platform",
+            check="platform",
+            got=settings.platform,
+            expected=" or ".join(allowed),
+            hint="hardware.platforms is part of what the owners approved",
+        )
+    guest = open_guest(
+        settings.platform,
+        settings.guest,
+        collateral=settings.collateral,
+        gpu_collateral=settings.gpu_collateral,
+    )
+    compose = guest.app_compose()
+    measured = _measured_lock(compose)
+    if measured != lock_bytes:
+        raise RecipeChanged(
+            "the guest measured another recipe than the one to run",
+            check="recipe hash",
+            got=lock.recipe_hash,
+            expected=parse_lock(measured).recipe_hash,
+            hint="start the guest with the app-compose.json that belongs to this lock",
+        )
+    taken = PrivateFolder()
+    try:
+        here = check_environment(lock, settings.base, into=taken)
+        _take_scripts(lock, here.importable, taken)
+        if alone:
+            only_pinned(here.importable)
+    except BaseException:
+        taken.close()
+        raise
+    return Admitted(
+        lock=lock,
+        lock_bytes=lock_bytes,
+        app_id=app_id_of(compose, lock),
+        compose_hash=compose_hash(compose),
+        guest=guest,
+        taken=taken,
+    )
+
+
+def _take_scripts(lock: Lock, importable: Importable, taken: PrivateFolder) -> None:
+    """Lay the scripts beside the models, for what reads its own folder."""
+    (taken.path / BASE).mkdir(exist_ok=True)
+    problem = script_problem(lock.scripts, lock.recipe.scripts, importable.top_level)
+    if problem is not None:
+        raise ImportRefused(problem.message, check="imports", got=problem.module, hint=problem.hint)
+    for path, text in lock.scripts.items():
+        with taken.writer(place_in(path)) as file:
+            file.write(text.encode())
+
+
+def _measured_lock(compose: bytes) -> bytes:
+    try:
+        return extract_lock(compose)
+    except LockInvalid as error:
+        raise RecipeChanged(
+            f"the guest measured no sealtrain recipe: {error.message}",
+            check="recipe hash",
+            hint="start the guest with the app-compose.json that sealtrain lock wrote",
+        ) from error

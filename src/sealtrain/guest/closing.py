@@ -1,0 +1,245 @@
+"""The end of a run: seal the model, write the manifest, take the final quote, tell the ledger."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import from_rfc3339, to_rfc3339
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import atomic_write
+from sealtrain.base.models import load_model
+from sealtrain.errors import ClaimContradicted
+from sealtrain.guest.outputs import seal_model
+from sealtrain.manifest.build import build_manifest
+from sealtrain.manifest.condense import condensed_history, needed_releases
+from sealtrain.manifest.limits import limits_for
+from sealtrain.manifest.outputs import files_of, subjects_of
+from sealtrain.manifest.predicate import SIMULATED_MARKER, Predicate
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER
+from sealtrain.signing.dsse import Ed25519Signer
+
+if TYPE_CHECKING:
+    from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.guest.lead import LeadRun
+    from sealtrain.sealing.trainedmodel import TrainedModel
+    from sealtrain.training.run import Trained
+
+__all__ = ["Held", "Outcome", "close_run", "outcome_of", "written"]
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished run leaves.
+
+    Attributes:
+        run_id: 32 hex digits.
+        simulated: The guest proved nothing about hardware.
+        steps: Optimizer steps.
+        metrics: Final metrics the release policy lets out.
+        history: Released metrics by step, ``[{"step": int, name: number}]``.
+        model: Folder of sealed model files.
+        manifest: The signed manifest.
+    """
+
+    run_id: str
+    simulated: bool
+    steps: int
+    metrics: dict[str, float | None]
+    history: list[dict[str, Any]]
+    model: Path
+    manifest: Path
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "run_id": self.run_id,
+            "simulated": self.simulated,
+            "steps": self.steps,
+            "metrics": self.metrics,
+            "history": self.history,
+            "model": str(self.model),
+            "manifest": str(self.manifest),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a manifest says of the data and keys of a run, whoever held them.
+
+    Attributes:
+        datasets: Manifests of the datasets (DSSE envelopes).
+        releases: Receipts with their proofs, in order of time.
+        together: Field ``collaboration`` of the predicate, ``None`` for one guest by itself.
+    """
+
+    datasets: list[dict[str, Any]]
+    releases: list[dict[str, Any]]
+    together: dict[str, Any] | None
+
+
+def close_run(run: GuestRun, trained: Trained) -> Outcome:
+    """Steps 6 and 7 of a run (``guest.run``).
+
+    Args:
+        run: The run, its keys still held.
+        trained: Model files in memory and what training counted.
+
+    Returns:
+        Where everything is.
+
+    Raises:
+        SealtrainError: The newest checkpoint is not anchored, or the lease has ended.
+    """
+    run.keeper.settle()
+    files = trained.files | _event_file(run)
+
+    def held() -> Held:
+        run.lease.require()  # a manifest that ends after the last lease would be refused
+        how = run.recipe.collaboration
+        return Held(
+            datasets=[one.envelope for one in run.found],
+            releases=needed_releases(run.journal.releases),
+            together=None if how is None else {"kind": how.kind, "parties": []},
+        )
+
+    manifest = written(run, trained, files, held)
+    run.quorum.submit_manifest(manifest, [run.run_id], run.grant)
+    run.close()
+    return outcome_of(run, trained)
+
+
+def written(
+    run: GuestRun | LeadRun,
+    trained: Trained,
+    files: Mapping[str, bytes],
+    held: Callable[[], Held],
+) -> bytes:
+    """Seal the model, write the manifest over a final quote into the run's folder.
+
+    Args:
+        run: Whose run log it is.
+        trained: What training counted.
+        files: Name → content of what is sealed to the recipients.
+        held: Called once the outputs are sealed.
+
+    Returns:
+        The manifest's bytes.
+    """
+    out = run.settings.out
+    if run.recipe.release_policy.logs == "structured":
+        run.record("output.withheld", dict(run.tally.counts))
+    run.record("training.finished", {"steps": trained.steps, "samples": trained.samples_seen})
+    recipients = run.recipe.release_policy.model.recipients
+    model = seal_model(
+        files,
+        out,
+        run_id=run.run_id,
+        owner_id=run.consortium.consortium_id,
+        recipients=[run.consortium.owner(name) for name in recipients],
+    )
+    subjects = subjects_of(model)
+    run.record("outputs.sealed", {one.name: one.sha256 for one in subjects})
+    signer = Ed25519Signer(Ed25519PrivateKey.generate())
+    document = _predicate(run, trained, model, signer, held())
+    facts = load_model(Predicate, document, ClaimContradicted, "run manifest")
+    predicate = facts.model_copy(update={"limits": limits_for(facts)})
+    manifest = build_manifest(
+        subjects=subjects, predicate=predicate, guest_signer=signer, quote=run.collect
+    )
+    atomic_write(out / MANIFEST, manifest, overwrite=True)
+    return manifest
+
+
+def outcome_of(run: GuestRun | LeadRun, trained: Trained) -> Outcome:
+    """Where a finished run left everything."""
+    out = run.settings.out
+    return Outcome(
+        run_id=run.run_id,
+        simulated=run.simulated,
+        steps=trained.steps,
+        metrics=trained.metrics,
+        history=[{"step": one["step"], **one["values"]} for one in run.journal.history],
+        model=out / MODEL_FOLDER,
+        manifest=out / MANIFEST,
+    )
+
+
+def _event_file(run: GuestRun) -> dict[str, bytes]:
+    monitoring = run.recipe.monitoring
+    if monitoring is None or not monitoring.tensorboard:
+        return {}
+    from sealtrain.training.eventfile import event_file
+
+    return dict([event_file(run.journal.history, from_rfc3339(run.journal.started_at))])
+
+
+def _predicate(
+    run: GuestRun | LeadRun,
+    trained: Trained,
+    model: TrainedModel,
+    signer: Ed25519Signer,
+    held: Held,
+) -> dict[str, Any]:
+    """The predicate as JSON but for its limits; ``manifest.predicate`` validates it."""
+    lock = run.admitted.lock
+    together = {} if held.together is None else {"collaboration": held.together}
+    return together | {
+        "version": 2,
+        "simulated": run.simulated,
+        "marker": SIMULATED_MARKER if run.simulated else None,
+        "signer": {"public_key": to_base64(signer.public)},
+        "consortium": run.consortium.to_dict(),
+        "recipe": {
+            "recipe_hash": lock.recipe_hash,
+            "lock": parse_json(run.admitted.lock_bytes),
+        },
+        "deployment": {
+            "platform": run.settings.platform,
+            "app_id": run.admitted.app_id,
+            "compose_hash": run.admitted.compose_hash,
+        },
+        "datasets": held.datasets,
+        "approvals": run.quorum.decisions(run.target, run.consortium),
+        "releases": held.releases,
+        "run": {
+            "run_id": run.run_id,
+            "started_at": run.journal.started_at,
+            "finished_at": to_rfc3339(run.now()),
+            "steps": trained.steps,
+            "tokens": trained.tokens,
+            "tokens_sha256": trained.tokens_sha256,
+            "resumes": run.journal.resumes,
+            "history": condensed_history(run.journal.history),
+            "metrics": trained.metrics,
+            "environment": {name: str(value) for name, value in trained.environment.items()},
+        },
+        "run_log": {"head": run.journal.log.head, "entries": run.journal.log.entries},
+        "outputs": {
+            "recipients": list(run.recipe.release_policy.model.recipients),
+            "files": files_of(model),
+        },
+        "compute": {
+            "wall_s": round(run.wall(), 3),
+            "cpu_s": round(_cpu_seconds(), 3),
+            "processors": os.cpu_count(),
+            "accelerators": list(trained.accelerators),
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        },
+        "privacy": trained.privacy,
+        "limits": [],
+    }
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,208 @@
+"""A run that holds released keys: what it may do with them, and what it records.
+
+Made by ``GuestRun.begin`` or ``GuestRun.again``, which take steps 1 to 4 of ``guest.holding``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.files import atomic_write
+from sealtrain.errors import AlreadyExists, CheckpointRefused
+from sealtrain.guest.guest import Random
+from sealtrain.guest.holding import DataGuest
+from sealtrain.guest.inventory import ANCHOR_FILE
+from sealtrain.guest.journal import Journal, JournalStore
+from sealtrain.guest.recorder import Recorder
+from sealtrain.guest.settings import RunSettings, load_run, save_run
+from sealtrain.manifest.limits import BORDER_CLOSED
+
+if TYPE_CHECKING:
+    from sealtrain.client.quorum import Told
+    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.sealing.store import SealedStore
+    from sealtrain.training.checkpoint import CheckpointRef
+
+__all__ = ["GuestRun"]
+
+
+class GuestRun(DataGuest):
+    """See the module. ``guest.closing.close_run`` ends it."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        run_id: str,
+        *,
+        resuming: bool,
+        told: Told,
+        alone: bool = False,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> None:
+        """Steps 1 to 4, for a recipe of one guest. Arguments and errors as ``DataGuest``."""
+        from sealtrain.sealing.store import SealedStore
+
+        self.run_id = run_id
+        self._began = time.monotonic()
+        super().__init__(
+            settings,
+            run_id,
+            resuming=resuming,
+            told=told,
+            shared_out=False,
+            alone=alone,
+            clock=clock,
+            random=random,
+        )
+        settings.out.mkdir(exist_ok=True)
+        for inner in ("checkpoints", "journal"):
+            (settings.out / inner).mkdir(exist_ok=True)
+        self.store: SealedStore = SealedStore(
+            settings.out / "checkpoints", self.grant.run_key.derive("checkpoints"), label=run_id
+        )
+        self._journals = JournalStore(settings.out / "journal", self.grant.run_key, run_id)
+        self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
+        self._counter = 0
+
+    @classmethod
+    def begin(
+        cls,
+        settings: RunSettings,
+        *,
+        told: Told,
+        alone: bool = False,
+        clock: Clock = system_clock,
+    ) -> GuestRun:
+        """Start a new run in ``settings.out``, which must not hold one.
+
+        Raises:
+            AlreadyExists: The folder holds a run.
+            SealtrainError: As the constructor; then nothing is left behind.
+        """
+        if settings.out.exists() and any(settings.out.iterdir()):
+            raise AlreadyExists(
+                f"{settings.out} is not empty", hint="choose another --out, or resume this run"
+            )
+        run_id = os.urandom(16).hex()
+        run = cls(settings, run_id, resuming=False, told=told, alone=alone, clock=clock)
+        save_run(settings, run.run_id)
+        run.record("run.started", {"platform": settings.platform, "phase": run.recipe.phase})
+        run.note_release()
+        return run
+
+    @classmethod
+    def again(
+        cls, out: Path, *, told: Told, alone: bool = False, clock: Clock = system_clock
+    ) -> GuestRun:
+        """Continue the run in ``out`` under its own id.
+
+        Raises:
+            UsageError: The folder holds no run.
+            SealtrainError: As the constructor.
+        """
+        settings, run_id = load_run(out)
+        return cls(settings, run_id, resuming=True, told=told, alone=alone, clock=clock)
+
+    def newest_checkpoint(self) -> CheckpointRef | None:
+        """The checkpoint to continue from, with its journal taken up; ``None`` to begin again.
+
+        Raises:
+            CheckpointRefused: The folder holds an older state than the broker knows of.
+        """
+        from sealtrain.training.checkpoint import newest
+
+        anchor = self.grant.latest_checkpoint
+        known = None if anchor is None else (anchor.counter, anchor.digest)
+        ref = newest(self.store, known, complete=self._journals.counters())
+        if ref is None:
+            self.record("run.restarted", {})
+        else:
+            self._recorder.journal = self._journals.load(ref.counter)
+            self._counter = ref.counter
+            kept = self._recorder.resumed(ref.counter, ref.step, ref.digest)
+            self.record("run.resumed", kept)
+        self.note_release()
+        # Only now: what is renewed after the release comes after it in the journal.
+        self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
+        return ref
+
+    @property
+    def journal(self) -> Journal:
+        """What the manifest is made of."""
+        return self._recorder.journal
+
+    def record(self, event: str, fields: dict[str, Any]) -> None:
+        """Append an event to the run log, and measure its head where the guest can."""
+        self._recorder.record(event, fields)
+
+    def closed(self, held: Held) -> None:
+        """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
+        self.record(BORDER_CLOSED, held.to_dict())
+
+    def note_release(self) -> None:
+        """Keep the latest receipts for the manifest and their leases in the log."""
+        for one in self.grant.fresh:
+            lease = one.receipt.lease
+            self.journal.releases.append(one.to_dict())
+            self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
+
+    def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
+        """Keep metrics that passed the release policy; stop when the lease has ended.
+
+        Raises:
+            LeaseStale: The keys must not be used any longer.
+        """
+        self.journal.history.append({"step": step, "values": values})
+        self.lease.require()
+
+    def checkpointed(self, ref: CheckpointRef) -> None:
+        """Write the journal of a checkpoint, anchor it at the brokers and renew the lease.
+
+        Called once the checkpoint is complete, by the thread that sealed it, which waits for the
+        anchoring only while the brokers answer.
+
+        Raises:
+            CheckpointRefused: The counter does not grow.
+        """
+        if ref.counter <= self._counter:
+            raise CheckpointRefused(
+                "checkpoint counter does not grow",
+                check="checkpoint counter",
+                got=ref.counter,
+                expected=f"above {self._counter}",
+            )
+        self._counter = ref.counter
+        with self._measuring:
+            self.record(
+                "checkpoint.sealed",
+                {"counter": ref.counter, "step": ref.step, "digest": ref.digest},
+            )
+            self._journals.save(self.journal, ref.counter, ref.step, self.wall())
+        self.keeper.sealed(ref)
+
+    def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
+        """As ``DataGuest.renew``; keeps the receipt of an anchored checkpoint in the folder."""
+        super().renew(checkpoint)
+        if checkpoint is not None:
+            receipt = self.grant.fresh[-1].to_dict()
+            # For people who look into the folder; what counts lies with the brokers.
+            with contextlib.suppress(OSError):
+                atomic_write(
+                    self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True
+                )
+
+    def wall(self) -> float:
+        """Seconds of work so far, earlier processes of this run included."""
+        return self.journal.wall_s + time.monotonic() - self._began
+
+    def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
+        with self._measuring:
+            self.journal.releases += receipts

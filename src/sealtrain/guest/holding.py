@@ -1,0 +1,232 @@
+"""A guest that holds released keys, as long as its lease lasts.
+
+After step 1 of ``guest.guest``:
+
+2. find the sealed datasets that it is to open, signed by their owners;
+3. attest to the brokers and obtain data keys and lease; the run's key follows from them;
+4. open the datasets as streams: plaintext exists in memory only.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.errors import UsageError
+from sealtrain.guest.datasets import FoundDataset, find_datasets
+from sealtrain.guest.guest import AttestedGuest, Random
+from sealtrain.guest.lease import Lease
+from sealtrain.guest.leasekeeper import LeaseKeeper
+
+if TYPE_CHECKING:
+    from sealtrain.client.grants import Grants
+    from sealtrain.client.quorum import Quorum, Told
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain.sealing.datakey import DataKey
+    from sealtrain.sealing.dataset import SealedDataset
+    from sealtrain.training.sources import Source
+
+__all__ = ["DataGuest"]
+
+
+class DataGuest(AttestedGuest):
+    """See the module.
+
+    Attributes:
+        asked_as: Run id under which the brokers know this guest.
+        quorum: The brokers.
+        consortium: That they serve.
+        found: Its datasets.
+        sealed: The same, opened.
+        lease: Until when its keys may be used.
+        keeper: Renews the lease while it is entered.
+        grant: What the brokers released last.
+    """
+
+    grant: Grants
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        asked_as: str,
+        *,
+        resuming: bool,
+        told: Told,
+        shared_out: bool,
+        owner: str | None = None,
+        alone: bool = False,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> None:
+        """Steps 1 to 4.
+
+        Args:
+            settings: Where everything is.
+            asked_as: 32 hex digits.
+            resuming: Continue a run the brokers know.
+            told: Hears of each broker that did not help while the others suffice.
+            shared_out: As ``AttestedGuest``.
+            owner: Ask for the datasets of this owner alone; for all of the recipe when ``None``.
+            alone: As ``AttestedGuest``.
+            clock: Source of the time.
+            random: Source of nonces and ephemeral keys.
+
+        Raises:
+            UsageError: The recipe is for other roles, or reads no data of this owner.
+            Refused: Any check of steps 1 to 4 fails; its class says which.
+            Unreachable: Too few brokers answered, or the guest API did not.
+        """
+        super().__init__(settings, shared_out=shared_out, alone=alone, clock=clock, random=random)
+        if owner is not None and owner not in self.recipe.owners:
+            raise UsageError(
+                "the recipe reads no data of this owner",
+                check="party",
+                got=owner,
+                expected=" or ".join(self.recipe.owners),
+            )
+        self.asked_as = asked_as
+        self._renewing = threading.Lock()
+        with ExitStack() as undoing:
+            self.quorum: Quorum = self._brokers(told)
+            undoing.callback(self.quorum.close)
+            self._open(owner, undoing, resuming=resuming)
+            undoing.pop_all()
+
+    @property
+    def sources(self) -> list[Source]:
+        """The opened records as training takes them."""
+        from sealtrain.training.loaders.renamed import renamed
+        from sealtrain.training.sources import Source
+
+        return [
+            Source(
+                role=one.role,
+                owner=one.manifest.owner,
+                name=one.manifest.name,
+                weight=one.weight,
+                dataset=renamed(
+                    dataset, one.columns, owner=one.manifest.owner, name=one.manifest.name
+                ),
+                max_records=one.max_records,
+            )
+            for one, dataset in zip(self.found, self.sealed, strict=True)
+            if one.role != "model"
+        ]
+
+    @property
+    def model(self) -> SealedDataset | None:
+        """The opened model, where the recipe names a sealed one."""
+        opened = zip(self.found, self.sealed, strict=True)
+        return next((dataset for one, dataset in opened if one.role == "model"), None)
+
+    @property
+    def secret(self) -> DataKey:
+        """What only this run on this data has, the same after a resume: noise and coins come of it.
+
+        The key behind it is another one for each id under which keys are asked for, so no two runs
+        share noise, and one run cannot have two draws of it. Brokers charge each id's privacy once.
+        """
+        roots = sorted(f"{one.manifest.dataset_id} {one.manifest.root}" for one in self.found)
+        return self.grant.run_key.derive("training-secret", *roots)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """URLs of the servers that hold sealed data of this run, beside this machine."""
+        return tuple(host for one in self.found for host in getattr(one.folder, "hosts", ()))
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Brokers, stores of sealed data, and services of collateral."""
+        return (*self.quorum.urls, *self.stores, *super().urls)
+
+    def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
+        """Ask for a later end of the lease; may be called by several threads, one asks at a time.
+
+        Args:
+            checkpoint: (counter, digest) of a sealed checkpoint to anchor on the way.
+
+        Raises:
+            Refused: Not renewed by enough brokers: approvals revoked, lease stale, counter too low.
+            Unreachable: Too few brokers answered, or the guest API did not; the lease is as it was.
+        """
+        with self._renewing:
+            asked = self.lease.moment()
+            self.grant, problem = self.quorum.renew(self.grant, self.collect, checkpoint)
+            self._keep([one.to_dict() for one in self.grant.fresh])
+            if problem is not None:
+                raise problem
+            self._take_lease(self.grant, asked)
+
+    def tell(self, told: Told) -> None:
+        """As ``AttestedGuest``."""
+        self.quorum.told = told
+
+    def close(self) -> None:
+        """End the use of the keys and let go of the opened datasets."""
+        self.lease.end()
+        self.quorum.close()
+        for dataset in self.sealed:
+            dataset.close()
+
+    def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
+        """Keep the receipts of a renewal for the manifest."""
+        raise NotImplementedError
+
+    def _open(self, owner: str | None, undoing: ExitStack, *, resuming: bool) -> None:
+        """Steps 2 to 4; where one fails, ``undoing`` ends the lease and closes what was opened."""
+        from sealtrain.sealing.dataset import SealedDataset
+
+        self.consortium: Consortium = self.quorum.meet()
+        self.found: tuple[FoundDataset, ...] = find_datasets(
+            self.settings.data, self.recipe, self.consortium, owner=owner
+        )
+        for one in self.found:
+            if not isinstance(one.folder, Path):
+                undoing.callback(one.folder.close)
+        self.lease = Lease(self._clock)
+        undoing.callback(self.lease.end)
+        self.keeper = LeaseKeeper(self.lease, self.renew)
+        self.grant = self._obtained(resuming=resuming)
+        self.sealed = [
+            undoing.enter_context(
+                SealedDataset.open(
+                    one.folder,
+                    self.grant.data_keys[one.manifest.dataset_id],
+                    root=one.manifest.root,
+                )
+            )
+            for one in self.found
+        ]
+
+    def _obtained(self, *, resuming: bool) -> Grants:
+        """The keys of the run, lent until the lease ends."""
+        from sealtrain.client.grants import Wanted
+
+        asked = self.lease.moment()
+        grants = self.quorum.obtain(
+            self.collect,
+            run_id=self.asked_as,
+            recipe_hash=self.lock.recipe_hash,
+            datasets=[
+                Wanted(
+                    dataset_id=one.manifest.dataset_id,
+                    root=one.manifest.root,
+                    owner=one.manifest.owner,
+                    owner_id=one.manifest.owner_id,
+                    stanzas=one.stanzas,
+                )
+                for one in self.found
+            ],
+            resume=resuming,
+        )
+        self._take_lease(grants, asked)
+        return grants.lent(self.lease.require)
+
+    def _take_lease(self, grants: Grants, asked: float) -> None:
+        self.lease.extend(grants.lease_ends, float(grants.lease_seconds), asked)

@@ -1,0 +1,149 @@
+"""The checkpoints in a run's folder, as far as they can be known without keys.
+
+Counter, step and predecessor are what a blob's header claims; opening it in the guest proves them.
+Its digest follows from its ciphertext. What the broker anchored is read from the receipt that the
+run leaves beside its checkpoints, unverified; the ones before it were anchored if they lead to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.encoding import from_base64
+from sealtrain.base.files import read_bounded
+from sealtrain.errors import DataInvalid, SealRefused
+from sealtrain.guest.settings import load_run
+from sealtrain.sealing.file import audit_file, read_header, root_of
+
+__all__ = ["ANCHOR_FILE", "FoundCheckpoint", "checkpoints_in"]
+
+ANCHOR_FILE = "anchor.json"
+"""The broker's newest receipt of a run, in the run's folder."""
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCheckpoint:
+    """One sealed checkpoint.
+
+    Attributes:
+        name: Name of its file.
+        counter: 1 for the first of the run; ``None`` when the header does not say.
+        step: Optimizer steps done.
+        size: Bytes of the file.
+        written_at: RFC 3339 time of the file.
+        digest: File root, which the broker anchors.
+        previous: Digest of the checkpoint before it, empty for the first.
+        complete: It ends as a sealed file does; every byte was hashed when asked for.
+        follows: The one before it is here and has that digest; ``None`` when it is not here.
+        anchored: The broker knows it: it is the one in the newest receipt, or leads there;
+            ``None`` when that cannot be told here.
+    """
+
+    name: str
+    counter: int | None = None
+    step: int | None = None
+    size: int
+    written_at: str
+    digest: str | None = None
+    previous: str | None = None
+    complete: bool = False
+    follows: bool | None = None
+    anchored: bool | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
+    """Every checkpoint of the run in ``out``, newest first.
+
+    Args:
+        out: The run's folder.
+        whole: Hash every byte, which finds one that is damaged inside.
+
+    Raises:
+        UsageError: The folder holds no run.
+    """
+    _, run_id = load_run(out)
+    folder = out / "checkpoints"
+    found = [_looked_at(path, run_id, whole=whole) for path in sorted(folder.glob("*.sealed"))]
+    digests = {one.counter: one.digest for one in found if one.complete}
+    known = _known(found, _anchor(out / ANCHOR_FILE, run_id))
+    judged = [
+        replace(one, follows=_follows(one, digests), anchored=_anchored(one, known))
+        for one in found
+    ]
+    return sorted(judged, key=lambda one: (-(one.counter or 0), one.name))
+
+
+def _looked_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
+    there = path.lstat()  # a link that leads nowhere is there too
+    found = FoundCheckpoint(
+        name=path.name, size=there.st_size, written_at=to_rfc3339(int(there.st_mtime))
+    )
+    try:
+        binding = read_header(path).context.binding
+        digest = audit_file(path) if whole else root_of(path)
+    except (SealRefused, DataInvalid):
+        return found
+    counter, step = binding.get("counter"), binding.get("step")
+    if binding.get("run_id") != run_id or not (isinstance(counter, int) and isinstance(step, int)):
+        return found
+    return replace(
+        found,
+        counter=counter,
+        step=step,
+        digest=digest,
+        previous=str(binding.get("previous", "")),
+        complete=True,
+    )
+
+
+def _follows(one: FoundCheckpoint, digests: dict[int | None, str | None]) -> bool | None:
+    if one.counter is None:
+        return None
+    if one.counter == 1:
+        return one.previous == ""
+    before = digests.get(one.counter - 1)
+    return None if before is None else one.previous == before
+
+
+def _known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) -> dict[int, str]:
+    """Counter → digest of the anchored checkpoint and of those before it, as far back as it goes.
+
+    One above the anchor has an empty digest: the broker does not know it.
+    """
+    if anchor is None:
+        return {}
+    known = {one.counter: "" for one in found if one.counter and one.counter > anchor[0]}
+    counter, digest = anchor
+    while digest:
+        known[counter] = digest
+        here = [one for one in found if one.digest == digest and one.counter == counter]
+        counter, digest = counter - 1, (here[0].previous or "") if here else ""
+    return known
+
+
+def _anchored(one: FoundCheckpoint, known: dict[int, str]) -> bool | None:
+    if one.counter is None or one.counter not in known:
+        return None
+    return known[one.counter] == one.digest
+
+
+def _anchor(path: Path, run_id: str) -> tuple[int, str] | None:
+    if not path.is_file():
+        return None
+    document: Any = parse_json(read_bounded(path, _MAX_BYTES))
+    try:
+        receipt = parse_json(from_base64(document["receipt"]["payload"]))
+        anchor = receipt["checkpoint"]
+        of_this_run = receipt["run_id"] == run_id
+        return (int(anchor["counter"]), str(anchor["digest"])) if of_this_run else None
+    except (LookupError, TypeError, ValueError):
+        raise DataInvalid(f"{path} is no receipt of this version") from None

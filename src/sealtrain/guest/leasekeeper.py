@@ -1,0 +1,360 @@
+"""The lease of a run while it trains: renewed behind it, and given back before it lapses.
+
+A thread asks the brokers for a later end, with fresh evidence:
+
+1. at half of the lease, and at once for a checkpoint that was sealed, which is anchored on the way;
+2. again, ever more slowly, where nobody answers or an answer does not hold;
+3. not again where they refuse.
+
+Training asks after each step whether to stop (``training.lease``). It does
+
+1. after a refusal: at the next step that the recipe logs, if the lease is good until then;
+2. where nobody answers, or the answer makes the lease no longer because approvals end: while there
+   is time to seal a checkpoint, by what the last one and the slowest of the last steps took;
+3. at once and without a checkpoint where another guest may be going on with the run, or where the
+   lease ended unforeseen, as when a clock jumps.
+
+From then on the keys are not used. Were a step to last beyond the end of the lease, the keys
+themselves refuse (``guest.lease``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+from sealtrain.errors import (
+    BrokerUnreachable,
+    CheckpointRefused,
+    LeaseStale,
+    LeaseUnknown,
+    ProofInvalid,
+    RunMismatch,
+    SealtrainError,
+    SignatureInvalid,
+)
+
+if TYPE_CHECKING:
+    from sealtrain.guest.lease import Lease
+    from sealtrain.training.checkpoint import CheckpointRef
+
+__all__ = ["Follower", "LeaseKeeper"]
+
+Renew = Callable[[tuple[int, str] | None], None]
+"""Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
+
+_RESUME_HINT: Final = "once the keys are released again: sealtrain resume"
+_ALTERED: Final = (SignatureInvalid, ProofInvalid)
+"""Of an answer: it was changed on the way, so no broker decided that."""
+_SUPERSEDED: Final = (CheckpointRefused, LeaseStale, LeaseUnknown, RunMismatch)
+"""Another guest may be going on with the run, and a checkpoint more would stand in its way."""
+
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
+_LEAVING_SECONDS: Final = 2.0
+_LEAST_WAIT: Final = 0.25
+_UNSURE_SECONDS: Final = 2.0
+_NEVER: Final = 3600.0
+
+
+class Follower:
+    """What the other ranks have in place of the keeper: rank 0 asks it, and ends the lease."""
+
+    anchored = 0
+
+    def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
+        """Never asked: rank 0's answer is for all."""
+        raise AssertionError(f"rank 0 keeps the lease, asked at {step}")
+
+    def stopped(self) -> NoReturn:
+        """End with the others; rank 0 says why."""
+        raise LeaseStale("rank 0 stopped for the sake of the lease", check="lease")
+
+
+class LeaseKeeper:
+    """Keeps one lease; as a context manager it renews in a thread of its own.
+
+    Attributes:
+        anchored: Counter of the newest checkpoint that the brokers know, 0 for none.
+        lapse: What the run ends with, once training stopped for the sake of the lease.
+    """
+
+    def __init__(self, lease: Lease, renew: Renew) -> None:
+        """Start nothing yet.
+
+        Args:
+            lease: What ``renew`` extends.
+            renew: Raises what kept the lease from being renewed.
+        """
+        self._lease = lease
+        self._renew = renew
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._over = self._woken = False
+        self._next_at = self._renewed_at = lease.moment()
+        self._pause = _FIRST_PAUSE
+        self._pending: CheckpointRef | None = None
+        self._newest = 0
+        self._failure: SealtrainError | None = None
+        self._refusal: SealtrainError | None = None
+        self._final = False
+        self._bug: Exception | None = None
+        self._step = 0
+        self._stepped_at: float | None = None
+        self._slowest = 0.0
+        self.anchored = 0
+        self.lapse: SealtrainError | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to renew. After ``lockdown.restrict``, so that the thread is confined, too."""
+        if self._pending is None:
+            self._next_at = self._half()
+        self._thread = threading.Thread(target=self._tend_all, name="lease", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop renewing; a question in flight ends with its own limit of time, and unheard."""
+        with self._changed:
+            self._over = True
+            self._wake()
+        if self._thread is not None:
+            self._thread.join(_LEAVING_SECONDS)
+
+    def goes_on_from(self, ref: CheckpointRef | None, *, anchored: int) -> None:
+        """The run continues from one checkpoint, which the brokers may not know yet.
+
+        Args:
+            ref: The checkpoint, ``None`` to begin again.
+            anchored: Counter of the newest that they know, 0 for none.
+        """
+        self.anchored = anchored
+        if ref is None:
+            return
+        self._newest = ref.counter
+        if ref.counter > anchored:
+            self.sealed(ref)
+
+    def sealed(self, ref: CheckpointRef) -> None:
+        """Have a complete checkpoint anchored; wait for it while the brokers answer.
+
+        So the anchor is never more than one checkpoint behind, unless they do not answer.
+        """
+        with self._changed:
+            self._pending, self._newest = ref, ref.counter
+            if self._failure is not None:
+                return
+            self._next_at = self._lease.moment()
+            self._wake()
+            if self._thread is not None:
+                self._changed.wait_for(
+                    lambda: (
+                        self.anchored >= ref.counter
+                        or self._failure
+                        or self._refusal
+                        or self._bug
+                        or self._over
+                    ),
+                    max(0.0, self._lease.left() / 4),
+                )
+
+    def settle(self) -> None:
+        """Wait until the newest checkpoint is anchored.
+
+        Raises:
+            SealtrainError: It is refused, or the lease ends before anybody answered.
+        """
+        with self._changed:
+            while self._pending is not None:
+                if self._bug is not None:
+                    raise self._bug
+                if self._refusal is not None or self._lease.left() <= 0:
+                    self._stop()
+                self._changed.wait(max(0.01, min(1.0, self._lease.left())))
+        self._lease.require()
+
+    def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
+        """As ``training.lease.LeaseKeeping``."""
+        with self._changed:
+            self._measure(step)
+            if self._bug is not None:
+                raise self._bug
+            if self._refusal is None and self._short(span if ahead == 0 else 1, sealing):
+                self._hear(sealing)
+                if self._bug is not None:
+                    raise self._bug
+            if isinstance(self._refusal, _SUPERSEDED) or self._lease.left() <= 0:
+                self._stop()
+            if self._refusal is not None:
+                return ahead == 0 or self._short(ahead, sealing)
+            # A lease that is short, but made longer whenever it is asked for, is no reason to stop.
+            ends = self._failure is not None or self._final
+            return ends and self._short(span if ahead == 0 else 1, sealing)
+
+    def stopped(self) -> NoReturn:
+        """As ``training.lease.LeaseKeeping``. No key is used afterwards."""
+        with self._changed:
+            if (
+                self._thread is not None
+            ):  # the last checkpoint is worth an anchor, if one is to be had
+                self._changed.wait_for(
+                    lambda: self._pending is None or self._failure or self._refusal,
+                    max(0.0, min(_LEAVING_SECONDS, self._lease.left())),
+                )
+            self._stop()
+
+    def tend(self) -> float:
+        """Renew, if it is time to; returns in how many seconds it will be again."""
+        with self._changed:
+            wait = self._next_at - self._lease.moment()
+            if self._over or self._refusal is not None or self._lease.left() <= 0:
+                return _NEVER
+            if wait > 0:
+                return wait
+            pending = self._pending
+            end = self._end()
+        failure: SealtrainError | None = None
+        try:
+            self._renew(None if pending is None else (pending.counter, pending.digest))
+        except SealtrainError as error:
+            failure = error
+        with self._changed:
+            self._note(pending, failure, end)
+            self._changed.notify_all()
+            return self._next_at - self._lease.moment()
+
+    def _note(
+        self, pending: CheckpointRef | None, failure: SealtrainError | None, end: float
+    ) -> None:
+        if failure is not None and _undecided(failure):
+            self._failure = failure
+            # Ever more slowly, but never so that the rest of the lease passes in silence.
+            self._next_at = self._lease.moment() + min(
+                self._pause, max(_FIRST_PAUSE / 4, self._lease.left() / 4)
+            )
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            return
+        if failure is not None:
+            self._refusal = failure
+            return
+        self._failure, self._pause = None, _FIRST_PAUSE
+        passed = self._lease.moment() - self._renewed_at
+        if passed > _UNSURE_SECONDS:  # brokers count whole seconds
+            self._final = self._end() - end < passed - _UNSURE_SECONDS
+        self._next_at, self._renewed_at = self._half(), self._lease.moment()
+        if pending is None:
+            return
+        self.anchored = pending.counter
+        if self._pending is pending:
+            self._pending = None
+        else:  # another one was sealed meanwhile
+            self._next_at = self._lease.moment()
+
+    def _half(self) -> float:
+        wait = max(_LEAST_WAIT, self._lease.left() - self._lease.seconds / 2)
+        return self._lease.moment() + wait
+
+    def _end(self) -> float:
+        return self._lease.moment() + self._lease.left()
+
+    def _tend_all(self) -> None:
+        while not self._over:
+            try:
+                wait = self.tend()
+            except Exception as bug:  # training raises it: it must not go on unnoticed
+                with self._changed:
+                    self._bug, self._over = bug, True
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self._changed.wait_for(lambda: self._woken or self._over, max(0.0, wait))
+                self._woken = False
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._changed.notify_all()
+
+    def _measure(self, step: int) -> None:
+        now = self._lease.moment()
+        if self._stepped_at is not None:
+            self._slowest = max(now - self._stepped_at, 0.9 * self._slowest)
+        self._stepped_at, self._step = now, step
+
+    def _short(self, steps: int, sealing: float | None) -> bool:
+        """Whether so many steps and a checkpoint after them may not fit into the lease."""
+        whole = self._lease.seconds
+        # Twice what it took last; of what was never measured, a tenth of the lease is assumed.
+        seal = whole / 10 if sealing is None else min(2 * sealing, whole / 2)
+        spare = min(5.0, whole / 20)
+        return self._lease.left() < seal + spare + steps * self._slowest
+
+    def _hear(self, sealing: float | None) -> None:
+        """Ask now, and wait for the answer as long as a checkpoint can still be sealed after it."""
+        if self._failure is not None or self._thread is None:
+            return
+        asked = self._lease.moment()
+        if asked - self._renewed_at < self._lease.seconds / 10:
+            return  # this is as long as leases are
+        self._next_at = asked
+        self._wake()
+        while self._renewed_at < asked and not self._short(0, sealing):
+            if self._failure or self._refusal or self._bug:
+                return
+            self._changed.wait(0.05)
+        if self._renewed_at < asked:
+            self._failure = BrokerUnreachable(
+                "no answer yet", check="broker", got="no answer", hint=_RESUME_HINT
+            )
+
+    def require(self) -> None:
+        """Return while the keys may be used and no broker has refused to go on lending them.
+
+        For work that is not counted in steps; a refusal ends the lease at once.
+
+        Raises:
+            SealtrainError: The refusal, or ``LeaseStale``.
+        """
+        with self._changed:
+            if self._bug is not None:
+                raise self._bug
+            if self._refusal is not None:
+                self._lease.end()
+                raise self._refusal
+        self._lease.require()
+
+    def lapsed(self, error: SealtrainError) -> SealtrainError:
+        """What a run ends with that ended with ``error``: the lapse, if that is why."""
+        if self.lapse is None and self._lease.left() > 0:
+            return error
+        if self.lapse is None:
+            self._stop_for(self._refusal or self._failure)
+        return self.lapse or error
+
+    def _stop(self) -> NoReturn:
+        raise self._stop_for(self._refusal or self._failure)
+
+    @staticmethod
+    def _passes(reason: SealtrainError) -> bool:
+        passing = reason.retry != "never" or _undecided(reason)
+        return passing and not isinstance(reason, _SUPERSEDED)
+
+    def _stop_for(self, reason: SealtrainError | None) -> SealtrainError:
+        self._lease.end()
+        why = "nobody renewed the lease on the keys in time"
+        if self._final and self._failure is None:
+            why = "the lease on the keys ends and is made no longer"
+        if self._refusal is not None:
+            why = "the lease on the keys is not renewed"
+        kept = f"checkpoint {self._newest} is sealed" if self._newest else "there is no checkpoint"
+        given = LeaseStale("", check="lease") if reason is None else reason
+        self.lapse = given.restated(
+            f"{why}: training stopped after step {self._step}, {kept}",
+            hint=_RESUME_HINT if reason is None or self._passes(reason) else None,
+        )
+        return self.lapse
+
+
+def _undecided(failure: SealtrainError) -> bool:
+    """No broker decided about the run: no answer, or one that came altered, too late, too often."""
+    return failure.retry == "again" or isinstance(failure, _ALTERED)

@@ -1,0 +1,271 @@
+"""A party of a run that several train together: its own data, its own keys, its own lease.
+
+Takes steps 1 to 4 of ``guest.holding`` for the datasets of one owner, under a run id of its own
+that follows from the run's (spec/parties.md §2). What it does with them is its kind's; it stops
+when its lease ends. At the end it reports to the lead which datasets it held under which receipts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from sealtrain.base.canonical import canonical_json, parse_json
+from sealtrain.base.clock import Clock, from_rfc3339, system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.models import (
+    Hex32,
+    OwnerName,
+    StrictModel,
+    Timestamp,
+    load_canonical,
+    load_model,
+)
+from sealtrain.errors import AlreadyExists, ClaimContradicted, RunMismatch, UsageError
+from sealtrain.guest.guest import Random
+from sealtrain.guest.holding import DataGuest
+from sealtrain.guest.settings import RunSettings
+from sealtrain.manifest.condense import needed_releases
+from sealtrain.manifest.predicate import Release
+from sealtrain.signing.parties import party_run_id
+
+if TYPE_CHECKING:
+    from sealtrain.client.quorum import Told
+    from sealtrain.sealing.datakey import DataKey
+
+__all__ = ["MAX_REPORT_BYTES", "PartyReport", "PartyRun"]
+
+MAX_REPORT_BYTES = 4 << 20
+_FILE = "party.json"
+_MAX_FILE_BYTES = 64 << 20
+
+
+class PartyReport(StrictModel):
+    """What a party says to the lead at the end, for the manifest (spec/parties.md §4).
+
+    Attributes:
+        name: Of the owner whose data it held.
+        role: What it did, a word of its kind.
+        run_id: Its own.
+        datasets: Manifests of its datasets, signed by their owner (DSSE envelopes).
+        releases: Its receipts with their ledger proofs, in order of time.
+        begun: When it was released its keys for the first time; ``from`` in JSON.
+        until: Until when it took part.
+    """
+
+    version: Literal[2] = 2
+    name: OwnerName
+    role: Annotated[str, Field(pattern=r"^[a-z][a-z-]{0,31}$")]
+    run_id: Hex32
+    datasets: tuple[dict[str, Any], ...] = Field(max_length=256)
+    releases: tuple[Release, ...] = Field(max_length=4096)
+    begun: Timestamp = Field(alias="from")
+    until: Timestamp
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON, as it goes over a channel."""
+        return canonical_json(self.to_dict())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PartyReport:
+        """Parse what a party sent.
+
+        Raises:
+            ClaimContradicted: Too long, not canonical, or not of this shape.
+        """
+        return load_canonical(
+            cls,
+            data,
+            ClaimContradicted,
+            "a party's report",
+            max_bytes=MAX_REPORT_BYTES,
+            check="party",
+        )
+
+
+class _PartyFile(StrictModel):
+    version: Literal[2]
+    run_id: Hex32
+    party: OwnerName
+    begun: Timestamp
+    releases: tuple[dict[str, Any], ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Receipts so far, in the party's folder. All of it is public, and signed by brokers."""
+
+    path: Path
+    run_id: str
+    party: str
+    begun: str
+    releases: list[dict[str, Any]]
+
+    def add(self, receipts: Sequence[dict[str, Any]]) -> None:
+        self.releases = needed_releases([*self.releases, *receipts])
+        document = {
+            "version": 2,
+            "run_id": self.run_id,
+            "party": self.party,
+            "begun": self.begun,
+            "releases": self.releases,
+        }
+        atomic_write(self.path, canonical_json(document), overwrite=True)
+
+
+class PartyRun(DataGuest):
+    """See the module.
+
+    Attributes:
+        name: Of the owner whose data it holds.
+        run_id: Of the whole run; ``asked_as`` is its own.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        party: str,
+        run_id: str,
+        *,
+        resuming: bool,
+        told: Told,
+        alone: bool = False,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> None:
+        """Steps 1 to 4. Arguments and errors as ``begin``."""
+        self.name = party
+        self.run_id = run_id
+        kept = _kept(settings.out, party, run_id) if resuming else None
+        super().__init__(
+            settings,
+            party_run_id(run_id, party),
+            resuming=resuming,
+            told=told,
+            shared_out=True,
+            owner=party,
+            alone=alone,
+            clock=clock,
+            random=random,
+        )
+        settings.out.mkdir(exist_ok=True)
+        fresh = [one.to_dict() for one in self.grant.fresh]
+        if kept is None:
+            begun = to_rfc3339(clock())
+            kept = _Kept(settings.out / _FILE, run_id, party, begun, [])
+        self._kept = kept
+        self._kept.add(fresh)
+
+    @classmethod
+    def begin(
+        cls,
+        settings: RunSettings,
+        party: str,
+        run_id: str,
+        *,
+        told: Told,
+        resume: bool = False,
+        alone: bool = False,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> PartyRun:
+        """Attest, obtain the keys of one owner's datasets and open them.
+
+        Args:
+            settings: Where everything is; ``out`` is the party's own folder.
+            party: Name of the owner.
+            run_id: Of the whole run, 32 hex digits, as its lead made it.
+            told: Hears of each broker that did not help while the others suffice.
+            resume: The brokers know this party already: it was interrupted, or moved. Its folder
+                may be another one; then its report begins with this release.
+            alone: As ``AttestedGuest``.
+            clock: Source of the time.
+            random: Source of nonces and ephemeral keys.
+
+        Raises:
+            UsageError: The recipe is for one guest, or names no dataset of this owner.
+            AlreadyExists: The folder holds something, and the party is not to be resumed.
+            RunMismatch: The folder is of another run or party.
+            Refused, Unreachable: As ``DataGuest``.
+        """
+        if not resume and settings.out.exists() and any(settings.out.iterdir()):
+            raise AlreadyExists(
+                f"{settings.out} is not empty", hint="choose another folder, or resume this party"
+            )
+        return cls(
+            settings,
+            party,
+            run_id,
+            resuming=resume,
+            told=told,
+            alone=alone,
+            clock=clock,
+            random=random,
+        )
+
+    @property
+    def key(self) -> DataKey:
+        """The party's key for this run, lent as long as its lease lasts; ``derive`` from it."""
+        return self.grant.run_key
+
+    def share(self, purpose: str) -> bytes:
+        """What this party adds to a key that no lead has alone (``LeadRun.joint_key``).
+
+        Args:
+            purpose: Lower-case words with hyphens; the same for all parties.
+
+        Returns:
+            32 bytes, the same after a resume. To be sent over an attested channel only.
+        """
+        return self.key.derive("lead-share", purpose).reveal()
+
+    def report(self, until: int, *, role: str = "holder") -> PartyReport:
+        """What this party held, for the manifest. Its lease is live until ``until``.
+
+        Args:
+            until: When it ended its part, seconds since the epoch.
+            role: What it did, a word of its kind.
+
+        Raises:
+            LeaseStale: The lease has ended before: a manifest with such a party would be refused.
+        """
+        self.lease.require()
+        return PartyReport.model_validate(
+            {
+                "name": self.name,
+                "role": role,
+                "run_id": self.asked_as,
+                "datasets": tuple(one.envelope for one in self.found),
+                "releases": tuple(
+                    Release.model_validate_json(canonical_json(one)) for one in self._kept.releases
+                ),
+                "from": self._kept.begun,
+                "until": to_rfc3339(until),
+            }
+        )
+
+    def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:
+        self._kept.add(receipts)
+
+
+def _kept(out: Path, party: str, run_id: str) -> _Kept | None:
+    path = out / _FILE
+    if not path.is_file():
+        return None
+    document = parse_json(read_bounded(path, _MAX_FILE_BYTES), max_bytes=_MAX_FILE_BYTES)
+    found = load_model(_PartyFile, document, UsageError, _FILE)
+    if (found.run_id, found.party) != (run_id, party):
+        raise RunMismatch(
+            f"{out} is the folder of another party",
+            check="party",
+            got=f"{found.party} in run {found.run_id}",
+            expected=f"{party} in run {run_id}",
+            hint="name the folder that this party began in",
+        )
+    from_rfc3339(found.begun)
+    return _Kept(path, run_id, party, found.begun, list(found.releases))

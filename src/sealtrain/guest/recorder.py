@@ -1,0 +1,56 @@
+"""The run log as it grows: each event is appended, and its head measured where the guest can."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.base.clock import Clock, to_rfc3339
+from sealtrain.guest.journal import Journal
+from sealtrain.signing.runlog import RunLog
+
+if TYPE_CHECKING:
+    from sealtrain.attest.guest import Guest
+
+__all__ = ["RUN_LOG_EVENT", "Recorder"]
+
+RUN_LOG_EVENT = "sealtrain-run-log"
+"""Name under which guests that measure events of apps keep the heads of the run log."""
+
+
+class Recorder:
+    """Journal of one run, and the guest that measures it. Thread-safe.
+
+    Attributes:
+        journal: What the manifest is made of.
+        lock: Held while an event is recorded: no evidence is collected meanwhile.
+    """
+
+    def __init__(self, guest: Guest, lock: threading.RLock, run_id: str, clock: Clock) -> None:
+        """Begin an empty journal.
+
+        Args:
+            guest: Measures heads.
+            lock: Held by whoever collects evidence of the guest.
+            run_id: 32 hex digits.
+            clock: Source of the time.
+        """
+        self._guest = guest
+        self._clock = clock
+        self._measures = True
+        self.lock = lock
+        self.journal = Journal(log=RunLog(run_id), started_at=to_rfc3339(clock()))
+
+    def record(self, event: str, fields: dict[str, Any]) -> None:
+        """Append an event to the run log, and measure its head where the guest can."""
+        with self.lock:
+            head = self.journal.log.append(event, fields, self._clock())
+            if self._measures:
+                self._measures = self._guest.note(RUN_LOG_EVENT, bytes.fromhex(head))
+
+    def resumed(self, counter: int, step: int, digest: str) -> dict[str, Any]:
+        """Note that the run goes on from a sealed state; returns what is noted of it."""
+        kept = {"counter": counter, "step": step, "checkpoint": digest}
+        with self.lock:
+            self.journal.resumes.append({"at": to_rfc3339(self._clock()), **kept})
+        return kept

@@ -1,0 +1,211 @@
+"""One training run inside a guest, from evidence to manifest.
+
+Steps in this order and no other:
+
+1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open;
+5. fork the other ranks, if the recipe wants some (``training.ranks``), and train, sealing
+   checkpoints, whose counters are anchored, while the lease is kept (``guest.leasekeeper``);
+6. seal the model to its recipients;
+7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, chdir
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.errors import SealtrainError
+from sealtrain.guest.closing import Outcome, close_run
+from sealtrain.guest.guestrun import GuestRun
+from sealtrain.guest.leasekeeper import Follower
+from sealtrain.guest.outsourcing import Outsourcing, addresses, expect_helpers
+from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
+from sealtrain.guest.sandbox.events import told
+from sealtrain.guest.settings import RunSettings, load_run
+from sealtrain.guest.validating import validate_data
+from sealtrain.recipe.backends import needs_group
+from sealtrain.training.machinery.chosen import connected
+from sealtrain.training.ranks import gathered
+
+if TYPE_CHECKING:
+    from sealtrain.client.quorum import Told
+    from sealtrain.errors import SealtrainError
+    from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.monitor import Monitor
+    from sealtrain.training.ranks import Ranks
+
+__all__ = ["Outcome", "resume", "start"]
+
+
+def start(
+    settings: RunSettings,
+    *,
+    progress: bool,
+    missed: Told,
+    metrics_port: int | None = None,
+    alone: bool = False,
+    clock: Clock = system_clock,
+) -> Outcome:
+    """Run a locked recipe from the beginning.
+
+    Args:
+        settings: Where everything is.
+        progress: Show a bar on stderr.
+        missed: Hears, until training begins, of each broker that did not help while others suffice.
+        metrics_port: Loopback port of the page for Prometheus; none without.
+        alone: This process is for the run only: it gives up for good what it gives up
+            (``sandbox.border``).
+        clock: Source of the time.
+
+    Raises:
+        SealtrainError: Whatever step fails; no plaintext is left anywhere.
+    """
+    expect_helpers(settings)
+    run = GuestRun.begin(settings, told=missed, alone=alone, clock=clock)
+    return _Work(run, resuming=False, progress=progress).done(metrics_port, alone=alone)
+
+
+def resume(
+    out: Path,
+    *,
+    progress: bool,
+    missed: Told,
+    metrics_port: int | None = None,
+    alone: bool = False,
+    clock: Clock = system_clock,
+) -> Outcome:
+    """Continue an interrupted run from its newest sealed checkpoint. As ``start``."""
+    expect_helpers(load_run(out)[0])
+    run = GuestRun.again(out, told=missed, alone=alone, clock=clock)
+    return _Work(run, resuming=True, progress=progress).done(metrics_port, alone=alone)
+
+
+class _Work:
+    """What is done while the process holds keys."""
+
+    def __init__(self, run: GuestRun, *, resuming: bool, progress: bool) -> None:
+        self._run = run
+        self._resuming = resuming
+        self._progress = progress
+        self._rest_of_life = ExitStack()
+
+    def done(self, metrics_port: int | None, *, alone: bool) -> Outcome:
+        run = self._run
+        guest = run.admitted.guest
+        ways = Ways(
+            urls=[*run.urls, *_webhook(run), *addresses(run.settings)],
+            folders=[run.settings.out, *guest.writable],
+            sockets=guest.sockets,
+        )
+        with (
+            enclosed(run.tally, alone=alone) as room,
+            _monitor(run, metrics_port) as monitor,
+            room.closed(ways),
+        ):
+            run.quorum.told = telling(room.terminal)
+            try:
+                return told(
+                    lambda: self._in_ranks(monitor, room, ways),
+                    run.recipe.release_policy.logs,
+                    lambda: run.tally.counts,
+                    scripts={str(run.base / path): path for path in run.recipe.scripts},
+                )
+            except SealtrainError as error:
+                raise run.keeper.lapsed(error) from None
+
+    def _in_ranks(self, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
+        """Train as rank 0 of as many as the recipe wants, each secured once it is connected."""
+        run, backend = self._run, self._run.recipe.backend
+        with gathered(
+            backend.ranks,
+            group=needs_group(backend),
+            prepare=lambda: connected(backend.name),
+            secure=lambda: self._secure_rank(room),
+            work=self._rank,
+        ) as ranks:
+            held = room.lock(ways)
+            monitor.watch()
+            checkpoint = run.newest_checkpoint() if self._resuming else None
+            run.closed(held)
+            with run.keeper:
+                return self._trained(checkpoint, monitor, room, ranks)
+
+    def _secure_rank(self, room: Room) -> None:
+        """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
+        ways = Ways(urls=self._run.stores)
+        self._rest_of_life.enter_context(room.closed(ways))
+        room.lock(ways)
+
+    def _rank(self, checkpoint: CheckpointRef | None) -> None:
+        """What another rank does: train, and keep nothing of it."""
+        from sealtrain.training.run import train
+
+        run = self._run
+        train(
+            run.recipe,
+            run_id=run.run_id,
+            base_dir=run.base,
+            sources=run.sources,
+            store=run.store,
+            metrics=lambda _step, _values: None,
+            on_checkpoint=lambda _ref: None,
+            resume=checkpoint,
+            progress=None,
+            secret=run.secret,
+            keeper=Follower(),
+        )
+
+    def _trained(
+        self, checkpoint: CheckpointRef | None, monitor: Monitor, room: Room, ranks: Ranks
+    ) -> Outcome:
+        from sealtrain.training.run import train
+
+        run = self._run
+        if checkpoint is None:
+            validate_data(run)
+        if run.recipe.scripts:
+            from sealtrain.guest.script import run_script
+
+            # Relative names that it writes to lie in memory, and end with the run.
+            with chdir(room.scratch.folder):
+                return run_script(run, checkpoint, monitor)
+        with ranks.together(checkpoint), Outsourcing.of(run) as standins:
+            trained = train(
+                run.recipe,
+                run_id=run.run_id,
+                base_dir=run.base,
+                sources=run.sources,
+                store=run.store,
+                metrics=run.released_metrics,
+                on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
+                resume=checkpoint,
+                progress=room.terminal if self._progress else None,
+                secret=run.secret,
+                monitor=monitor,
+                model=run.model,
+                keeper=run.keeper,
+                standins=standins,
+            )
+        return close_run(run, trained)
+
+
+def _webhook(run: GuestRun) -> tuple[str, ...]:
+    monitoring = run.recipe.monitoring
+    return () if monitoring is None or monitoring.webhook is None else (monitoring.webhook,)
+
+
+def _monitor(run: GuestRun, port: int | None) -> Monitor:
+    from sealtrain.training.monitor import Monitor
+
+    trainer = run.recipe.trainer
+    return Monitor(
+        run.recipe.monitoring,
+        folder=run.settings.out,
+        rows_per_step=trainer.per_device_train_batch_size
+        * trainer.gradient_accumulation_steps
+        * run.recipe.backend.ranks,
+        port=port,
+        lease_left=run.lease.left,
+    )

@@ -1,0 +1,1 @@
+"""What a run gives up while it holds records: output, network, files, programs, system calls."""

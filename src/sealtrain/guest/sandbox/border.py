@@ -1,0 +1,155 @@
+"""What a process gives up while it holds what others own: output, other hosts, files, programs.
+
+``enclosed`` is one closed room for every role of a run. Whatever has to be opened or started comes
+before it: listening sockets, the answers of programs, the process that compiles kernels, the
+accelerator's driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+from sealtrain.base.forking import forked
+from sealtrain.errors import SealtrainError
+from sealtrain.guest.sandbox.compilers import workshop
+from sealtrain.guest.sandbox.landlock import Held, leave_no_memory, other_threads, restrict, unbound
+from sealtrain.guest.sandbox.network import address_of, confined_to, is_number
+from sealtrain.guest.sandbox.output import hushed
+from sealtrain.guest.sandbox.programs import Programs, questions
+from sealtrain.guest.sandbox.scratch import Scratch, scratch
+from sealtrain.guest.sandbox.seccomp import refuse_calls
+
+if TYPE_CHECKING:
+    from sealtrain.guest.sandbox.output import Tally
+
+__all__ = ["Room", "Ways", "enclosed", "saying", "telling"]
+
+_DRIVER: Final = Path("/dev/nvidiactl")
+_CUDA: Final = "libcuda.so.1"
+_DRIVER_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """What stays possible from inside.
+
+    Attributes:
+        urls: What may be reached; ``tcp://host:port`` for other parties.
+        folders: Folders to write in, beside the run's folder in memory.
+        sockets: Unix sockets that may be connected to.
+    """
+
+    urls: Sequence[str] = ()
+    folders: Sequence[Path] = ()
+    sockets: Sequence[Path] = ()
+
+
+class Room:
+    """What ``enclosed`` gave up, and how a process gives it up for good.
+
+    Attributes:
+        terminal: For our own progress.
+        scratch: The run's folder in memory.
+    """
+
+    def __init__(
+        self, terminal: TextIO, scratch: Scratch, programs: Programs, tally: Tally, alone: bool
+    ) -> None:
+        self.terminal = terminal
+        self.scratch = scratch
+        self._programs = programs
+        self._tally = tally
+        self._alone = alone
+
+    def closed(self, ways: Ways) -> AbstractContextManager[object]:
+        """Confine this process to ``ways`` as Python can: see ``sandbox.network.confined_to``."""
+        return confined_to(
+            *ways.urls,
+            unix=ways.sockets,
+            writable=[*ways.folders, *self.scratch.writable],
+            programs=self._programs,
+            noted=self._tally.note,
+        )
+
+    def lock(self, ways: Ways) -> Held:
+        """Have the kernel hold it for native code, too, for good, in a process of the run only.
+
+        Threads begin afterwards, so that it binds them too; older ones are counted.
+        """
+        landlock, seccomp, older = 0, False, other_threads()
+        if self._alone:
+            leave_no_memory()
+            places = [address_of(url) for url in ways.urls]
+            names = not all(is_number(host) for host, _port in places)
+            landlock = restrict(
+                [*ways.folders, *self.scratch.writable],
+                connect=[port for _host, port in places],
+                sockets=ways.sockets,
+                names=names,
+                passing=self.scratch.folder,
+            )
+            seccomp = refuse_calls(datagrams=names)
+        memory = "private" if self.scratch.private else "folder"
+        return Held(
+            landlock=landlock, seccomp=seccomp, unbound=unbound(landlock, older), memory=memory
+        )
+
+
+@contextmanager
+def enclosed(tally: Tally, *, alone: bool, accelerated: bool | None = None) -> Iterator[Room]:
+    """Silence this process and prepare what it needs inside closed borders.
+
+    Args:
+        tally: Counts what was not said or was refused.
+        alone: This process is for the run only: what it gives up, it gives up for good.
+        accelerated: There is an accelerator to build kernels for; looked up when ``None``.
+    """
+    if accelerated is None:
+        accelerated = _DRIVER.exists()
+    with ExitStack() as stack:
+        memory = stack.enter_context(scratch(alone=alone))
+        terminal = stack.enter_context(hushed(tally, for_good=alone))
+        if accelerated:
+            _wake_driver()
+        shop = stack.enter_context(workshop(memory.folder)) if accelerated else None
+        programs = Programs(answers=questions(), workshop=shop)
+        yield Room(terminal, memory, programs, tally, alone)
+
+
+def saying(terminal: TextIO) -> Callable[[str], None]:
+    """Say a line where output is hushed. It holds names and codes alone."""
+
+    def say(line: str) -> None:
+        terminal.write(f"{line}\n")
+        terminal.flush()
+
+    return say
+
+
+def telling(terminal: TextIO) -> Callable[[str, SealtrainError], None]:
+    """Tell of brokers where output is hushed: which one and the kind of reason, no words of it."""
+    say = saying(terminal)
+    return lambda url, error: say(f"broker {url}: {error.code}")
+
+
+def _wake_driver() -> None:
+    """Have the accelerator's driver start what it starts once a machine, in a process of its own.
+
+    Where device files are missing it executes a program that makes them. A process that has used
+    the driver cannot fork ranks any more, so a child does it.
+    """
+    child = forked()
+    if child == 0:
+        try:
+            signal.alarm(_DRIVER_SECONDS)
+            ctypes.CDLL(_CUDA).cuInit(0)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)

@@ -1,0 +1,131 @@
+"""Where a run may make, change or remove files: in its own folders, judged by where a path leads.
+
+1. Links on the way are followed, and the last name too where the call follows it.
+2. A path relative to an open directory (``dir_fd``) begins at that directory. Python's audit event
+   of an open does not say which one: ``os.open`` writes to absolute paths only.
+3. A move or a hard link has two places. Both count: a file from outside that gets a second name
+   inside could be changed by that name.
+4. Of devices only those are written that keep nothing, and those of accelerators and of evidence.
+   Of ``/proc`` only the names of threads.
+
+This module judges what Python does. ``sandbox.landlock`` has the kernel judge the same for native
+code.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["PLACES", "PlaceRefused", "devices"]
+
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_DEVICES: Final = re.compile(
+    r"/dev/(null|zero|full|u?random"  # keep nothing
+    r"|nvidia[\w-]*(/[\w-]+)?|kfd|dri/renderD\d+"  # accelerators
+    r"|nsm|tdx_guest|sev-guest)"  # evidence
+)
+_THREAD_NAMES: Final = re.compile(r"/proc/\d+/(task/\d+/)?comm")
+_HERE: Final = -1
+
+_Check = Callable[[tuple[Path, ...], tuple[Any, ...]], None]
+
+
+class PlaceRefused(PermissionError):
+    """A file outside the run's folder. Libraries that only try whether they may write go on."""
+
+    def __init__(self) -> None:
+        """Without the path: its name may quote a record."""
+        super().__init__(errno.EACCES, "a run writes to its own folder only")
+
+
+def devices() -> list[Path]:
+    """Device files of this machine that a run may write to."""
+    found = (
+        path for pattern in ("*", "nvidia-caps/*", "dri/*") for path in Path("/dev").glob(pattern)
+    )
+    return sorted(path for path in found if _DEVICES.fullmatch(str(path)) and not path.is_dir())
+
+
+def _check(writable: Iterable[Path], place: str) -> None:
+    if _DEVICES.fullmatch(place) or _THREAD_NAMES.fullmatch(place):
+        return
+    if not any(Path(place).is_relative_to(folder) for folder in writable):
+        raise PlaceRefused
+
+
+def _place(path: Any, directory: int = _HERE, *, followed: bool) -> str | None:
+    """Where a path leads; ``None`` for a descriptor, which was judged when it was opened."""
+    if isinstance(path, int):
+        return None
+    name = os.fsdecode(path)
+    if directory != _HERE and not name.startswith("/"):
+        name = f"/proc/self/fd/{directory}/{name}"
+    if followed:
+        return os.path.realpath(name)
+    parent, last = os.path.split(name.rstrip("/"))
+    if last in ("", ".", ".."):
+        return os.path.realpath(name)
+    return f"{os.path.realpath(parent).rstrip('/')}/{last}"
+
+
+def _opening(writable: tuple[Path, ...], arguments: tuple[Any, ...]) -> None:
+    path, mode, flags = arguments
+    if not isinstance(flags, int) or not flags & _WRITING:
+        return
+    place = _place(path, followed=True)
+    if place is None:
+        return
+    if mode is None and not os.fsdecode(path).startswith("/"):  # os.open, maybe with dir_fd (2)
+        raise PlaceRefused
+    _check(writable, place)
+
+
+def _opening_a_database(writable: tuple[Path, ...], arguments: tuple[Any, ...]) -> None:
+    name = os.fsdecode(arguments[0])
+    if name != ":memory:":
+        _check(writable, os.path.realpath(name.removeprefix("file:")))
+
+
+def _changing(*named: tuple[int, int | None, bool]) -> _Check:
+    """A check of an event whose arguments hold paths.
+
+    Args:
+        named: Position of each path, position of its ``dir_fd`` (``None`` for calls that have
+            none), and whether the call follows a link in the last name.
+    """
+
+    def check(writable: tuple[Path, ...], arguments: tuple[Any, ...]) -> None:
+        for path, directory, followed in named:
+            start = _HERE if directory is None else arguments[directory]
+            place = _place(arguments[path], start, followed=followed)
+            if place is not None:
+                _check(writable, place)
+
+    return check
+
+
+PLACES: Final[dict[str, _Check]] = {
+    "open": _opening,
+    "sqlite3.connect": _opening_a_database,
+    "os.chmod": _changing((0, 2, True)),
+    "os.chown": _changing((0, 3, True)),
+    "os.link": _changing((0, 2, True), (1, 3, False)),
+    "os.mkdir": _changing((0, 2, False)),
+    "os.remove": _changing((0, 1, False)),
+    "os.removexattr": _changing((0, None, True)),
+    "os.rename": _changing((0, 2, False), (1, 3, False)),
+    "os.rmdir": _changing((0, 1, False)),
+    "os.setxattr": _changing((0, None, True)),
+    "os.symlink": _changing((1, 2, False)),
+    "os.truncate": _changing((0, None, True)),
+    "os.utime": _changing((0, 3, True)),
+}
+"""Audit events that make, change or remove files, and the check of each.
+
+A check is given the folders that may be written and the event's arguments, and raises
+``PlaceRefused``."""

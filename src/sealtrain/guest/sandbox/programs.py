@@ -1,0 +1,247 @@
+"""Which programs a run may have started: none by itself. What libraries ask programs is answered.
+
+A program that is started keeps no audit hook. So inside the border:
+
+1. What libraries ask programs for when they load or look for a driver was asked before the border
+   closed, and the same words get the same answer (``questions``).
+2. A compiler of kernels is started by the run's workshop (``sandbox.compilers``), which has no
+   network, where there is one.
+3. Everything else is refused by its path. Libraries that only try go on, as they do where a
+   program is missing.
+
+Python starts programs in one function of C, ``fork_exec``, which raises no audit event of its own:
+``subprocess`` does, ``multiprocessing`` does not. While the border is closed a function stands in
+its place that forks and never executes, so that the child stays inside. ``multiprocessing`` forks,
+whatever its default. Code that has kept the real function meets the kernel (``sandbox.seccomp``).
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from sealtrain.base.forking import forked
+
+if TYPE_CHECKING:
+    from sealtrain.guest.sandbox.compilers import Workshop
+
+__all__ = ["NONE", "ProgramRefused", "Programs", "answered", "found", "is_told", "questions"]
+
+Words = tuple[str, ...]
+
+_QUESTIONS: Final[tuple[Words, ...]] = (("/sbin/ldconfig", "-p"),)
+"""``ctypes.util.find_library``, triton and CUDA's own finder all ask this."""
+_SECONDS: Final = 30.0
+_STANDARD: Final = 3
+_FAILED: Final = 127
+
+
+class ProgramRefused(PermissionError):
+    """A program was to be started inside a run.
+
+    Attributes:
+        program: Path of the program, without its arguments; a record may be spelled in it.
+    """
+
+    def __init__(self, program: str) -> None:
+        """Name the program."""
+        super().__init__(errno.EACCES, "no program is started inside a run")
+        self.program = program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """What stands in for programs inside the border.
+
+    Attributes:
+        answers: What programs printed before the border closed, by their words.
+        workshop: Starts compilers of kernels, if there is one.
+    """
+
+    answers: Mapping[Words, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    workshop: Workshop | None = None
+
+    def judge(self, program: str, words: Words) -> None:
+        """Let pass what is answered or built.
+
+        Args:
+            program: Path of the file that would be executed.
+            words: The command, its name first.
+
+        Raises:
+            ProgramRefused: Nothing stands in for it.
+        """
+        if words not in self.answers and not (self.workshop and self.workshop.has(program)):
+            raise ProgramRefused(program)
+
+    def serve(
+        self, program: str, words: Words, folder: str | None, variables: dict[str, str]
+    ) -> int:
+        """In a forked child whose standard streams are set: what the program would have done.
+
+        Args:
+            program: As for ``judge``, which let it pass.
+            words: As for ``judge``.
+            folder: Working directory; this process's where ``None``.
+            variables: Environment.
+
+        Returns:
+            Status as ``waitpid`` gives it.
+        """
+        answer = self.answers.get(words)
+        if answer is not None:
+            with open(1, "wb", closefd=False) as out:
+                out.write(answer)
+            return 0
+        if self.workshop is None:
+            raise ProgramRefused(program)
+        return self.workshop.run(program, words, folder, variables)
+
+
+NONE: Final = Programs()
+"""Refuses every program."""
+
+
+def questions() -> Mapping[Words, bytes]:
+    """Ask what libraries will ask. Called before the border closes.
+
+    A program that is missing, fails or takes too long has no answer: inside the border it is
+    refused, and the library goes on as it does on a machine without the program.
+    """
+    answers: dict[Words, bytes] = {}
+    for words in _QUESTIONS:
+        try:
+            done = subprocess.run(  # noqa: S603  # our own words
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"LC_ALL": "C", "LANG": "C"},
+                timeout=_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        answers[words] = done.stdout
+    return MappingProxyType(answers)
+
+
+@contextmanager
+def answered(programs: Programs, refused: Callable[[], None]) -> Iterator[None]:
+    """Have ``programs`` stand in for every program that Python code starts.
+
+    Args:
+        programs: What stands in.
+        refused: Called at each refusal.
+    """
+    import _posixsubprocess
+
+    def fork_exec(*given: Any) -> int:
+        try:
+            return _start(programs, *given[:14])
+        except ProgramRefused:
+            refused()
+            raise
+
+    with ExitStack() as stack:
+        for module, name, value in (
+            (_posixsubprocess, "fork_exec", fork_exec),
+            (subprocess, "_fork_exec", fork_exec),
+            (subprocess, "_USE_POSIX_SPAWN", False),
+        ):
+            if hasattr(module, name):
+                stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, value)
+        before = multiprocessing.get_start_method(allow_none=True)
+        stack.callback(multiprocessing.set_start_method, before, force=True)
+        multiprocessing.set_start_method("fork", force=True)
+        yield
+
+
+def is_told(program: str, writable: Sequence[Path]) -> bool:
+    """Whether a refused program may be named outside: a file that the run found and did not make.
+
+    Args:
+        program: Path, maybe made up of a record.
+        writable: The run's folders.
+    """
+    place = Path(os.path.realpath(program))
+    there = Path(program).is_absolute() and place.is_file() and os.access(place, os.X_OK)
+    return there and not any(place.is_relative_to(folder) for folder in writable)
+
+
+def found(name: str, variables: Mapping[str, str] | None) -> str | None:
+    """Path of the program of that name, ``None`` where there is none.
+
+    Args:
+        name: With or without a folder.
+        variables: Environment whose ``PATH`` counts; this process's where ``None``.
+    """
+    return shutil.which(name, path=(variables or os.environ).get("PATH"))
+
+
+def _start(
+    programs: Programs,
+    arguments: Sequence[Any],
+    candidates: Sequence[bytes],
+    _close_others: bool,
+    _kept: Sequence[int],
+    folder: Any,
+    variables: Sequence[bytes] | None,
+    *streams: int,
+) -> int:
+    """In place of ``fork_exec``: a child that stands for the program, and its process id.
+
+    ``streams`` are both ends of the pipes for input, output and errors, then both ends of the pipe
+    on which the child tells why nothing was executed: it closes it, which says that all is well.
+    """
+    paths = [os.fsdecode(path) for path in candidates]
+    program = next((path for path in paths if os.access(path, os.X_OK)), None)
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), paths[-1])
+    words = tuple(os.fsdecode(word) for word in arguments)
+    programs.judge(program, words)
+    where = None if folder is None else os.fsdecode(folder)
+    pairs = [os.fsdecode(pair).partition("=") for pair in variables or ()]
+    environment = {name: value for name, _, value in pairs}
+    given = streams[0], streams[3], streams[5]
+    child = forked()
+    if child == 0:
+        _stand_in(
+            given,
+            programs.workshop,
+            lambda: programs.serve(
+                program, words, where, dict(os.environ) if variables is None else environment
+            ),
+        )
+    return child
+
+
+def _stand_in(given: Sequence[int], workshop: Workshop | None, work: Callable[[], int]) -> NoReturn:
+    """The life of the child: the program's streams, its work, its end."""
+    status = _FAILED << 8
+    try:
+        streams = [os.dup(standard if one == -1 else one) for standard, one in enumerate(given)]
+        for standard, one in enumerate(streams):
+            os.dup2(one, standard)
+        last = _STANDARD
+        for kept in sorted(() if workshop is None else workshop.descriptors):
+            os.closerange(last, kept)
+            last = kept + 1
+        os.closerange(last, os.sysconf("SC_OPEN_MAX"))
+        status = work()
+        if os.WIFSIGNALED(status):
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+            os.kill(os.getpid(), os.WTERMSIG(status))
+    finally:
+        os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else _FAILED)

@@ -1,0 +1,138 @@
+"""Wait for a lease that lapsed, without a key in memory.
+
+The run has a process of its own. When it ended because its keys were not lent any longer, its
+memory is gone with it; a checkpoint is sealed. After a pause another process asks for the keys
+again and resumes from that checkpoint, as ``sealtrain resume`` would: bit for bit. The process that
+waits never holds a key or a record.
+
+Refusals that owners or operators can take back are waited out, and whatever did not answer
+(``SealtrainError.retry``). The limit counts from the lapse, and anew once the run has got further.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.base.answers import answer_of, packed, packed_error
+from sealtrain.errors import RankLost, SealtrainError
+from sealtrain.guest.settings import holds_run
+
+if TYPE_CHECKING:
+    from sealtrain.guest.closing import Outcome
+
+__all__ = ["until_released"]
+
+Waits = Callable[[SealtrainError, float], None]
+"""Hears why the run waits and for how many seconds before it asks again."""
+
+_FIRST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 300.0
+_GRACE_SECONDS: Final = 10.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def until_released(
+    begin: Callable[[], Outcome],
+    again: Callable[[], Outcome],
+    *,
+    out: Path,
+    seconds: float,
+    waits: Waits,
+    first_pause: float = _FIRST_PAUSE,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Outcome:
+    """Run, and resume as often as the lease comes back in time.
+
+    Args:
+        begin: Starts or resumes the run; called in a process of its own.
+        again: Resumes it; the same.
+        out: The run's folder.
+        seconds: How long to wait for the keys before giving up.
+        waits: Told of each pause.
+        first_pause: Seconds; each pause after it is twice as long, up to five minutes.
+        monotonic: What ``seconds`` are counted by.
+        sleep: Waits so many seconds.
+
+    Raises:
+        SealtrainError: What the run ended with, where waiting does not help or was too long.
+        RankLost: The run's process is gone.
+    """
+    work, until, reached, pause = begin, 0.0, "", first_pause
+    while True:
+        try:
+            return _apart(work)
+        except SealtrainError as error:
+            if error.retry == "never":
+                raise
+            got_to, now = _newest(out), monotonic()
+            if not until or got_to > reached:
+                until, reached, pause = now + seconds, got_to, first_pause
+            if not holds_run(out) or now >= until:
+                raise
+            rest = min(pause, until - now)
+            waits(error, rest)
+        sleep(rest)
+        work, pause = again, min(2 * pause, _LONGEST_PAUSE)
+
+
+def _newest(out: Path) -> str:
+    """Name of the newest checkpoint; later ones sort behind earlier ones."""
+    return max((one.name for one in (out / "checkpoints").glob("checkpoint-*")), default="")
+
+
+def _apart(work: Callable[[], Outcome]) -> Outcome:
+    """Do ``work`` in a forked process, and give or raise what it gives or raises."""
+    here, there = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=_serve, args=(work, here, there), name="sealtrain-run"
+    )
+    process.start()
+    there.close()
+    answer: Any = None
+    try:
+        with contextlib.suppress(EOFError):
+            answer = answer_of(here.recv_bytes())
+        process.join()
+    finally:
+        if process.is_alive():  # interrupted here; at a terminal it was interrupted, too
+            process.join(_GRACE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        here.close()
+    if isinstance(answer, BaseException):
+        raise answer
+    if answer is None:
+        raise RankLost(
+            "the process of the run is gone",
+            check="process",
+            got=f"status {process.exitcode}",
+            hint="see whether the machine ran out of memory, then: sealtrain resume",
+        )
+    outcome: Outcome = answer
+    return outcome
+
+
+def _serve(work: Callable[[], Outcome], here: Connection, answers: Connection) -> None:
+    here.close()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]
+        return  # whoever waits ended before the line above
+    try:
+        answer = packed(work())
+    except KeyboardInterrupt:
+        answer = packed_error(KeyboardInterrupt())
+    except BaseException as error:
+        answer = packed_error(error)
+    with contextlib.suppress(OSError):  # nobody listens any more, and no traceback leaves from here
+        answers.send_bytes(answer)

@@ -1,0 +1,327 @@
+"""Verify a whole ledger again and name everything that does not hold. See ``spec/ledger.md`` §9.
+
+``Auditor`` takes the entries one after the other, from a file or a broker, and stops at nothing. It
+compares the tree over them with every checkpoint it was given, and leaves what an entry means to
+``audit_entries``. It trusts the consortium document and the log's key, and nothing in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sealtrain.base.canonical import parse_canonical
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.ledger.entry_rules import EntryRules
+from sealtrain.ledger.ledger import KIND, MAX_ENTRY_BYTES
+from sealtrain.ledger.references import References, Stated
+from sealtrain.ledger.rotation import KIND as ROTATION
+from sealtrain.ledger.rotation import Rotation, keys_with, read_rotation, signed_by
+from sealtrain.ledger.witness import verify_witnessed
+from sealtrain.signing import merkle
+from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
+from sealtrain.signing.ed25519 import key_id
+
+__all__ = ["BACKWARDS_SECONDS", "AuditReport", "Auditor", "Finding"]
+
+BACKWARDS_SECONDS: Final = 60
+"""An entry may state a time so much earlier than one before it: writers wait for their turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that does not hold."""
+
+    index: int | None
+    """Index of the entry; ``None`` for what is about no single entry."""
+    check: str
+    problem: str
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return "ledger" if self.index is None else f"entry {self.index}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {"index": self.index, "check": self.check, "problem": self.problem}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What an audit found."""
+
+    origin: str
+    size: int
+    root: str
+    kinds: dict[str, int]
+    unknown: dict[str, int]
+    """Kinds without a rule: only the form of such entries was checked."""
+    checkpoints: int
+    """Checkpoints that were compared."""
+    cosignatures: int
+    """Cosignatures of them that verify."""
+    witnessed: dict[str, int]
+    """Owner → entries of the largest checkpoint that the owner cosigned."""
+    findings: tuple[Finding, ...]
+    """In the order of the entries, then what is about no single entry."""
+
+    @property
+    def holds(self) -> bool:
+        """Nothing was found."""
+        return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "origin": self.origin,
+            "size": self.size,
+            "root": self.root,
+            "holds": self.holds,
+            "kinds": self.kinds,
+            "unknown": self.unknown,
+            "checkpoints": self.checkpoints,
+            "cosignatures": self.cosignatures,
+            "witnessed": self.witnessed,
+            "findings": [one.to_dict() for one in self.findings],
+        }
+
+
+class Auditor:
+    """One audit. Give it every entry in order, then ``finish``."""
+
+    def __init__(
+        self,
+        consortium: Consortium,
+        public_key: bytes,
+        *,
+        origin: str,
+        checkpoints: Iterable[str] = (),
+    ) -> None:
+        """Begin.
+
+        Args:
+            consortium: As the auditor holds it.
+            public_key: The log's key, 32 bytes, attested or pinned.
+            origin: The log's origin.
+            checkpoints: Signed notes, from wherever; cosignatures on them are verified too.
+        """
+        self._rules = EntryRules(consortium)
+        self._origin = origin
+        self._tree = _Tree()
+        self._findings: list[Finding] = []
+        self._kinds: Counter[str] = Counter()
+        self._latest = 0
+        self._stated = Stated()
+        self._checkpoints: list[Checkpoint] = []
+        self._cosignatures: set[tuple[int, str, str]] = set()
+        self._witnessed: dict[str, int] = {}
+        self._consortium = consortium
+        self._public_key = public_key
+        self._rotations: list[Rotation] = []
+        self._made_with: str | None = None
+        # Which keys the log had, its entries say: its checkpoints are verified after them.
+        self._notes = list(checkpoints)
+        self._roots: dict[int, str] = {}
+        self._wanted = {size for note in self._notes if (size := _claimed_size(note)) is not None}
+        self._see_root()
+
+    @property
+    def size(self) -> int:
+        """Entries so far."""
+        return self._tree.size
+
+    def found(self, check: str, problem: str, index: int | None = None) -> None:
+        """Add a finding of whoever reads the entries."""
+        self._findings.append(Finding(index=index, check=check, problem=problem))
+
+    def entry(self, data: bytes) -> None:
+        """Take the next entry.
+
+        Args:
+            data: Its bytes as stored, or its canonical bytes as received.
+        """
+        index = self._tree.size
+        self._tree.add(merkle.leaf_hash(data))
+        self._see_root()
+        try:
+            kind, at, body = _parsed(data)
+        except DataInvalid as error:
+            self.found("entry form", error.message, index)
+            return
+        self._kinds[kind] += 1
+        self._follow_time(at, index)
+        for problem in self._rules.problems(kind, at, body):
+            self.found(kind, problem, index)
+        if kind == ROTATION:
+            self._rotate(body, index)
+        self._stated.entry(index, kind, body)
+
+    def made_with(self, key: str | None) -> None:
+        """Take what the log says of the key that it was made with.
+
+        Args:
+            key: Its key id.
+        """
+        self._made_with = key or ""
+
+    def lost(self, leaf: bytes | None) -> None:
+        """Take the place of an entry that is missing.
+
+        Args:
+            leaf: Its hash, where that is still stored.
+        """
+        self.found("entry missing", "there is no such entry any more", self._tree.size)
+        self._tree.add(leaf or bytes(merkle.HASH_BYTES))
+        self._see_root()
+
+    def finish(self, references: References | None = None) -> AuditReport:
+        """What was found.
+
+        Args:
+            references: What the broker's database says of the ledger, where that is read too.
+        """
+        self._read_all()
+        self._compare_checkpoints()
+        if references is not None:
+            for index, problem in self._stated.differences(references):
+                self.found("database", problem, index)
+        last = self._tree.size
+        return AuditReport(
+            origin=self._origin,
+            size=last,
+            root=self._tree.root().hex(),
+            kinds=dict(sorted(self._kinds.items())),
+            unknown=dict(sorted(self._rules.unknown.items())),
+            checkpoints=len(self._checkpoints),
+            cosignatures=len(self._cosignatures),
+            witnessed=dict(sorted(self._witnessed.items())),
+            findings=tuple(
+                sorted(self._findings, key=lambda one: last if one.index is None else one.index)
+            ),
+        )
+
+    def _follow_time(self, at: int, index: int) -> None:
+        """Name an entry whose time goes back; the entries after it are compared with its time."""
+        back = self._latest - at
+        if back > BACKWARDS_SECONDS:
+            self.found("time", f"its time goes back by {back} s: the broker's clock was set", index)
+            self._latest = at
+        self._latest = max(self._latest, at)
+
+    def _rotate(self, body: dict[str, Any], index: int) -> None:
+        try:
+            found = read_rotation(body, origin=self._origin)
+        except SealtrainError as error:
+            self.found(ROTATION, error.message, index)
+            return
+        if self._rotations and self._rotations[-1].new != found.old:
+            self.found(ROTATION, "it is not by the key that the ledger was rotated to", index)
+            return
+        self._rotations.append(found)
+
+    def _read_all(self) -> None:
+        """Verify the checkpoints under the keys that rotations connect with the trusted one."""
+        known = keys_with(self._public_key, self._rotations)
+        order = [one for rotation in self._rotations for one in (rotation.old, rotation.new)]
+        keys = [one for one in dict.fromkeys(order) if one in known] or [self._public_key]
+        for note in self._notes:
+            try:
+                self._read(note, self._consortium, signed_by(note, keys, origin=self._origin))
+            except SealtrainError as error:
+                self.found("checkpoint", f"a checkpoint does not verify: {error.message}")
+        if self._made_with is not None and self._made_with not in {key_id(one) for one in keys}:
+            made = f"{self._made_with:.80}"
+            self.found("file", f"it says it was made with {made}, not {key_id(keys[0])}")
+
+    def _read(self, note: str, consortium: Consortium, public_key: bytes) -> None:
+        try:
+            checkpoint = verify_checkpoint(note, public_key, origin=self._origin)
+        except SealtrainError as error:
+            self.found("checkpoint", f"a checkpoint does not verify: {error.message}")
+            return
+        self._checkpoints.append(checkpoint)
+        try:
+            found = verify_witnessed(
+                note, public_key, origin=self._origin, witnesses=consortium.owners, quorum=0
+            )
+        except SealtrainError as error:
+            problem = f"a cosignature at size {checkpoint.size} does not verify: {error.message}"
+            self.found("cosignature", problem)
+            return
+        for owner in found.times:
+            self._cosignatures.add((checkpoint.size, checkpoint.root, owner))
+            self._witnessed[owner] = max(self._witnessed.get(owner, 0), checkpoint.size)
+
+    def _see_root(self) -> None:
+        if self._tree.size in self._wanted:
+            self._roots[self._tree.size] = self._tree.root().hex()
+
+    def _compare_checkpoints(self) -> None:
+        good = 0
+        for one in sorted(self._checkpoints, key=lambda one: one.size):
+            got = self._roots.get(one.size)
+            if got is None:
+                self.found(
+                    "checkpoint",
+                    f"the ledger has {self._tree.size} entries, and a checkpoint was signed when "
+                    f"it had {one.size}: entries are gone",
+                )
+            elif got != one.root:
+                self.found(
+                    "checkpoint",
+                    f"the entries give the root {got} at size {one.size}, and {one.root} was "
+                    f"signed: one of the entries {good} to {one.size - 1} is not what it was",
+                )
+            else:
+                good = one.size
+
+
+def _claimed_size(note: str) -> int | None:
+    """The size that a checkpoint names, whoever signed it."""
+    size = note.split("\n", 2)[1:2]
+    return int(size[0]) if size and _SIZE.fullmatch(size[0]) else None
+
+
+_SIZE = re.compile(r"0|[1-9][0-9]{0,15}")
+
+
+class _Tree:
+    """Roots of the full subtrees so far, tallest first."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._heads: list[tuple[int, bytes]] = []
+
+    def add(self, leaf: bytes) -> None:
+        level, value = 0, leaf
+        while self._heads and self._heads[-1][0] == level:
+            value = merkle.node_hash(self._heads.pop()[1], value)
+            level += 1
+        self._heads.append((level, value))
+        self.size += 1
+
+    def root(self) -> bytes:
+        if not self._heads:
+            return merkle.EMPTY_ROOT
+        *rest, (_, value) = self._heads
+        for _, left in reversed(rest):
+            value = merkle.node_hash(left, value)
+        return value
+
+
+def _parsed(data: bytes) -> tuple[str, int, dict[str, Any]]:
+    entry = parse_canonical(data, max_bytes=MAX_ENTRY_BYTES)
+    if not isinstance(entry, dict) or set(entry) != {"kind", "at", "body"}:
+        raise DataInvalid("an entry is {kind, at, body}")
+    kind, at, body = entry["kind"], entry["at"], entry["body"]
+    if not isinstance(kind, str) or not isinstance(at, str) or not isinstance(body, dict):
+        raise DataInvalid("an entry has a kind, a time and a body")
+    if not KIND.fullmatch(kind):
+        raise DataInvalid("an entry has another spelling of its kind")
+    return kind, from_rfc3339(at), body

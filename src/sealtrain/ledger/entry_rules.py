@@ -1,0 +1,386 @@
+"""Does an entry of a ledger hold, given the entries before it? See ``spec/ledger.md`` §9.
+
+``EntryRules.problems`` takes the entries in order and answers with what does not hold of each. It
+believes no field that a signature in the entry does not cover: owners' documents are verified anew,
+and what the broker did is judged by the owners' documents before it. An approval that has ended by
+the time of one entry has ended for every later entry, whatever time that one states: otherwise the
+broker's host would revive it by setting the clock back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
+from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
+from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
+from sealtrain.consortium.decisions import kms_target
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.receipts import Anchor
+from sealtrain.consortium.succession import verify_succession
+from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.errors import LedgerInconsistent, SealtrainError
+from sealtrain.ledger.uses import MAX_OUTPUTS
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.needs import Needs
+
+__all__ = ["DECISION_SECONDS", "EntryRules"]
+
+DECISION_SECONDS = 60
+"""A broker decides with the time a request came; the entry is written this much later at most."""
+_NEED_A_CONSORTIUM = ("approval", "dataset", "release", "renewal", "boot")
+# Sums of decimal fractions miss by less than this.
+_ROUNDING = 1e-9
+
+
+class _Released(StrictModel):
+    dataset_id: Hex32
+    root: Hex64
+
+
+class _Reserved(StrictModel):
+    owner: OwnerName
+    name: OwnerName
+    epsilon: float = Field(ge=0, allow_inf_nan=False)
+    delta: float = Field(ge=0, le=1, allow_inf_nan=False)
+    budget: float | None = Field(ge=0, allow_inf_nan=False)
+
+
+class _Granted(StrictModel):
+    run_id: Hex32
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    datasets: tuple[_Released, ...]
+    elsewhere: tuple[_Released, ...]
+    lease_id: Hex64
+    not_after: Timestamp
+    evidence_digest: Hex64
+    receipt_digest: Hex64
+    checkpoint: Anchor | None
+    simulated: bool
+    needs: Needs
+    privacy: tuple[_Reserved, ...] = ()
+    reserved_at: int | None = Field(default=None, ge=0)
+
+    @property
+    def data(self) -> frozenset[tuple[str, str]]:
+        """Id and root of all data of the run."""
+        return frozenset((one.dataset_id, one.root) for one in (*self.datasets, *self.elsewhere))
+
+
+class _Output(StrictModel):
+    name: str = Field(max_length=1024)
+    sha256: Hex64
+
+
+class _Recorded(StrictModel):
+    run_id: Hex32
+    manifest_digest: Hex64
+    outputs: tuple[_Output, ...] | None = Field(max_length=MAX_OUTPUTS)
+    parties: tuple[Hex32, ...] = Field(default=(), max_length=256)
+
+
+class _Booted(StrictModel):
+    """A dstack guest that was let boot (spec/boot-authority.md §4)."""
+
+    action: Literal["boot-app", "boot-kms"]
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+    instance_id: str
+    device_id: Hex64
+    os_image_hash: str
+    mr_aggregated: Hex64
+    tcb_status: str
+    needs: Needs
+    approved_by: tuple[OwnerName, ...]
+
+
+class EntryRules:
+    """What the entries so far allow. Feed it every entry, in order."""
+
+    def __init__(self, consortium: Consortium) -> None:
+        self._consortium = consortium
+        self._decisions: list[SignedDecision] = []
+        self._ends: list[tuple[int, str]] = []  # of approvals that have not ended, first to last
+        self._over: set[str] = set()
+        self._tallies: dict[tuple[Target, Needs], tuple[int, int, Tally]] = {}
+        self._datasets: dict[tuple[str, str, str], tuple[str, DatasetManifest]] = {}
+        self._owner_of: dict[str, str] = {}
+        self._withdrawn: dict[str, str] = {}
+        self._policies: dict[str, str] = {}
+        self._entries = 0
+        self._ended = False
+        self._runs: dict[str, tuple[Target, str]] = {}
+        self._anchors: dict[str, Anchor] = {}
+        self._data: dict[str, frozenset[tuple[str, str]]] = {}
+        self._reserved_at: dict[str, int] = {}
+        self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._once: set[tuple[str, str]] = set()
+        self.unknown: Counter[str] = Counter()
+        """Kinds it has no rule for, and how many entries of them there were."""
+
+    def problems(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        """What does not hold of the next entry; nothing when it holds.
+
+        Args:
+            kind: Of the entry.
+            at: Its time, seconds since the epoch.
+            body: Of the entry.
+        """
+        rule = {
+            "approval": self._decision,
+            "revocation": self._decision,
+            "dataset": self._dataset,
+            "withdrawal": self._withdrawal,
+            POLICY: self._policy,
+            "rotation": self._rotation,
+            "succession": self._succession,
+            "release": self._granted,
+            "renewal": self._granted,
+            "manifest": self._manifest,
+            "boot": self._booted,
+            "refusal": self._refusal,
+        }.get(kind)
+        self._entries += 1
+        while self._ends and self._ends[0][0] + DECISION_SECONDS < at:
+            self._over.add(heapq.heappop(self._ends)[1])
+        if rule is None:
+            self.unknown[kind] += 1
+            return
+        try:
+            if self._ended and kind in _NEED_A_CONSORTIUM:
+                yield "the owners had put another consortium in the place of this one"
+            yield from rule(kind, at, body)
+        except SealtrainError as error:
+            told = "; ".join(
+                f"{name} {value}"
+                for name in ("got", "expected")
+                if (value := getattr(error, name)) is not None
+            )
+            yield error.message + (f" ({told})" if told else "")
+
+    def _decision(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        envelope = Envelope.from_dict(body.get("envelope"))
+        signed = verify_decision(envelope, self._consortium, now=at)
+        self._decisions.append(signed)
+        if signed.decision.ends is not None:
+            heapq.heappush(self._ends, (signed.decision.ends, signed.digest))
+        yield from self._repeated("decision", signed.digest)
+        if kind != signed.entry_kind:
+            yield f"it is called {kind} and is signed as {signed.decision.decision}"
+        yield from _differences(body, signed.entry)
+
+    def _dataset(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        envelope = Envelope.from_dict(body.get("envelope"))
+        manifest = verify_dataset(envelope, self._consortium)
+        key = (manifest.dataset_id, manifest.app_id, manifest.compose_hash)
+        before = self._datasets.get(key)
+        yield from self._repeated("dataset manifest", envelope.digest)
+        if self._owner_of.setdefault(manifest.dataset_id, manifest.owner) != manifest.owner:
+            yield f"dataset {manifest.dataset_id} belonged to another owner"
+        yield from self._taken_back([manifest.dataset_id], "is registered")
+        if before is not None and not replaces(manifest, before[1], before[0]):
+            yield f"it does not continue the manifest {before[0]} before it"
+        self._datasets[key] = (envelope.digest, manifest)
+        yield from _differences(body, dataset_entry(manifest, envelope))
+
+    def _rotation(self, _kind: str, _at: int, _body: dict[str, Any]) -> Iterable[str]:
+        return ()  # of the ledger itself and no owner: the audit follows its keys
+
+    def _withdrawal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        signed = verify_owned(
+            Withdrawal, Envelope.from_dict(body.get("envelope")), self._consortium
+        )
+        yield from self._repeated("withdrawal", signed.digest)
+        for dataset_id in signed.document.datasets:
+            if self._owner_of.get(dataset_id, signed.owner.name) != signed.owner.name:
+                yield f"dataset {dataset_id} is another owner's"
+                continue
+            self._withdrawn[dataset_id] = signed.owner.name
+        yield from _differences(body, signed.entry)
+
+    def _policy(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        signed = verify_owned(
+            OwnerPolicy, Envelope.from_dict(body.get("envelope")), self._consortium
+        )
+        yield from self._repeated("policy", signed.digest)
+        before = self._policies.get(signed.owner.name)
+        if signed.document.previous != before:
+            yield f"it does not continue the policy {before} before it"
+        self._policies[signed.owner.name] = signed.digest
+        yield from _differences(body, signed.entry)
+
+    def _succession(self, _kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        envelope = Envelope.from_dict(body.get("envelope"))
+        predecessor = Consortium.from_dict(body.get("predecessor"))
+        found = verify_succession(envelope, predecessor)
+        yield from self._repeated("succession", envelope.digest)
+        if at > found.not_after:
+            yield "it was over when it was put in force"
+        mine = self._consortium.consortium_id
+        if found.successor.consortium_id == mine:
+            if self._entries != 1:
+                yield "a ledger follows another one with its first entry only"
+        elif predecessor.consortium_id != mine:
+            yield "it is about other consortia"
+        elif self._ended:
+            yield "the consortium has a successor already"
+        else:
+            self._ended = True
+        yield from _differences(body, found.entry)
+
+    def _taken_back(self, dataset_ids: Iterable[str], what: str) -> Iterator[str]:
+        for dataset_id in sorted(self._withdrawn.keys() & set(dataset_ids)):
+            owner = self._withdrawn[dataset_id]
+            yield f"dataset {dataset_id} {what} although {owner} had withdrawn it"
+
+    def _granted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        grant = load_model(_Granted, body, LedgerInconsistent, kind)
+        target = _target(grant)
+        counted = self._tally(target, grant.needs, at)
+        yield from _unapproved("keys were granted", counted)
+        until = counted.valid_until
+        if not counted.sealed and until is not None and from_rfc3339(grant.not_after) > until + 1:
+            yield "its lease ends after the approvals it rests on"
+        yield from self._repeated("receipt", grant.receipt_digest)
+        run = self._runs.get(grant.run_id)
+        if run is not None and run[0] != target:
+            yield f"run {grant.run_id} began with another recipe"
+        yield from self._anchored(grant)
+        if kind == "renewal":
+            if run is None or run[1] != grant.lease_id:
+                yield f"run {grant.run_id} does not hold the lease that is renewed"
+            if grant.data or grant.privacy or grant.reserved_at is not None:
+                yield "a renewal releases and reserves nothing"
+            yield from self._taken_back(self._data_of(grant.run_id), "stays in use")
+            return
+        yield from self._repeated("lease", grant.lease_id)
+        self._runs[grant.run_id] = (target, grant.lease_id)
+        if self._data.setdefault(grant.run_id, grant.data) != grant.data:
+            yield f"run {grant.run_id} began with other data, and noise is made from its data"
+        yield from self._taken_back({one for one, _root in grant.data}, "is used")
+        for dataset in grant.datasets:
+            yield from self._released(dataset, grant, counted)
+        yield from self._reserved(grant)
+
+    def _anchored(self, grant: _Granted) -> Iterator[str]:
+        """The newest checkpoint of a run never goes back, nor is it another one."""
+        before, now = self._anchors.get(grant.run_id), grant.checkpoint
+        if before is not None and now != before and (now is None or now.counter <= before.counter):
+            yield f"run {grant.run_id} was taken back behind its checkpoint {before.counter}"
+        if now is not None:
+            self._anchors[grant.run_id] = now
+
+    def _data_of(self, run_id: str) -> set[str]:
+        """Ids of the datasets that a run began with."""
+        return {dataset_id for dataset_id, _root in self._data.get(run_id, ())}
+
+    def _released(self, dataset: _Released, grant: _Granted, counted: Tally) -> Iterator[str]:
+        known = self._datasets.get((dataset.dataset_id, grant.app_id, grant.compose_hash))
+        if known is None or known[1].root != dataset.root:
+            yield f"dataset {dataset.dataset_id} was not registered with this root for this recipe"
+            return
+        for owner, pins in sorted(counted.pins.items()):
+            pinned = pins.get(dataset.dataset_id)
+            if pinned is None and owner == known[1].owner and pins:
+                yield f"the approval of {owner} does not pin dataset {dataset.dataset_id}"
+            if pinned is not None and pinned != dataset.root:
+                yield f"the approval of {owner} pins another root of {dataset.dataset_id}"
+
+    def _reserved(self, grant: _Granted) -> Iterator[str]:
+        if grant.reserved_at != self._reserved_at.get(grant.run_id):
+            yield f"it names another reservation of privacy than run {grant.run_id} has"
+        if grant.privacy:
+            self._reserved_at[grant.run_id] = self._entries - 1
+        for one in grant.privacy:
+            self._spent[one.owner, one.name] += one.epsilon
+            total = self._spent[one.owner, one.name]
+            if one.budget is not None and total > one.budget + _ROUNDING:
+                yield (
+                    f"epsilon {total:g} of {one.owner}/{one.name} passes the budget {one.budget:g}"
+                )
+
+    def _manifest(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        recorded = load_model(_Recorded, body, LedgerInconsistent, "manifest")
+        for run_id in dict.fromkeys((recorded.run_id, *recorded.parties)):
+            if run_id not in self._runs:
+                yield f"no keys were released to run {run_id}"
+        yield from self._repeated("manifest", recorded.manifest_digest)
+
+    def _booted(self, kind: str, at: int, body: dict[str, Any]) -> Iterator[str]:
+        boot = load_model(_Booted, body, LedgerInconsistent, kind)
+        target = _target(boot)
+        kms = kms_target(app_id=boot.app_id, compose_hash=boot.compose_hash)
+        if (boot.action == "boot-kms") != (target == kms):
+            yield "a guest was let boot in another role than it was approved for"
+        yield from _unapproved("a guest was let boot", self._tally(target, boot.needs, at))
+
+    def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
+        if not all(isinstance(body.get(name), str) for name in ("action", "code")):
+            yield "a refusal names what was refused and with which code"
+
+    def _tally(self, target: Target, needs: Needs, at: int) -> Tally:
+        """Where approval stood, at most ``DECISION_SECONDS`` before ``at``; counted once.
+
+        The entry's needs are the broker's word, and only approvals that state the same count.
+        """
+
+        def counted_at(time: int) -> Tally:
+            return tally(
+                self._decisions, self._consortium, target, time, needs=needs, over=self._over
+            )
+
+        seen = len(self._decisions), len(self._over)
+        known = self._tallies.get((target, needs))
+        if known is not None:
+            *before, counted = known
+            until = counted.valid_until
+            if tuple(before) == seen and until and counted.now <= at <= until:
+                return counted
+        counted = counted_at(at)
+        if counted.sealed and not counted.revoked:
+            earlier = counted_at(at - DECISION_SECONDS)
+            if not earlier.sealed:
+                return earlier
+        self._tallies[target, needs] = (*seen, counted)
+        return counted
+
+    def _repeated(self, what: str, digest: str) -> Iterator[str]:
+        if (what, digest) in self._once:
+            yield f"the {what} {digest} was recorded before"
+        self._once.add((what, digest))
+
+
+def _target(entry: _Granted | _Booted) -> Target:
+    return Target(
+        app_id=entry.app_id, compose_hash=entry.compose_hash, recipe_hash=entry.recipe_hash
+    )
+
+
+def _unapproved(what: str, counted: Tally) -> Iterator[str]:
+    if counted.revoked:
+        yield f"{what} although {', '.join(counted.revoked_by)} had revoked"
+    elif counted.sealed:
+        yield (
+            f"{what} with {counted.progress} of {counted.threshold} approvals "
+            f"(missing: {', '.join(counted.awaited or counted.missing)})"
+        )
+
+
+def _differences(body: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
+    wrong = sorted(
+        name for name in {*body, *expected} if body.get(name, ...) != expected.get(name, ...)
+    )
+    if wrong:
+        yield f"{', '.join(wrong)}: not what was signed"

@@ -1,0 +1,267 @@
+"""The Merkle tree of a ledger as it is stored: the roots of full subtrees, by level and place.
+
+Pure: where entries and roots lie is the caller's affair (``ledger_store``, ``ledger_postgres``).
+Node ``(level, i)`` is the root over the entries ``i << level … ((i + 1) << level) - 1``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from sealtrain.errors import LedgerInconsistent
+from sealtrain.signing import merkle
+
+__all__ = [
+    "Grown",
+    "KeptTree",
+    "Node",
+    "Nodes",
+    "Pending",
+    "StoredTree",
+    "another_meta",
+    "grown",
+    "recomputed",
+    "subtree",
+    "tampered",
+    "within",
+]
+
+Node = Callable[[int, int], bytes]
+"""``node(level, i)`` is a stored root."""
+
+Nodes = dict[tuple[int, int], bytes]
+"""Roots by level and place."""
+
+
+_KEPT_NODES: Final = 1 << 14
+_KEPT_ENTRIES: Final = 256
+
+
+class KeptTree:
+    """The part of a tree that was used last, in memory: what is on disk never changes.
+
+    Any thread may call.
+
+    Args:
+        read: Gives a root that is not kept.
+    """
+
+    def __init__(self, read: Node) -> None:
+        self.size = 0
+        """Entries that are on disk, at least."""
+        self._read = read
+        self._nodes: Nodes = {}
+        self._entries: dict[int, bytes] = {}
+        self._keeping = threading.Lock()
+
+    def node(self, level: int, position: int) -> bytes:
+        """A stored root. Errors as ``read``."""
+        kept = self._nodes.get((level, position))
+        if kept is None:
+            kept = self._read(level, position)
+            with self._keeping:
+                _keep(self._nodes, {(level, position): kept}, _KEPT_NODES)
+        return kept
+
+    def entry(self, index: int) -> bytes | None:
+        """An entry that was written a moment ago; ``None`` for any other."""
+        return self._entries.get(index)
+
+    def grown(self, grown: Grown) -> None:
+        """Remember what was committed."""
+        with self._keeping:
+            _keep(self._nodes, grown.nodes, _KEPT_NODES)
+            _keep(self._entries, dict(enumerate(grown.entries, grown.first)), _KEPT_ENTRIES)
+            self.size = max(self.size, grown.first + len(grown.entries))
+
+
+def _keep(kept: dict[Any, bytes], more: dict[Any, bytes], most: int) -> None:
+    kept.update(more)
+    for place in list(islice(kept, max(0, len(kept) - most))):
+        del kept[place]
+
+
+class Pending(Protocol):
+    """Entries of transactions that commit together; nobody can read or prove them before.
+
+    From the first entry until ``written`` or ``dropped`` no other writer appends.
+    """
+
+    @property
+    def count(self) -> int:
+        """Entries that wait."""
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Add entries and return the index that the first will have."""
+
+    def reaches(self) -> tuple[int, int, bytes]:
+        """Entries of the ledger without those that wait and with them, and the last of them."""
+
+    def undo(self, count: int) -> None:
+        """Forget all but the first ``count``."""
+
+    def write(self) -> None:
+        """Write what waits. Entries in a file are on disk then, others with their transaction."""
+
+    def written(self) -> None:
+        """The transaction committed."""
+
+    def dropped(self) -> None:
+        """The transaction was undone, or could not be written. What ``write`` put on disk stays."""
+
+
+class StoredTree(Protocol):
+    """Entries by index and hashes by range, durable once ``append`` returns."""
+
+    kept: KeptTree
+    """What of it is in memory."""
+
+    def close(self) -> None:
+        """Let go of files and connections. Nothing is lost without it."""
+
+    def size(self) -> int:
+        """Number of entries."""
+
+    def append(self, entries: Sequence[bytes]) -> int:
+        """Write entries, all or none, and return the index of the first."""
+
+    def pending(self, connection: Any) -> Pending:
+        """Entries to write together.
+
+        Args:
+            connection: The driver's, in a transaction of the same database; a file has its own.
+        """
+
+    def read(self, start: int, limit: int) -> list[bytes]:
+        """Up to ``limit`` entries from index ``start`` on."""
+
+    def page(self, start: int, limit: int, max_bytes: int) -> list[bytes]:
+        """As ``read``, and no more than ``max_bytes`` of them, but one in any case."""
+
+    def subtree(self, start: int, end: int) -> bytes:
+        """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
+
+    def recompute(self) -> int:
+        """Recompute every hash from the entries and return their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a tree gains.
+
+    Attributes:
+        first: Index of the first new entry.
+        entries: New entries.
+        nodes: New roots by level and place.
+    """
+
+    first: int
+    entries: tuple[bytes, ...]
+    nodes: Nodes
+
+
+def grown(first: int, entries: Sequence[bytes], node: Node) -> Grown:
+    """What a tree of ``first`` entries gains with more of them.
+
+    Args:
+        first: Entries it has.
+        entries: Entries to add.
+        node: Gives stored roots.
+    """
+    made: Nodes = {}
+    for index, data in enumerate(entries, start=first):
+        level, position, value = 0, index, merkle.leaf_hash(data)
+        made[level, position] = value
+        while position & 1:  # a right child: its parent is full now
+            left = made.get((level, position - 1)) or node(level, position - 1)
+            value = merkle.node_hash(left, value)
+            level, position = level + 1, position >> 1
+            made[level, position] = value
+    return Grown(first, tuple(entries), made)
+
+
+def subtree(start: int, end: int, node: Node) -> bytes:
+    """Root over the entries ``start … end-1``, a range as a Merkle tree divides it."""
+    width = end - start
+    if width == 0:
+        return merkle.EMPTY_ROOT
+    if width & (width - 1) == 0:
+        return node(width.bit_length() - 1, start // width)
+    middle = start + merkle.split(width)
+    return merkle.node_hash(subtree(start, middle, node), subtree(middle, end, node))
+
+
+def recomputed(
+    entries: Iterable[tuple[int, bytes]], stored: Iterator[tuple[int, int, bytes]]
+) -> int:
+    """Compare every stored root with the entries.
+
+    Args:
+        entries: Index and bytes, in order.
+        stored: Level, place and root, in the order of ``(i + 1) << level``, then of the level: as
+            appending wrote them.
+
+    Returns:
+        Number of entries.
+
+    Raises:
+        LedgerInconsistent: An entry or root is missing, extra or changed.
+    """
+
+    def compare(level: int, position: int, value: bytes) -> None:
+        found = next(stored, None)
+        if found is None or (found[0], found[1]) != (level, position):
+            raise tampered(f"stored hash {(level, position)} is missing, or another is too much")
+        if found[2] != value:
+            raise tampered(f"stored hash {(level, position)} does not follow from the entries")
+
+    count = 0
+    heads: list[tuple[int, bytes]] = []  # roots of the full subtrees so far, tallest first
+    for index, data in entries:
+        if index != count:
+            raise tampered(f"entry {count} is missing")
+        level, value = 0, merkle.leaf_hash(data)
+        compare(level, index, value)
+        while heads and heads[-1][0] == level:
+            value = merkle.node_hash(heads.pop()[1], value)
+            level += 1
+            compare(level, index >> level, value)
+        heads.append((level, value))
+        count += 1
+    if next(stored, None) is not None:
+        raise tampered("it holds hashes of entries it does not have")
+    return count
+
+
+def within(rows: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """The first of these that are no more than ``max_bytes`` together; the first in any case."""
+    total = 0
+    for number, data in enumerate(rows):
+        total += len(data)
+        if number and total > max_bytes:
+            return
+        yield data
+
+
+def tampered(why: str) -> LedgerInconsistent:
+    """The error for a ledger that is not as appending left it."""
+    return LedgerInconsistent(
+        f"the ledger was changed from outside: {why}",
+        check="stored ledger",
+        hint="compare with the last checkpoint an owner kept, and restore it from a backup",
+    )
+
+
+def another_meta(where: str, name: str, got: object, expected: object) -> LedgerInconsistent:
+    """The error for a ledger of another origin or key."""
+    return LedgerInconsistent(
+        f"the ledger in {where} has another {name}",
+        check=f"ledger {name}",
+        got=got,
+        expected=expected,
+        hint="open it with the origin and key it was made with",
+    )

@@ -1,0 +1,302 @@
+"""When a lease is renewed, and when training stops for its sake."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from sealtrain.errors import (
+    AnswerInvalid,
+    ApprovalRevoked,
+    BrokerUnreachable,
+    CheckpointRefused,
+    DatasetWithdrawn,
+    LeaseStale,
+    SealtrainError,
+    TooManyRequests,
+)
+from sealtrain.guest.lease import Lease
+from sealtrain.guest.leasekeeper import LeaseKeeper
+from sealtrain.training.checkpoint import CheckpointRef
+
+NOW, LENGTH = 1_800_000_000, 600
+GONE = BrokerUnreachable("the broker does not answer", check="broker", got="ConnectError")
+REVOKED = ApprovalRevoked(
+    "the approval was revoked",
+    check="approvals",
+    owner="clinic-c",
+    got="1 revoked",
+    expected="0",
+    hint="another",
+)
+
+
+class World:
+    """A broker that answers as it is told to, and clocks that are set by hand."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.jumped = 0
+        self.answer: SealtrainError | None = None
+        self.asked: list[tuple[float, tuple[int, str] | None]] = []
+        self.lease = Lease(
+            lambda: NOW + self.jumped + int(self.passed), elapsed=lambda: self.passed
+        )
+        self.keeper = LeaseKeeper(self.lease, self.renew)
+        self.extend()
+        self.keeper._next_at = self.keeper._half()  # as entering it does, without a thread
+
+    def extend(self) -> None:
+        self.lease.extend(NOW + int(self.passed) + LENGTH, LENGTH, self.lease.moment())
+
+    def renew(self, checkpoint: tuple[int, str] | None) -> None:
+        self.asked.append((self.passed, checkpoint))
+        if self.answer is not None:
+            raise self.answer
+        self.extend()
+
+    def until(self, moment: float) -> None:
+        """Let time pass, tending whenever it is time to."""
+        for _ in range(1000):
+            wait = self.keeper.tend()
+            if self.passed + wait > moment:
+                self.passed = moment
+                return
+            self.passed += max(wait, 0.001)
+        raise AssertionError("it never waits")
+
+    def steps(self, first: int, last: int, each: float, **question: Any) -> int | None:
+        """Train; the step after which it stops."""
+        asked = {"ahead": 0, "span": 1, "sealing": 2.0} | question
+        for step in range(first, last + 1):
+            self.until(self.passed + each)
+            if self.keeper.must_stop(step, **asked):
+                return step
+        return None
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def ref(counter: int) -> CheckpointRef:
+    return CheckpointRef(counter=counter, step=counter * 10, digest=f"{counter:02x}" * 32)
+
+
+def test_it_renews_at_half_of_the_lease_for_as_long_as_it_runs(world: World) -> None:
+    world.until(1000)
+    assert [moment for moment, _ in world.asked] == [300, 600, 900]
+    assert world.lease.left() == 500
+
+
+def test_a_checkpoint_is_anchored_at_once_and_renews(world: World) -> None:
+    world.until(10)
+    world.keeper.sealed(ref(1))
+    assert world.keeper.anchored == 0
+    world.until(20)
+    assert world.asked == [(10, (1, "01" * 32))]
+    assert world.keeper.anchored == 1
+    world.keeper.settle()
+
+
+def test_of_checkpoints_sealed_meanwhile_the_newest_is_anchored(world: World) -> None:
+    def slow(checkpoint: tuple[int, str] | None) -> None:
+        if checkpoint == (1, "01" * 32):
+            world.keeper.sealed(ref(2))
+            world.keeper.sealed(ref(3))
+        world.renew(checkpoint)
+
+    world.keeper._renew = slow
+    world.keeper.sealed(ref(1))
+    world.until(10)
+    assert [checkpoint and checkpoint[0] for _, checkpoint in world.asked] == [1, 3]
+    assert world.keeper.anchored == 3
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [GONE, AnswerInvalid("altered"), TooManyRequests("too many")],
+    ids=lambda one: one.code,
+)
+def test_what_is_no_decision_is_asked_again_ever_more_slowly(
+    world: World, problem: SealtrainError
+) -> None:
+    world.answer = problem
+    assert world.steps(1, 40, 10.0) is None
+    moments = [moment for moment, _ in world.asked]
+    pauses = [later - before for before, later in pairwise(moments)]
+    assert pauses[:6] == [1, 2, 4, 8, 16, 32]
+    assert all(pause <= 60 for pause in pauses)
+    world.answer = None
+    assert world.steps(41, 100, 10.0) is None
+    assert world.lease.left() > LENGTH / 2 - 10
+
+
+def test_a_broker_that_never_comes_back_stops_training_in_time_to_seal(world: World) -> None:
+    world.answer = GONE
+    world.keeper.sealed(ref(7))
+    step = world.steps(1, 1000, 10.0, sealing=20.0)
+    assert step is not None
+    # Two checkpoints of 20 s, one step of 10 s and a bit still fit; two steps more would not.
+    assert 50 <= world.lease.left() < 70
+    with pytest.raises(BrokerUnreachable) as caught:
+        world.keeper.stopped()
+    error = caught.value
+    assert (error.exit_code, error.got) == (4, "ConnectError")
+    assert f"after step {step}, checkpoint 7 is sealed" in error.message
+    assert "sealtrain resume" in str(error.hint)
+    with pytest.raises(LeaseStale):
+        world.lease.require()
+
+
+def test_a_refusal_is_not_asked_again_and_waits_for_a_step_that_is_logged(world: World) -> None:
+    world.until(299)
+    world.answer = REVOKED
+    assert world.steps(1, 5, 1.0, ahead=3, span=3) is None
+    assert len(world.asked) == 1
+    assert world.keeper.must_stop(6, ahead=0, span=5, sealing=2.0)
+    with pytest.raises(ApprovalRevoked) as caught:
+        world.keeper.stopped()
+    assert (caught.value.exit_code, caught.value.owner) == (3, "clinic-c")
+    assert "there is no checkpoint" in caught.value.message
+    assert "sealtrain resume" in str(caught.value.hint)
+
+
+def test_after_a_refusal_it_does_not_wait_longer_than_the_lease_is_good(world: World) -> None:
+    world.until(299)
+    world.answer = REVOKED
+    step = world.steps(1, 1000, 10.0, ahead=8, span=8)
+    assert step is not None
+    assert 10 < world.lease.left() < 110
+
+
+def test_what_is_final_says_so_in_its_own_words(world: World) -> None:
+    world.answer = DatasetWithdrawn("for good", hint="lock a recipe without it")
+    world.until(301)
+    assert world.keeper.must_stop(9, ahead=0, span=1, sealing=None)
+    with pytest.raises(DatasetWithdrawn) as caught:
+        world.keeper.stopped()
+    assert caught.value.hint == "lock a recipe without it"
+
+
+def test_where_another_guest_goes_on_it_stops_at_once_without_a_checkpoint(world: World) -> None:
+    world.answer = CheckpointRefused("a newer one is anchored", hint="resume there")
+    world.keeper.sealed(ref(2))
+    world.until(1)
+    with pytest.raises(CheckpointRefused) as caught:
+        world.keeper.must_stop(3, ahead=4, span=4, sealing=None)
+    assert caught.value.hint == "resume there"
+    assert world.lease.left() <= 0
+
+
+def test_a_stale_lease_is_not_asked_for(world: World) -> None:
+    world.passed = LENGTH + 1
+    assert world.keeper.tend() > 60
+    assert world.asked == []
+
+
+def test_a_clock_that_jumps_back_gains_nothing(world: World) -> None:
+    world.answer = GONE
+    assert world.steps(1, 10, 10.0) is None
+    world.jumped -= 86_400
+    assert world.steps(11, 1000, 10.0) is not None
+    assert 0 < LENGTH - world.passed < 60
+
+
+def test_a_clock_that_jumps_ahead_ends_training_at_once(world: World) -> None:
+    assert world.steps(1, 10, 10.0) is None
+    world.jumped += 86_400
+    with pytest.raises(LeaseStale) as caught:
+        world.steps(11, 12, 10.0)
+    assert "after step 11" in caught.value.message
+
+
+def test_an_error_of_its_own_making_stays_as_it_was(world: World) -> None:
+    error = CheckpointRefused("another")
+    assert world.keeper.lapsed(error) is error
+    world.passed = LENGTH + 1
+    assert isinstance(world.keeper.lapsed(error), LeaseStale)
+
+
+class Slow:
+    """A broker over a real thread and real clocks."""
+
+    def __init__(self, seconds: float) -> None:
+        self.lease = Lease(lambda: int(time.time()))
+        self.seconds = seconds
+        self.open = threading.Event()
+        self.asked = 0
+        self.extend()
+        self.keeper = LeaseKeeper(self.lease, self.renew)
+
+    def extend(self) -> None:
+        asked = self.lease.moment()
+        self.lease.extend(int(time.time()) + 3600, self.seconds, asked)
+
+    def renew(self, checkpoint: tuple[int, str] | None) -> None:
+        self.asked += 1
+        if not self.open.wait(20):
+            raise GONE
+        self.extend()
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    made = Slow(0.6)
+    with made.keeper:
+        yield made
+        made.open.set()
+
+
+def test_a_hanging_broker_does_not_hold_training_beyond_the_margin(slow: Slow) -> None:
+    stopped_at = None
+    for step in range(1, 200):
+        time.sleep(0.01)
+        if slow.keeper.must_stop(step, ahead=0, span=1, sealing=0.05):
+            stopped_at = slow.lease.left()
+            break
+    assert stopped_at is not None
+    assert 0.05 < stopped_at < 0.4
+    with pytest.raises(BrokerUnreachable):
+        slow.keeper.stopped()
+
+
+def test_an_answer_in_time_lets_training_go_on(slow: Slow) -> None:
+    threading.Timer(0.35, slow.open.set).start()
+    for step in range(1, 100):
+        time.sleep(0.01)
+        assert not slow.keeper.must_stop(step, ahead=0, span=1, sealing=0.02)
+    assert slow.asked >= 2
+
+
+def test_whoever_sealed_waits_for_the_anchor_while_the_broker_answers(slow: Slow) -> None:
+    slow.open.set()
+    slow.keeper.sealed(ref(1))
+    assert slow.keeper.anchored == 1
+
+
+def test_whoever_sealed_does_not_wait_for_a_broker_that_is_away(slow: Slow) -> None:
+    def away(_: object) -> None:
+        raise GONE
+
+    slow.keeper._renew = away
+    for counter in (1, 2, 3):
+        slow.keeper.sealed(ref(counter))
+    assert slow.keeper.anchored == 0
+    assert slow.lease.left() > 0.3
+
+
+def test_a_bug_in_the_thread_ends_training(slow: Slow) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    slow.keeper._renew = broken
+    slow.keeper.sealed(ref(1))
+    with pytest.raises(ZeroDivisionError):
+        slow.keeper.settle()

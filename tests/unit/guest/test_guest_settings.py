@@ -1,0 +1,115 @@
+"""An interrupted run remembers whom it asks, and may be told of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sealtrain.errors import UsageError
+from sealtrain.guest.settings import RunSettings, load_run, name_brokers, name_helpers, save_run
+
+
+def saved(folder: Path, **changed: Any) -> RunSettings:
+    fields: dict[str, Any] = {
+        "lock": folder / "recipe.lock.json",
+        "platform": "simulator",
+        "guest": "guest.sock",
+        "collateral": None,
+        "brokers": (folder / "north.yaml",),
+        "data": (folder / "sealed",),
+        "base": folder,
+        "out": folder,
+    }
+    settings = RunSettings(**fields | changed)
+    save_run(settings, "5a" * 16)
+    return settings
+
+
+def test_settings_mean_the_same_from_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    given = {
+        "lock": Path("engineer/recipe.lock.json"),
+        "guest": "guest.sock",
+        "collateral": "file:simulated/collateral.json",
+        "gpu_collateral": "file://simulated/gpu.json",
+        "brokers": (Path("north.yaml"),),
+        "data": (Path("sealed"), "https://store.invalid/sealed"),
+        "base": Path(),
+        "out": Path("run"),
+    }
+    settings = saved(tmp_path, **given)
+    monkeypatch.chdir("/")
+    assert settings.lock == tmp_path / "engineer/recipe.lock.json"
+    assert settings.guest == f"{tmp_path}/guest.sock"
+    assert settings.collateral == f"file:{tmp_path}/simulated/collateral.json"
+    assert settings.gpu_collateral == f"file:{tmp_path}/simulated/gpu.json"
+    assert settings.brokers == (tmp_path / "north.yaml",)
+    assert settings.data == (tmp_path / "sealed", "https://store.invalid/sealed")
+    assert (settings.base, settings.out) == (tmp_path, tmp_path / "run")
+    assert load_run(tmp_path / "run") == (settings, "5a" * 16)
+
+
+@pytest.mark.parametrize(
+    ("guest", "lasting"),
+    [
+        ("nitro:/dev/nsm?compose=app.json", "nitro:/dev/nsm?compose={here}/app.json"),
+        (
+            "snp:/reports?compose=a%20b.json&certificates=certs",
+            "snp:/reports?compose={here}/a+b.json&certificates={here}/certs",
+        ),
+        ("tdx:/reports?compose=/etc/app.json", "tdx:/reports?compose=/etc/app.json"),
+        ("tdx:/reports?other=x", "tdx:/reports?other=x"),
+        ("tdx:/reports", "tdx:/reports"),
+    ],
+)
+def test_the_address_of_a_guest_lasts(
+    guest: str, lasting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = saved(tmp_path, guest=guest)
+    assert settings.guest == lasting.format(here=tmp_path)
+    assert saved(tmp_path, guest=settings.guest).guest == settings.guest
+
+
+@pytest.mark.parametrize("source", ["https://pccs.invalid/", "file:", None, "other:x"])
+def test_other_sources_of_collateral_stay_as_they_are(source: str | None, tmp_path: Path) -> None:
+    assert saved(tmp_path, collateral=source).collateral == source
+
+
+def test_a_run_may_be_continued_with_other_brokers(tmp_path: Path) -> None:
+    settings = saved(tmp_path, brokers=(tmp_path / "north.yaml", tmp_path / "south.yaml"))
+    assert load_run(tmp_path)[0].brokers == settings.brokers
+    name_brokers(tmp_path, [tmp_path / "west.yaml"])
+    changed, run_id = load_run(tmp_path)
+    assert (changed.brokers, run_id) == ((tmp_path / "west.yaml",), "5a" * 16)
+    assert changed.data == settings.data
+
+
+def test_a_folder_without_a_run_is_told_of_no_broker(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        name_brokers(tmp_path, [tmp_path / "west.yaml"])
+
+
+def test_a_run_may_be_continued_with_another_accelerator_or_dealer(tmp_path: Path) -> None:
+    settings = saved(tmp_path, accelerator="gpu-1:7000")
+    name_helpers(tmp_path, accelerator="gpu-2:7000")
+    assert load_run(tmp_path)[0].accelerator == "gpu-2:7000"
+    name_helpers(tmp_path, dealer="tee-1:7001")
+    changed, _ = load_run(tmp_path)
+    assert (changed.accelerator, changed.dealer) == ("gpu-2:7000", "tee-1:7001")
+    assert changed.brokers == settings.brokers
+
+
+def test_a_run_file_of_before_names_neither(tmp_path: Path) -> None:
+    saved(tmp_path)
+    document = json.loads((tmp_path / "run.json").read_text())
+    del document["accelerator"], document["dealer"]
+    (tmp_path / "run.json").write_text(json.dumps(document, sort_keys=True, separators=(",", ":")))
+    old, _ = load_run(tmp_path)
+    assert (old.accelerator, old.dealer) == (None, None)

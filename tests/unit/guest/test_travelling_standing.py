@@ -1,0 +1,68 @@
+"""Who leads a travelling run: one process at a time, and the next when it is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
+from sealtrain.guest.travelling.standing import Standing, leading
+
+LEADS = """
+import sys, time
+from pathlib import Path
+from sealtrain.guest.travelling.standing import leading
+with leading(Path(sys.argv[1]), wait=0, waiting=lambda: None):
+    print("leads", flush=True)
+    time.sleep(60)
+"""
+
+
+def never() -> None:
+    pytest.fail("nobody was to wait")
+
+
+def test_two_do_not_lead_and_a_killed_one_gives_way(tmp_path: Path) -> None:
+    other = subprocess.Popen(
+        [sys.executable, "-c", LEADS, tmp_path], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "leads\n"
+        with pytest.raises(AlreadyExists), leading(tmp_path, wait=0, waiting=never):
+            pytest.fail("two lead")
+        waited: list[bool] = []
+        with (
+            pytest.raises(PeerUnreachable),
+            leading(tmp_path, wait=0.3, waiting=lambda: waited.append(True)),
+        ):
+            pytest.fail("two lead")
+        assert waited == [True]
+        os.kill(other.pid, signal.SIGKILL)
+        began = time.monotonic()
+        with leading(tmp_path, wait=20, waiting=lambda: None):
+            assert time.monotonic() - began < 20
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_the_folder_says_which_run_it_is_of(tmp_path: Path) -> None:
+    assert Standing.read(tmp_path) is None
+    Standing(run_id="ab" * 16).write(tmp_path)
+    assert Standing.read(tmp_path) == Standing(run_id="ab" * 16, finished=False)
+    (tmp_path / "run.json").write_text('{"version":1,"run_id":"..","finished":false}')
+    with pytest.raises(LockInvalid):
+        Standing.read(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError), leading(tmp_path / "file", wait=0, waiting=never):
+        pytest.fail("it was made")
