@@ -15,7 +15,6 @@ import pytest
 import yaml
 from manifest_world import RECIPE
 
-from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (
     EnvironmentChanged,
@@ -30,6 +29,7 @@ from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import Lock, lock_recipe
 from sealtrain.recipe.modelfolder import measure_folder
 from sealtrain.training.models import build_causal_model, build_tokenizer
+from sealtrain_simulator.server import running as simulated_guest
 
 pytestmark = pytest.mark.claim("C121")
 

@@ -17,7 +17,6 @@ from manifest_world import OWNERS
 
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.collab.channel.proofs import ProveGuest
@@ -43,6 +42,7 @@ from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing.parties import party_run_id
 from sealtrain.training.trained import Trained
+from sealtrain_simulator.server import running as simulated_guest
 
 pytestmark = pytest.mark.claim("C79")
 

@@ -23,8 +23,6 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
@@ -35,7 +33,6 @@ from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.parts import BrokerParts
 from sealtrain.broker.service import Broker
 from sealtrain.broker.store import Store
-from sealtrain.chain.gate import ChainGate
 from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import Grant, obtain
 from sealtrain.client.pin import BrokerPin
@@ -71,6 +68,9 @@ from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_
 from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.needs import Needs
+from sealtrain_chain.gate import ChainGate
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_790_000_000
 DAY = 24 * 3600

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sealtrain import __version__
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.version import VERSION
 
 __all__ = ["broker_deployment"]
 
@@ -59,7 +59,7 @@ def broker_deployment(
     if image is None:
         script = [
             "# SIMULATED: runs nothing; a simulator measures this document.",
-            f"# sealtrain {__version__} {canonical_json(pins).decode()}",
+            f"# sealtrain {VERSION} {canonical_json(pins).decode()}",
             " ".join(command),
         ]
         document |= {"runner": "bash", "bash_script": "\n".join(script) + "\n"}

@@ -28,8 +28,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as StarletteMessage
 
-from sealtrain import __version__
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.version import VERSION
 from sealtrain.broker.admission import Admission, account_of
 from sealtrain.broker.bodies import NO_STORE, answer, error_answer, internal_answer, raw_answer
 from sealtrain.broker.boot_routes import add_boot_routes
@@ -108,7 +108,7 @@ def _application(
 ) -> FastAPI:
     app = FastAPI(
         title="sealtrain broker",
-        version=__version__,
+        version=VERSION,
         summary="Releases data keys to guests that prove themselves, while owners approve.",
         docs_url=None,
         redoc_url=None,
@@ -134,7 +134,7 @@ def _add_reads(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes
         return answer(
             Health(
                 status="ok",
-                version=__version__,
+                version=VERSION,
                 consortium_id=broker().consortium.consortium_id,
                 ledger_size=broker().condition.ledger_size,
             )
@@ -280,7 +280,7 @@ def _add_operators(
             failing, sizes = asked.condition.failing(), asked.condition.sizes()
             return answer(
                 BrokerStatus(
-                    version=__version__,
+                    version=VERSION,
                     consortium_id=asked.consortium.consortium_id,
                     now=to_rfc3339(asked.now()),
                     started_at=to_rfc3339(asked.operators.began),

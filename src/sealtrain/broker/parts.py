@@ -20,7 +20,7 @@ from sealtrain.sealing.datakey import Randomness
 from sealtrain.signing.brokers import broker_id
 
 if TYPE_CHECKING:
-    from sealtrain.chain.gate import ChainGate
+    from sealtrain_chain.gate import ChainGate
 
 __all__ = ["BrokerParts"]
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from sealtrain.broker.service import Broker
-    from sealtrain.chain.gate import ChainGate
+    from sealtrain_chain.gate import ChainGate
 
 __all__ = ["assembled", "listening", "require_extra", "running", "serve"]
 
@@ -191,8 +191,8 @@ def _chain_gate(
     if config.chain is None:
         yield None
         return
-    from sealtrain.chain.chainfile import load_chain_file
-    from sealtrain.chain.gate import opened_gate
+    from sealtrain_chain.chainfile import load_chain_file
+    from sealtrain_chain.gate import opened_gate
 
     chain = load_chain_file(config.chain)
     if unknown := chain.owners.keys() - {owner.name for owner in consortium.owners}:

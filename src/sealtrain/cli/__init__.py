@@ -111,9 +111,9 @@ def root(
 ) -> None:
     """Train on data you are not allowed to see."""
     if version:
-        from sealtrain import __version__
+        from sealtrain.base.version import VERSION
 
-        typer.echo(__version__)
+        typer.echo(VERSION)
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -17,16 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.attest.simulator.devices import devices_of
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.machine import Machine
-from sealtrain.attest.simulator.state import HONEST, ensure
 from sealtrain.base.background import Quitters, in_background, serve_on
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import read_bounded
 from sealtrain.errors import AlreadyExists, DataInvalid, LockInvalid, UsageError
+from sealtrain_simulator.devices import devices_of
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.machine import Machine
+from sealtrain_simulator.state import HONEST, ensure
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

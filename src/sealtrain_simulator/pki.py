@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from sealtrain.attest.evidence import Collateral
-from sealtrain.attest.simulator.faults import check_fault
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import DataInvalid
+from sealtrain_simulator.faults import check_fault
 
 __all__ = ["COLLATERAL_LIFETIME", "TD_ATTRIBUTES", "SimulatedPki"]
 

@@ -16,6 +16,6 @@ def serve(
     socket: Path, compose: Path, state: Path, ready: Callable[[], None] | None = None
 ) -> None:
     """Serve one simulated guest until SIGTERM or SIGINT; see ``simulator.server.serve``."""
-    from sealtrain.attest.simulator.server import serve as serve_guest
+    from sealtrain_simulator.server import serve as serve_guest
 
     serve_guest(socket, compose, state, ready)

@@ -26,7 +26,9 @@ from signxml.signer import XMLSigner
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.rim import rim_ids
-from sealtrain.attest.simulator.gpu import (
+from sealtrain.base.encoding import to_base64
+from sealtrain.errors import EvidenceMalformed
+from sealtrain_simulator.gpu import (
     DRIVER_BLOCKS,
     DRIVER_VERSION,
     GPU_VBIOS,
@@ -34,9 +36,7 @@ from sealtrain.attest.simulator.gpu import (
     VBIOS_BLOCKS,
     SimulatedGpus,
 )
-from sealtrain.attest.simulator.gpu_pki import Signed
-from sealtrain.base.encoding import to_base64
-from sealtrain.errors import EvidenceMalformed
+from sealtrain_simulator.gpu_pki import Signed
 
 __all__ = ["simulated_collateral", "simulated_ocsp", "simulated_rim"]
 

@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuClaims, GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.policy import GpuMode, NvidiaPolicy
 from sealtrain.attest.nvidia.spdm import DIGEST_BYTES, NONCE_BYTES, FeatureFlag, Field
-from sealtrain.attest.simulator.gpu_pki import GpuPki, SimulatedDevice
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed, TrustInvalid
+from sealtrain_simulator.gpu_pki import GpuPki, SimulatedDevice
 
 __all__ = [
     "DRIVER_BLOCKS",

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.attest.dstack.client import GPU_FORMAT
 from sealtrain.attest.nitro.collect import measure_compose
-from sealtrain.attest.simulator.machine import Machine, SimulatedTee
-from sealtrain.attest.simulator.nitro import SimulatedNsm
-from sealtrain.attest.simulator.state import SimulatorState
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
+from sealtrain_simulator.machine import Machine, SimulatedTee
+from sealtrain_simulator.nitro import SimulatedNsm
+from sealtrain_simulator.state import SimulatorState
 
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuEvidence

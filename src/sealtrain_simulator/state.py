@@ -16,15 +16,15 @@ from pathlib import Path
 from sealtrain.attest.evidence import DCAP_TEES
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.machine import Machine
-from sealtrain.attest.simulator.nitro import SimulatedNitroPki
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.secret import Secret
 from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.machine import Machine
+from sealtrain_simulator.nitro import SimulatedNitroPki
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.snp import SimulatedSnp
 
 __all__ = ["HONEST", "SimulatorState", "ensure"]
 
@@ -122,7 +122,7 @@ def ensure(
     document = json.dumps(collateral.to_dict(), indent=1).encode("ascii")
     atomic_write(state.collateral_path, document + b"\n", overwrite=True)
     if machine.gpus:
-        from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
+        from sealtrain_simulator.gpu_collateral import simulated_collateral
 
         made = simulated_collateral(state.gpus(machine), now)
         atomic_write(state.gpu_collateral_path, made.to_bytes(), overwrite=True)

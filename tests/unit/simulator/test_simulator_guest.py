@@ -25,10 +25,6 @@ from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.server import running
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
@@ -41,6 +37,10 @@ from sealtrain.errors import (
     TrustInvalid,
     UsageError,
 )
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.server import running
+from sealtrain_simulator.state import ensure
 
 NOW = 1_800_000_000
 ASKED = Binding("unit", {})
@@ -284,7 +284,7 @@ def test_sigterm_ends_the_program_gracefully(tmp_path: Path) -> None:
     compose = tmp_path / "c.json"
     compose.write_bytes(b"{}")
     program = (
-        "import sys; from pathlib import Path; from sealtrain.attest.simulator import serve\n"
+        "import sys; from pathlib import Path; from sealtrain_simulator import serve\n"
         "a = [Path(x) for x in sys.argv[1:]]\n"
         "serve(a[0], a[1], a[2], ready=lambda: print('ready', flush=True))\n"
         "print('ended', flush=True)"

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import parse_json
-from sealtrain.chain.proof import require_extra
 from sealtrain.errors import DataInvalid, KeyFileInvalid, SignatureInvalid
+from sealtrain_chain.proof import require_extra
 
 if TYPE_CHECKING:
     from eth_account.messages import SignableMessage
     from eth_account.signers.local import LocalAccount
 
-    from sealtrain.chain.chainfile import ChainFile
+    from sealtrain_chain.chainfile import ChainFile
 
 __all__ = ["address", "load_account", "recovered", "signed", "signed_by", "typed"]
 

@@ -1,7 +1,7 @@
 """The condition a broker adds: does the owners' contract allow this now? Fails closed.
 
 1. The app id is the contract's, unless the chain file says that any is.
-2. The contract's slot is proven at a block that enough nodes agree on (``chain.reading``).
+2. The contract's slot is proven at a block that enough nodes agree on (``reading``).
 3. The slot says that the compose hash counts now.
 
 A permission is kept for ``cache_seconds``, by a clock that cannot be set back, and never beyond its
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sealtrain.base.clock import Clock
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.reading import Reader, reading
-from sealtrain.chain.slots import compose_slot
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.reading import Reader, reading
+from sealtrain_chain.slots import compose_slot
 
 __all__ = ["ChainGate", "counts_until", "opened_gate", "require_app", "require_counting"]
 

@@ -20,11 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.node import Node
-from sealtrain.chain.proof import Account, proven, require_extra
-from sealtrain.chain.slots import IMPLEMENTATION
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.node import Node
+from sealtrain_chain.proof import Account, proven, require_extra
+from sealtrain_chain.slots import IMPLEMENTATION
 
 __all__ = ["Head", "Reader", "Reading", "reading"]
 

@@ -1,7 +1,7 @@
 """The contracts as web3 sees them, over nodes whose answers are bounded.
 
 What is read here is a node's word: good enough to show and to estimate gas. What decides is proven
-(``chain.reading``).
+(``sealtrain_chain.reading``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.printable import printable
-from sealtrain.chain.node import Node
-from sealtrain.chain.proof import require_extra
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
+from sealtrain_chain.node import Node
+from sealtrain_chain.proof import require_extra
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount

@@ -13,10 +13,10 @@ from pydantic import Field, model_validator
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import Hex64, StrictModel, load_canonical
-from sealtrain.chain.account import address, signed, signed_by, typed
-from sealtrain.chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
-from sealtrain.chain.decision import Signature
 from sealtrain.errors import StatementInvalid
+from sealtrain_chain.account import address, signed, signed_by, typed
+from sealtrain_chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
+from sealtrain_chain.decision import Signature
 
 if TYPE_CHECKING:
     from eth_account.messages import SignableMessage

@@ -23,13 +23,13 @@ from sealtrain.attest.dstack.parse import RUNTIME_EVENT, log_entries, runtime_di
 from sealtrain.attest.dstack.secp256k1 import ORDER, sign_recoverable
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES, Collateral, Evidence
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.devices import Devices
-from sealtrain.attest.simulator.faults import FAULTS, check_fault
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, LockInvalid
+from sealtrain_simulator.devices import Devices
+from sealtrain_simulator.faults import FAULTS, check_fault
+from sealtrain_simulator.pki import SimulatedPki
 
 __all__ = ["FAULTS", "SimulatedGuest"]
 

@@ -14,11 +14,11 @@ from pydantic import Field, StringConstraints, model_validator
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex64, StrictModel, load_canonical
-from sealtrain.chain.account import address, signed, signed_by, typed
-from sealtrain.chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
-from sealtrain.chain.slots import COMPOSE, DEVICE
 from sealtrain.consortium.decisions import Decision
 from sealtrain.errors import SignatureInvalid, StatementInvalid
+from sealtrain_chain.account import address, signed, signed_by, typed
+from sealtrain_chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
+from sealtrain_chain.slots import COMPOSE, DEVICE
 
 if TYPE_CHECKING:
     from eth_account.messages import SignableMessage

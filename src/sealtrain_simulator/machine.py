@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from sealtrain.attest.nvidia.policy import GpuMode
-from sealtrain.attest.simulator import faults, gpu, nitro, snp
 from sealtrain.errors import UsageError
+from sealtrain_simulator import faults, gpu, nitro, snp
 
 __all__ = ["GPU_FAULT", "Machine", "SimulatedTee", "fault_meanings"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.contracts import Payer, owners_app_auth, safe, send
-from sealtrain.chain.decision import ChainDecision, verify_chain_decision
-from sealtrain.chain.safe import NOBODY, SafeProposal, joined
-from sealtrain.chain.slots import COMPOSE, DEVICE
 from sealtrain.errors import StatementInvalid
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.contracts import Payer, owners_app_auth, safe, send
+from sealtrain_chain.decision import ChainDecision, verify_chain_decision
+from sealtrain_chain.safe import NOBODY, SafeProposal, joined
+from sealtrain_chain.slots import COMPOSE, DEVICE
 
 if TYPE_CHECKING:
     from web3 import Web3
