@@ -21,8 +21,8 @@ from sealtrain.collab.split.activations import (
 )
 from sealtrain.collab.split.back import back_files, merged_whole, with_sparse
 from sealtrain.collab.split.cut import CutModel
-from sealtrain.training.merging import merge_folder
-from sealtrain.training.sparse import SPARSE_FILE, put_on
+from sealtrain.training.models.merging import merge_folder
+from sealtrain.training.models.sparse import SPARSE_FILE, put_on
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

@@ -13,8 +13,8 @@ from safetensors.torch import load
 
 from sealtrain.collab.split.learning import Learning
 from sealtrain.errors import PeerUnreachable
+from sealtrain.training.models.sparse import SPARSE_FILE
 from sealtrain.training.run import Trained, train
-from sealtrain.training.sparse import SPARSE_FILE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

@@ -23,7 +23,7 @@ SOURCE = REPOSITORY / "src"
 EXTRAS = {
     "sealtrain/sealing": ["seal"],
     "sealtrain/training": ["train"],
-    "sealtrain/training/machinery": ["deepspeed"],
+    "sealtrain/training/distributed": ["deepspeed"],
     "sealtrain/training/backends": ["axolotl", "unsloth"],
     "sealtrain/broker": ["broker"],
     "sealtrain/cli/federate_demo.py": ["train"],
@@ -40,7 +40,7 @@ EXTRAS = {
     "sealtrain/attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
     "sealtrain/keys": ["aws", "pkcs11"],
     "sealtrain/storage": ["remote"],
-    "sealtrain/training/validation": ["validation"],
+    "sealtrain/training/data/validation": ["validation"],
     "sealtrain/base/background.py": ["broker", "simulator"],  # the one server start of both
     "sealtrain/ledger": ["postgres"],
 }

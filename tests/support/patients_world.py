@@ -15,8 +15,8 @@ from training_world import OWNERS, records
 from sealtrain.collab.federated.learner import Learner
 from sealtrain.collab.federated.private import PatientRounds
 from sealtrain.recipe.patients import PatientPrivacy
+from sealtrain.training.data.sources import Source
 from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain.training.sources import Source
 
 NORM = 0.5
 PRIVACY = PatientPrivacy(

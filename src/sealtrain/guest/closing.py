@@ -178,7 +178,7 @@ def _event_file(run: GuestRun) -> dict[str, bytes]:
     monitoring = run.recipe.monitoring
     if monitoring is None or not monitoring.tensorboard:
         return {}
-    from sealtrain.training.eventfile import event_file
+    from sealtrain.training.telemetry.eventfile import event_file
 
     return dict([event_file(run.journal.history, from_rfc3339(run.journal.started_at))])
 

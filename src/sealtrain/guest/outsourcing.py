@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sealtrain.collab.otp.pool import OwnPool
     from sealtrain.collab.split.protect import Protected
     from sealtrain.guest.guestrun import GuestRun
-    from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 __all__ = ["Outsourcing", "addresses", "expect_helpers"]
 

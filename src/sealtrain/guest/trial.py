@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.recipe.recipe import Recipe
-    from sealtrain.training.sources import Source
+    from sealtrain.training.data.sources import Source
 
 __all__ = ["Trial", "tried"]
 
@@ -151,8 +151,8 @@ def _history(
 
 
 def _source(dataset: Any, path: Path) -> Source:
-    from sealtrain.training.loaders.renamed import renamed
-    from sealtrain.training.sources import Source
+    from sealtrain.training.data.renamed import renamed
+    from sealtrain.training.data.sources import Source
 
     records: Any = _Table(path)
     return Source(
@@ -169,7 +169,7 @@ class _Table:
     """Records in memory, in the batches in which they would be sealed."""
 
     def __init__(self, path: Path) -> None:
-        from sealtrain.training.validation.plaintext import PlainRecords
+        from sealtrain.training.data.validation.plaintext import PlainRecords
 
         plain = PlainRecords(path)
         self.dataset_id, self.root = plain.dataset_id, plain.root

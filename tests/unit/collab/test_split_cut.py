@@ -23,7 +23,7 @@ from sealtrain.collab.split.activations import (
 from sealtrain.collab.split.cut import Back, CutModel, Front
 from sealtrain.collab.split.spf import back_linears, sparsify
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
-from sealtrain.training.sparse import SPARSE_FILE, SparseLinear, fold, put_on, sparse_files
+from sealtrain.training.models.sparse import SPARSE_FILE, SparseLinear, fold, put_on, sparse_files
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

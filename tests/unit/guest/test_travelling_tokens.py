@@ -11,7 +11,7 @@ import pytest
 
 from sealtrain.errors import DataInvalid, LeaseStale, RecordInvalid, SchemaMismatch
 from sealtrain.guest.travelling.tokens import HeldTokens
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
 
 
 class Records:

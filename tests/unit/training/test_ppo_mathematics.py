@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sealtrain.training.account import Account
 from sealtrain.training.ppo.divergence import DivergenceWeight
+from sealtrain.training.telemetry.averages import Account
 
 torch = pytest.importorskip("torch")
 

@@ -18,10 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sealtrain.training import quiet
-
-quiet.silence()
-
 if TYPE_CHECKING:
     from torch import Tensor
 

@@ -2,8 +2,8 @@
 
 A round trains ``local_steps`` steps of the recipe's own phase, trainer and settings, from the
 merged adapter on. What it does follows from the recipe, the party's data, the round's number and
-that adapter alone (``training.stretch``): a party that was gone needs nothing but the next merged
-adapter. Base model and tokenizer stay in memory from round to round.
+that adapter alone (``training.schedule_slice``): a party that was gone needs nothing but the next
+merged adapter. Base model and tokenizer stay in memory from round to round.
 """
 
 from __future__ import annotations
@@ -19,21 +19,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.collab.federated.update import decode_state, encode_state
 from sealtrain.errors import RecipeInvalid, UsageError
-from sealtrain.training import quiet
-from sealtrain.training.egress import MetricGate
-from sealtrain.training.randomness import seed_of
-from sealtrain.training.stretch import Stretch
+from sealtrain.training.checkpoints.randomness import seed_of
+from sealtrain.training.schedule_slice import Stretch
+from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import model_files
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sealtrain.recipe.schema import Recipe
-    from sealtrain.training.sources import Source
-    from sealtrain.training.standins import StandIns
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
+    from sealtrain.training.data.sources import Source
+    from sealtrain.training.models.standins import StandIns
 
 __all__ = ["Learned", "Learner", "Terms", "pooled"]
 
@@ -195,8 +192,8 @@ class Learner:
         """
         import numpy as np
 
+        from sealtrain.training.checkpoints.randomness import undisturbed
         from sealtrain.training.privacy.counts import histogram
-        from sealtrain.training.randomness import undisturbed
         from sealtrain.training.scores import softmax
 
         tested = [one for one in self._sources if one.role == "test"]
@@ -226,10 +223,10 @@ class Learner:
 
     @contextmanager
     def _work(self, recipe: Any) -> Iterator[Workplace]:
-        from sealtrain.training.callback import RunContext
-        from sealtrain.training.machinery.chosen import machinery_of
-        from sealtrain.training.randomness import deterministic
-        from sealtrain.training.workplace import Workplace
+        from sealtrain.training.checkpoints.callback import RunContext
+        from sealtrain.training.checkpoints.randomness import deterministic
+        from sealtrain.training.context import Workplace
+        from sealtrain.training.distributed.chosen import machinery_of
 
         context = RunContext(
             run_id=_NO_RUN,

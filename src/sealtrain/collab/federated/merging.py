@@ -22,9 +22,6 @@ from sealtrain.collab.federated.exact import factor_pairs, merged_factors
 from sealtrain.collab.federated.robust import bounded, median, trimmed_mean
 from sealtrain.collab.federated.update import State, Update
 from sealtrain.errors import UpdateRefused, UsageError
-from sealtrain.training import quiet
-
-quiet.silence()
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,23 +22,20 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.collab.federated.update import State, encode_state
 from sealtrain.errors import PrivacyBroken, RecipeInvalid, RecordInvalid, UpdateRefused, UsageError
 from sealtrain.recipe.patients import PatientPrivacy
-from sealtrain.training import quiet
-from sealtrain.training.classifier_inputs import text_encoder
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.checkpoints.randomness import deterministic, seed_of, undisturbed
+from sealtrain.training.data.stream import read_all
+from sealtrain.training.inputs.classifier import text_encoder
 from sealtrain.training.privacy.accounting import epsilon_of, smallest_noise
 from sealtrain.training.privacy.clipping import ClippedSums
 from sealtrain.training.privacy.noise import rounded
 from sealtrain.training.privacy.steps import record_losses
-from sealtrain.training.randomness import deterministic, seed_of, undisturbed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sealtrain.collab.federated.learner import Learner
+    from sealtrain.training.data.sources import Source
     from sealtrain.training.privacy.noise import NoiseSource
-    from sealtrain.training.sources import Source
-
-quiet.silence()
 
 __all__ = ["PatientPlan", "PatientRounds", "PrivateMerging", "plan_rounds", "refuse_unclipped"]
 

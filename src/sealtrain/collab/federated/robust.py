@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 from sealtrain.collab.federated.update import State, change_norm
 from sealtrain.errors import UsageError
-from sealtrain.training import quiet
-
-quiet.silence()
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from sealtrain.errors import UpdateRefused
-from sealtrain.training import quiet
-
-quiet.silence()
 
 if TYPE_CHECKING:
     from torch import Tensor

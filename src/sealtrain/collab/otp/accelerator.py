@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
+
 from sealtrain.base.printable import printable
 from sealtrain.collab.channel.streams import dialled
 from sealtrain.collab.otp import wire
@@ -23,11 +25,6 @@ from sealtrain.errors import (
     PeerUnreachable,
     ProductAltered,
 )
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["Accelerator", "LocalAccelerator", "RemoteAccelerator", "expect_digest"]
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
+import torch
 from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json
@@ -54,11 +55,6 @@ from sealtrain.errors import (
     PeerUnreachable,
     UsageError,
 )
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["PURPOSE", "Dealer", "RemoteDealer", "Session", "conversation"]
 

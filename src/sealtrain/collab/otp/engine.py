@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from sealtrain.collab.otp.accelerator import Accelerator
 from sealtrain.collab.otp.exact import ExactProduct, Float64
 from sealtrain.collab.otp.field import added, subtracted
@@ -21,11 +23,6 @@ from sealtrain.collab.otp.masks import OnePlace, drawn_secret
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
 from sealtrain.collab.otp.pads import InGuest, Pads, Supplier
 from sealtrain.errors import AcceleratorUnreachable, SealtrainError
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["Engine", "Inside", "Spent", "UnderPads"]
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+import torch
+
 from sealtrain.collab.otp.field import centred_float64, centred_int64
 from sealtrain.errors import UsageError
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["ExactProduct", "Float64", "Int8Limb", "backend"]
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from sealtrain.collab.otp.serving import Multiplier
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["LyingMultiplier"]
 

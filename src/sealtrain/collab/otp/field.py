@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
+import torch
 
 __all__ = [
     "HALF",

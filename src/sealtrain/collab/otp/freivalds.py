@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
+
 from sealtrain.base.secret import Secret
 from sealtrain.collab.otp.field import dots, limbs, times_vectors
 from sealtrain.collab.otp.masks import MaskStream
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
 from sealtrain.errors import ProductAltered, UsageError
 from sealtrain.keys.derive import derive
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["MAX_VECTORS", "Freivalds"]
 

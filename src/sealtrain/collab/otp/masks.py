@@ -11,6 +11,7 @@ import secrets
 import threading
 from typing import Any, Final, Self
 
+import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from sealtrain.base.secret import Secret
@@ -18,11 +19,6 @@ from sealtrain.collab.otp.field import HALF, PRIME
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
 from sealtrain.errors import PadsRefused
 from sealtrain.keys.derive import derive
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["MaskStream", "Masks", "OnePlace", "drawn_secret"]
 

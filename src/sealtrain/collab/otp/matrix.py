@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+import torch
+
 from sealtrain.collab.otp.field import HALF
 from sealtrain.errors import ModelInvalid, UsageError
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = [
     "BITS",

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+import torch
+
 from sealtrain.base.room import Room
 from sealtrain.collab.otp.exact import backend
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
 from sealtrain.errors import DataInvalid, LimitExceeded
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["MAX_MATRICES", "Device", "Limits", "Matrices"]
 

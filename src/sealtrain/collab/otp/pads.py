@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from sealtrain.base.secret import Secret
 from sealtrain.collab.otp.exact import ExactProduct
 from sealtrain.collab.otp.masks import Masks, drawn_secret
 from sealtrain.collab.otp.matrix import Direction, PublicMatrix
 from sealtrain.collab.otp.tensors import Later
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["InGuest", "Pad", "Pads", "Supplier"]
 

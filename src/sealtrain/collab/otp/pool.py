@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, Literal
 
+import torch
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import Field
@@ -29,11 +30,6 @@ from sealtrain.collab.otp.matrix import DIRECTIONS, MAX_SIDE, Direction, PublicM
 from sealtrain.collab.otp.tensors import Later, elements, octets
 from sealtrain.errors import DataInvalid, FileTruncated, PadsRefused, UsageError, WrongKey
 from sealtrain.keys.derive import derive
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["OwnPool", "Pool", "write_pool"]
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
+import torch
 
 __all__ = ["rounded", "stochastically_rounded"]
 

@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import torch
+
 from sealtrain.base.room import Room
 from sealtrain.collab.channel.ports import listening
 from sealtrain.collab.otp import wire
@@ -32,11 +34,6 @@ from sealtrain.errors import (
     PeerUnreachable,
     SealtrainError,
 )
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["Multiplier", "Served", "run", "served"]
 

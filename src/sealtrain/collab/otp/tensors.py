@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import torch
+
 from sealtrain.errors import DataInvalid, LimitExceeded
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = [
     "MAX_BYTES",

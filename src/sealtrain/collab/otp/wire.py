@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import Any, Final
 
+import torch
+
 from sealtrain.collab.channel.streams import (
     Timed,
     prepared,
@@ -21,11 +23,6 @@ from sealtrain.collab.channel.streams import (
 from sealtrain.collab.otp.matrix import DIRECTIONS, MAX_SIDE, Direction
 from sealtrain.collab.otp.tensors import MAX_BYTES, octets
 from sealtrain.errors import DataInvalid, LimitExceeded
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = [
     "ANSWER",

@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import torch
+
 from sealtrain.errors import DataInvalid
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 __all__ = ["FORMS", "Expected", "Form", "Row", "collate", "decode", "encode", "restored", "rows_of"]
 

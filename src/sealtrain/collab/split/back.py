@@ -13,18 +13,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from sealtrain.collab.split.cut import Back
 from sealtrain.collab.split.spf import Rule, back_linears, sparsify
 from sealtrain.errors import ModelInvalid
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapter_config
-from sealtrain.training.models import build_causal_model, build_model, build_tokenizer
-from sealtrain.training.sparse import fold, sparse_files
+from sealtrain.training.models.adapters import adapter_config
+from sealtrain.training.models.base import build_causal_model, build_model, build_tokenizer
+from sealtrain.training.models.sparse import fold, sparse_files
 from sealtrain.training.trained import model_files
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -122,7 +119,7 @@ def with_sparse(
 def back_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, bytes]:
     """Files of what was trained: the adapter as PEFT writes it, and trained entries if any.
 
-    The adapter loads onto the whole model; entries go into it with ``training.sparse.put_on``.
+    The adapter loads onto the whole model; entries go into it with ``models.sparse.put_on``.
     """
     return model_files(model, tokenizer) | sparse_files(model)
 

@@ -16,14 +16,11 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Final, cast
 
+import torch
+from torch import nn
+
 from sealtrain.errors import ModelInvalid
-from sealtrain.training import quiet
-from sealtrain.training.randomness import undisturbed
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
-from torch import nn  # noqa: E402
+from sealtrain.training.checkpoints.randomness import undisturbed
 
 __all__ = ["Back", "CutModel", "Front", "layer_list"]
 

@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from sealtrain.collab.split.activations import Expected, Form, Row, rows_of
 from sealtrain.collab.split.cut import Front
 from sealtrain.errors import RecordInvalid
-from sealtrain.training import quiet
-from sealtrain.training.classifier_inputs import text_encoder
-from sealtrain.training.models import build_causal_model, build_model, build_tokenizer
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
+from sealtrain.training.inputs.classifier import text_encoder
+from sealtrain.training.models.base import build_causal_model, build_model, build_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

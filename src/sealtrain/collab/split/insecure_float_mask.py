@@ -12,12 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
-from torch import nn  # noqa: E402
+import torch
+from torch import nn
 
 __all__ = ["InsecureFloatMaskLinear", "Multiply"]
 

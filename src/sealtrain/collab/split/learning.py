@@ -12,28 +12,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from sealtrain.collab.split.activations import Expected, Row, collate
 from sealtrain.collab.split.back import adapted, built_back, merged_whole, with_sparse
 from sealtrain.collab.split.cut import Back
 from sealtrain.collab.split.front import expected_of
 from sealtrain.collab.split.rows import COLUMNS, row_of
-from sealtrain.training import quiet
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
+from sealtrain.training.data.stream import read_all
 from sealtrain.training.measuring import completion_metrics, train_and_measure
+from sealtrain.training.models.sparse import sparse_files
 from sealtrain.training.scores import measure, softmax
-from sealtrain.training.sparse import sparse_files
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
+    from sealtrain.training.context import Workplace
 
 __all__ = ["PROBE_BATCHES", "Learning", "expected_by"]
 

@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
 from sealtrain.collab.otp.engine import Engine
 from sealtrain.collab.otp.matrix import BITS, PublicMatrix
 from sealtrain.collab.otp.rows import rounded, stochastically_rounded
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
-from torch import nn  # noqa: E402
-from torch.autograd.function import once_differentiable  # noqa: E402
 
 __all__ = ["OtpLinear", "Stack"]
 

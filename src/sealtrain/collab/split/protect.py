@@ -17,17 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from torch import nn
+
 from sealtrain.collab.otp.accelerator import Accelerator
 from sealtrain.collab.otp.engine import Engine, Inside, UnderPads
 from sealtrain.collab.otp.matrix import BITS
 from sealtrain.collab.otp.pads import Supplier
 from sealtrain.collab.split.linear import OtpLinear, Stack
 from sealtrain.errors import ModelInvalid
-from sealtrain.training import quiet
-
-quiet.silence()
-
-from torch import nn  # noqa: E402  # after silence()
 
 __all__ = ["SHARED_INPUTS", "Protected", "protect", "protected_layers", "quantise", "restore"]
 

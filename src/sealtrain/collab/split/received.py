@@ -40,7 +40,7 @@ from sealtrain.errors import (
     SealtrainError,
 )
 from sealtrain.signing.dsse import Envelope
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -355,7 +355,7 @@ class Clients:
 
 
 class RemoteRecords:
-    """Activations of one dataset in record batches (``training.sources.BatchedRecords``)."""
+    """Activations of one dataset in record batches (``training.data.sources.BatchedRecords``)."""
 
     local = False
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from sealtrain.collab.split.activations import FORMS, Expected, Row
-from sealtrain.training import quiet
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
+from torch import nn
+
 from sealtrain.collab.split.cut import Back, layer_list
 from sealtrain.errors import ModelInvalid, UsageError
-from sealtrain.training import quiet
-from sealtrain.training.sparse import SparseLinear
-
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
-from torch import nn  # noqa: E402
+from sealtrain.training.models.sparse import SparseLinear
 
 __all__ = ["Rule", "back_linears", "sparsify"]
 

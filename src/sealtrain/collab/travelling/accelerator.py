@@ -32,7 +32,7 @@ from sealtrain.collab.travelling import program as program_module
 from sealtrain.collab.travelling.capability import Gate, WriteCapability, wipe
 from sealtrain.collab.travelling.program import MAX_STATE_BYTES, Program, ProgramSettings
 from sealtrain.errors import CapabilityRefused, DataInvalid, TripBroken
-from sealtrain.training.facts import accelerators
+from sealtrain.training.telemetry.facts import accelerators
 
 __all__ = ["CONTROL_PURPOSE", "MAX_COMMAND_BYTES", "Accelerator", "Lane"]
 

@@ -240,9 +240,9 @@ def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
 
     from sealtrain.collab.split.sending import OwnDataset
     from sealtrain.sealing.dataset import SealedDataset
-    from sealtrain.training.loaders.renamed import renamed
-    from sealtrain.training.loaders.stream import read_all
-    from sealtrain.training.sources import Source
+    from sealtrain.training.data.renamed import renamed
+    from sealtrain.training.data.sources import Source
+    from sealtrain.training.data.stream import read_all
 
     owner, name = one.manifest.owner, one.manifest.name
     if not isinstance(one.folder, Path):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sealtrain.collab.federated.learner import Learner
     from sealtrain.collab.federated.private import PatientRounds
     from sealtrain.guest.settings import RunSettings
-    from sealtrain.training.sources import Source
+    from sealtrain.training.data.sources import Source
 
 __all__ = ["join"]
 

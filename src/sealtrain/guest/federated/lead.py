@@ -78,7 +78,7 @@ class _Work:
     def __init__(
         self, run: LeadRun, terms: Federated, carrier: Carrier, terminal: TextIO | None
     ) -> None:
-        from sealtrain.training.egress import MetricGate
+        from sealtrain.training.telemetry.released import MetricGate
 
         self._run, self._terms, self._carrier = run, terms, carrier
         self._terminal = terminal
@@ -125,7 +125,7 @@ class _Work:
 
     def _trained(self, learner: Learner, merged: Merged) -> Trained:
         from sealtrain.collab.federated.learner import pooled
-        from sealtrain.training.facts import accelerators, environment
+        from sealtrain.training.telemetry.facts import accelerators, environment
         from sealtrain.training.trained import Trained
 
         try:

@@ -42,9 +42,9 @@ from sealtrain.guest.party import PartyReport
 from sealtrain.guest.travelling.standing import Standing, leading
 from sealtrain.recipe.collaboration import Travelling, of_kind
 from sealtrain.recipe.travelling import TOKEN_BYTES
-from sealtrain.training.bar import Bar, progress_bar
-from sealtrain.training.egress import MetricGate
-from sealtrain.training.facts import environment
+from sealtrain.training.telemetry.bar import Bar, progress_bar
+from sealtrain.training.telemetry.facts import environment
+from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import Trained
 
 if TYPE_CHECKING:

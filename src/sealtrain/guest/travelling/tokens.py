@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from sealtrain.training.sources import BatchedRecords, Source
+    from sealtrain.training.data.sources import BatchedRecords, Source
 
 __all__ = ["HeldTokens"]
 

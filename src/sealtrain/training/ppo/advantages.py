@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sealtrain.training import quiet
-
 if TYPE_CHECKING:
     import torch
-
-quiet.silence()
 
 __all__ = ["estimate_advantages", "masked_mean", "token_rewards", "whiten"]
 
