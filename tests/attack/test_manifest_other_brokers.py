@@ -12,7 +12,7 @@ from manifest_world import FINISHED, NOW, RELEASED, World, digest, make_world, s
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
-from sealtrain.broker.rotating import rotate_key
+from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.derive import signing_key

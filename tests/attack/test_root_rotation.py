@@ -18,9 +18,9 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig
-from sealtrain.broker.keyring import Keyring
-from sealtrain.broker.rotating import rotate_key
 from sealtrain.broker.serve import running
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe

@@ -141,7 +141,7 @@ def outcome(decide: Callable[[], object]) -> str:
 
 
 def by_broker(data: bytes, policy: AppraisalPolicy, beside: Beside, now: int = AT) -> str:
-    """As ``broker.guests`` decides over what a guest sent."""
+    """As ``broker.service.guests`` decides over what a guest sent."""
 
     def decide() -> None:
         assert beside.binding is not None

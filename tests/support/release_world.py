@@ -29,10 +29,10 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.keyring import Keyring
-from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.service import Broker
-from sealtrain.broker.store import Store
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.service.service import Broker
+from sealtrain.broker.store.memory import Store
 from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import Grant, obtain
 from sealtrain.client.pin import BrokerPin

@@ -14,8 +14,8 @@ from bare_evidence import EVIDENCE
 from sealtrain.attest.report_data import report_data
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Secret
-from sealtrain.broker.challenges import expiry_of, make_challenge
-from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.service.challenges import expiry_of, make_challenge
+from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
 from sealtrain.errors import Refused
 from sealtrain.release.lease_code import LEASE_HEADER, lease_shown, show_lease

@@ -260,7 +260,7 @@ def _audit_database(
     references: References | None = None
     problem = None
     if not isinstance(beside, Path) or beside.is_file():
-        from sealtrain.broker.audited import read_beside
+        from sealtrain.broker.store.audited import read_beside
 
         read = read_beside(beside)
         references, problem = read.references, read.problem

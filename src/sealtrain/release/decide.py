@@ -21,7 +21,7 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 13. roots as registered and pinned      ``DatasetMismatch``
     of one owner, among several parties ``DatasetMismatch``
 14. privacy budgets, for a new run      ``BudgetSpent`` (``release.budget``)
-15. stanzas open                        ``broker.keyring``, the first place that touches a key
+15. stanzas open                        ``service.keyring``, the first place that touches a key
 
 Renewal shares 1-10, then 11-15 of §5. ``admit`` is 1-4, ``decide`` and ``decide_renewal`` are 1-4
 again and the rest, so a caller that forgets ``admit`` still refuses.

@@ -15,8 +15,8 @@ from release_world import release_world
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.broker.deployment import broker_deployment
 from sealtrain.broker.serve import _chain_gate
+from sealtrain.broker.service.deployment import broker_deployment
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ChainUnreachable, TrustInvalid
 from sealtrain_chain.chainfile import ChainFile

@@ -18,8 +18,8 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.attest.tdx.collect import CollateralSource
 from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
-from sealtrain.broker.collateral import guests_collateral
 from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.service.collateral import guests_collateral
 from sealtrain.errors import (
     QuoteInvalid,
     QuoteRootUntrusted,

@@ -15,7 +15,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import sign_dataset, verify_dataset
 from sealtrain.errors import (

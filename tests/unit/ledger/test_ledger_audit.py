@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.broker.audited import read_beside
-from sealtrain.broker.recording import record
+from sealtrain.broker.store.audited import read_beside
+from sealtrain.broker.store.recording import record
 from sealtrain.cli import app
 from sealtrain.client.grant import renew
 from sealtrain.consortium.approvals import Decision, sign_decision

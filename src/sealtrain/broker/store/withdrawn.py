@@ -1,0 +1,59 @@
+"""The part of a transaction that remembers withdrawals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from sealtrain.broker.store.statements import among, places, run
+from sealtrain.broker.store.tables import run_datasets, withdrawals
+
+__all__ = ["Withdrawals"]
+
+# Built once: one query for each release and renewal (see ``store.statements``).
+_DATA: Final = sa.select(run_datasets.c.dataset_id).where(
+    run_datasets.c.run_id == sa.bindparam("run", type_=sa.Text)
+)
+
+
+@lru_cache(maxsize=16)
+def _involved(count: int) -> sa.Select[Any]:
+    return sa.select(withdrawals.c.dataset_id, withdrawals.c.owner).where(
+        sa.or_(among(withdrawals.c.dataset_id, count), withdrawals.c.dataset_id.in_(_DATA))
+    )
+
+
+class Withdrawals:
+    """Reads and writes of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def involved(self, run_id: str, dataset_ids: Sequence[str] = ()) -> dict[str, str]:
+        """Withdrawn datasets among those named and the data of the run: id → owner."""
+        named = places(dataset_ids)
+        rows = run(self._connection, _involved(len(named)), {**named, "run": run_id})
+        return dict(rows.fetchall())
+
+    def submitted(self, digest: str) -> int | None:
+        """Ledger index of a withdrawal handed in before, by the digest of its envelope."""
+        found = self._connection.execute(
+            sa.select(withdrawals.c.ledger_index).where(withdrawals.c.digest == digest).limit(1)
+        ).scalar_one_or_none()
+        return None if found is None else int(found)
+
+    def add(
+        self, dataset_ids: Sequence[str], *, owner: str, digest: str, ledger_index: int
+    ) -> None:
+        """Record a withdrawal."""
+        self._connection.execute(
+            withdrawals.insert(),
+            [
+                {"dataset_id": one, "owner": owner, "digest": digest, "ledger_index": ledger_index}
+                for one in dataset_ids
+            ],
+        )
