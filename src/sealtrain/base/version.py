@@ -8,7 +8,7 @@ __all__ = ["PACKAGES", "VERSION", "own_folders"]
 
 VERSION = "0.1.0"
 
-PACKAGES = ("sealtrain", "sealtrain_chain", "sealtrain_simulator")
+PACKAGES = ("sealtrain", "sealtrain_chain", "sealtrain_collab", "sealtrain_simulator")
 """Everything that is measured as sealtrain's code, and that a guest may import as its own."""
 
 

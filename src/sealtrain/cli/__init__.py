@@ -25,7 +25,6 @@ from sealtrain.cli import (
     doctor,
     evaluate,
     exports,
-    federate,
     keys,
     manifest,
     merge,
@@ -36,10 +35,8 @@ from sealtrain.cli import (
     recipe,
     rehearse,
     simulator,
-    split,
     succession,
     train,
-    travel,
     trust,
     validate,
     withdraw,
@@ -47,6 +44,9 @@ from sealtrain.cli import (
 from sealtrain.cli.ondemand import on_demand
 from sealtrain.cli.output import report_bug, report_error
 from sealtrain.errors import SealtrainError
+from sealtrain_collab import split
+from sealtrain_collab.federated import cli as federate
+from sealtrain_collab.travelling import cli as travel
 
 __all__ = ["app", "main"]
 

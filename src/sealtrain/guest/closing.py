@@ -28,9 +28,9 @@ from sealtrain.signing.dsse import Ed25519Signer
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
-    from sealtrain.guest.lead import LeadRun
     from sealtrain.sealing.trainedmodel import TrainedModel
     from sealtrain.training.run import Trained
+    from sealtrain_collab.parties.lead import LeadRun
 
 __all__ = ["Held", "Outcome", "close_run", "outcome_of", "written"]
 

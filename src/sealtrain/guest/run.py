@@ -20,7 +20,6 @@ from sealtrain.errors import SealtrainError
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.leasekeeper import Follower
-from sealtrain.guest.outsourcing import Outsourcing, addresses, expect_helpers
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import told
 from sealtrain.guest.settings import RunSettings, load_run
@@ -28,6 +27,7 @@ from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import needs_group
 from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
+from sealtrain_collab.pads.guest.outsourcing import Outsourcing, addresses, expect_helpers
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import Told

@@ -22,8 +22,8 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.collab.split.protect import protect, protected_layers, quantise, restore
 from sealtrain.training.checkpoints.checkpoint import newest
+from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
 
 pytestmark = [
     pytest.mark.slow,
