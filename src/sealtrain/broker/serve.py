@@ -38,7 +38,7 @@ from sealtrain.errors import (
     Unreachable,
 )
 from sealtrain.keys.uris import root_secret
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.sealing.datakey import Randomness
 
 if TYPE_CHECKING:

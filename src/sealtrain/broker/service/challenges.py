@@ -15,7 +15,7 @@ from typing import Final
 
 from sealtrain.base.secret import Secret
 from sealtrain.broker.store.memory import Store
-from sealtrain.broker.store.used_challenges import UsedChallenges
+from sealtrain.broker.store.served_once import UsedChallenges
 from sealtrain.release.facts import ChallengeState
 from sealtrain.release.messages import ChallengePurpose
 

@@ -17,7 +17,7 @@ from sealtrain.broker.store.memory import Store
 from sealtrain.consortium.members import Consortium
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.sealing.datakey import Randomness
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 
 if TYPE_CHECKING:
     from sealtrain_chain.gate import ChainGate

@@ -21,8 +21,7 @@ from sqlalchemy.engine import Connection
 from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
 from sealtrain.broker.store.following import Following
 from sealtrain.broker.store.group_commit import Together
-from sealtrain.broker.store.home import move_in
-from sealtrain.broker.store.incarnation import begin_anew, incarnation_of
+from sealtrain.broker.store.incarnation import begin_anew, incarnation_of, move_in
 from sealtrain.broker.store.schema import check
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.ledger.ledger import Ledger

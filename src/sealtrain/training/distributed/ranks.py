@@ -30,7 +30,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.base.answers import answer_of, packed, packed_error
+from sealtrain.base.processes import answer_of, packed, packed_error
 from sealtrain.errors import RankLost, SealtrainError, UsageError
 from sealtrain.training.silence import silence
 
