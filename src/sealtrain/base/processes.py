@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
 import pickle
+import signal
 import warnings
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["answer_of", "forked", "packed", "packed_error"]
+__all__ = ["answer_of", "end_with_parent", "forked", "packed", "packed_error"]
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def end_with_parent() -> bool:
+    """Have the kernel kill this process, a child made by ``multiprocessing``, when its parent ends.
+
+    Returns:
+        ``False`` where the parent ended before the kernel was asked.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    parent = multiprocessing.parent_process()
+    return parent is not None and os.getppid() == parent.pid
 
 
 def forked() -> int:

@@ -64,10 +64,7 @@ def report_error(error: SealtrainError) -> int:
     """Show a typed error and return its exit code."""
     if "--json" in sys.argv:
         typer.echo(json.dumps({"error": error.to_dict()}, indent=2, ensure_ascii=False))
-    kind = {2: "error", 3: "refused", 4: "unreachable", 5: "data invalid"}.get(
-        error.exit_code, "error"
-    )
-    say(f"{kind} [{error.code}]: {error.message}")
+    say(f"{error.label} [{error.code}]: {error.message}")
     for name in ("owner", "check", "got", "expected", "hint"):
         value = getattr(error, name)
         if value is not None:

@@ -186,7 +186,7 @@ def succeed(
     from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile, verify_succession
-    from sealtrain.errors import SealtrainError, Unreachable, UsageError
+    from sealtrain.errors import SealtrainError, UsageError
     from sealtrain.keys.identity import Identity
 
     members = Consortium.load(consortium)
@@ -215,8 +215,7 @@ def succeed(
         consortium_lines(found.successor),
     )
     if failed:
-        unreachable = all(isinstance(error, Unreachable) for error in failed)
-        raise typer.Exit(4 if unreachable else failed[0].exit_code)
+        raise typer.Exit(failed[0].exit_code)
 
 
 def follow(
