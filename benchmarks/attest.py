@@ -59,17 +59,17 @@ from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.snp.chain import _endorsement
 from sealtrain.attest.tdx.verify import verify_quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.snp import SimulatedSnp
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NOW = 1_800_000_000

@@ -80,8 +80,8 @@ def one(backend: str, folder: Path) -> dict[str, Any]:
     from sealtrain.recipe.schema import parse_recipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.store import SealedStore
+    from sealtrain.training.data.sources import Source
     from sealtrain.training.run import train
-    from sealtrain.training.sources import Source
     from twosided import seal
 
     records = folder / "texts.jsonl"
@@ -117,7 +117,7 @@ def _write_base(folder: Path, shape: dict[str, int]) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     logging.disable_progress_bar()
     torch.manual_seed(1)

@@ -10,7 +10,7 @@ gets it in turn, on a file system in memory and on a disk, and ends with fsync.
 ``torch.save``      ``torch.save``
 ``dcp``             ``torch.distributed.checkpoint.save`` in one process
 ``gocryptfs``       ``torch.save`` into a mounted gocryptfs, where it is installed
-``sealed, new``     ``training.checkpoint.save`` into a new file
+``sealed, new``     ``training.checkpoints.checkpoint.save`` into a new file
 ``sealed``          the same over the space of a checkpoint that is no longer kept, as a run does
                     from its third checkpoint on
 ``background``      ``CheckpointSaver``: until training may go on, and until all is sealed
@@ -47,8 +47,8 @@ from safetensors.torch import save_file
 from sealtrain.base.files import sync
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
-from sealtrain.training import checkpoint
-from sealtrain.training.saver import CheckpointSaver
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.saver import CheckpointSaver
 
 RUN_ID = "be" * 16
 Writer = Callable[[], dict[str, float]]

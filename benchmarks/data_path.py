@@ -50,8 +50,8 @@ from loader import BATCH, PlainDataset, _batches, _schema, columns, indexed, tim
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
-from sealtrain.training.loaders.stream import RecordStream, read_all
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
+from sealtrain.training.data.stream import RecordStream, read_all
 
 MARK = "plainly-readable-mark"
 RECIPE = RecipeBinding("00" * 20, "00" * 32, "00" * 32)

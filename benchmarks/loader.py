@@ -44,8 +44,8 @@ import datasets
 import numpy as np
 import pyarrow as pa
 
-from sealtrain.training.loaders.stream import AHEAD_ROUNDS, RecordStream
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
+from sealtrain.training.data.stream import AHEAD_ROUNDS, RecordStream
 from twosided import Sealed, seal
 
 OWNERS = 3

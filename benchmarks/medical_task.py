@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from medical_sets import Rows
-from sealtrain.collab.federated.learner import Learner, pooled
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
+from sealtrain_collab.federated.learner import Learner, pooled
 from twosided import PlainRecords, seal
 
 PARTIES = ("clinic-a", "clinic-b", "clinic-c")

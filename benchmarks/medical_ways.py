@@ -15,18 +15,18 @@ from typing import Any
 
 from medical_sets import Rows
 from medical_task import LORA, PARTIES, PREFIX, Clock, Data, Plan, Settings, Task, Told, measured
-from sealtrain.collab.federated.merging import merge
-from sealtrain.collab.federated.private import PatientRounds, PrivateMerging, plan_rounds
-from sealtrain.collab.federated.update import Update, decode_state, encode_state
-from sealtrain.collab.split.activations import Expected, decode, encode
-from sealtrain.collab.split.front import Reading
-from sealtrain.collab.split.learning import Learning
-from sealtrain.collab.split.protect import protect, quantise, restore
-from sealtrain.collab.split.rows import batch_of
-from sealtrain.recipe.patients import PatientPrivacy
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain.training.run import train
+from sealtrain_collab.cut.activations import Expected, decode, encode
+from sealtrain_collab.cut.front import Reading
+from sealtrain_collab.cut.learning import Learning
+from sealtrain_collab.cut.rows import batch_of
+from sealtrain_collab.federated.merging import merge
+from sealtrain_collab.federated.patients import PatientPrivacy
+from sealtrain_collab.federated.private import PatientRounds, PrivateMerging, plan_rounds
+from sealtrain_collab.federated.update import Update, decode_state, encode_state
+from sealtrain_collab.pads.protect import protect, quantise, restore
 
 MASKED_STEPS = 2
 CUT_LAYERS = 3
@@ -104,8 +104,8 @@ def _alone(task: Task) -> Told:
 
 def masked(task: Task) -> Told:
     """A few steps under pads beside the same without an accelerator: equal, and what they cost."""
-    from sealtrain.collab.otp.accelerator import RemoteAccelerator
-    from sealtrain.collab.otp.serving import served
+    from sealtrain_collab.pads.accelerator import RemoteAccelerator
+    from sealtrain_collab.pads.serving import served
 
     recipe = task.recipe(LORA, MASKED_STEPS)
     plan = Plan(1, MASKED_STEPS, "fedavg")

@@ -51,7 +51,7 @@ from measured_on import machine
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.broker.config import BrokerConfig
-from sealtrain.broker.server import serve_app
+from sealtrain.broker.http.server import serve_app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.client.grant import Grant, obtain

@@ -39,18 +39,18 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from measured_on import machine
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain.collab.otp.accelerator import RemoteAccelerator
-from sealtrain.collab.otp.dealer import Dealer, RemoteDealer, conversation
-from sealtrain.collab.otp.engine import Spent
-from sealtrain.collab.otp.exact import backend
-from sealtrain.collab.otp.multiplying import Device, Limits
-from sealtrain.collab.otp.pool import OwnPool
-from sealtrain.collab.otp.serving import Served, served
-from sealtrain.collab.split.protect import protect, quantise, restore
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.pads.accelerator import RemoteAccelerator
+from sealtrain_collab.pads.dealer import Dealer, RemoteDealer, conversation
+from sealtrain_collab.pads.engine import Spent
+from sealtrain_collab.pads.exact import backend
+from sealtrain_collab.pads.multiplying import Device, Limits
+from sealtrain_collab.pads.pool import OwnPool
+from sealtrain_collab.pads.protect import protect, quantise, restore
+from sealtrain_collab.pads.serving import Served, served
 
 Told = dict[str, float]
 VOCABULARY = 2048

@@ -37,9 +37,9 @@ import numpy as np
 
 from measured_on import machine
 from sealtrain.base.digests import file_sha256
-from sealtrain.collab.sharing.training import turns
-from sealtrain.collab.travelling.program import ProgramSettings
-from sealtrain.collab.travelling.schedule import HolderPlan, Plan
+from sealtrain_collab.travelling.program import ProgramSettings
+from sealtrain_collab.travelling.schedule import HolderPlan, Plan
+from sharing.training import turns
 from travelling_page import page, printed
 from travelling_runs import HOLDERS, WAYS, Stage, Told, write_shard
 

@@ -24,22 +24,22 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sealtrain.collab.channel.channel import accept, connect
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain.collab.sharing.data import BusFeed, TlsFeed, relay, serve_data
-from sealtrain.collab.sharing.gradient import GRADIENT_PURPOSE, GradientHolder
-from sealtrain.collab.sharing.model import MODEL_PURPOSE, ModelHolder, Routes
-from sealtrain.collab.sharing.tls import Identity, client_context, server_context
-from sealtrain.collab.sharing.training import train_fed
-from sealtrain.collab.travelling import accelerator as accelerators
-from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
-from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain.collab.travelling.program import Program
-from sealtrain.collab.travelling.schedule import Plan
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain_collab.channel.channel import accept, connect
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.travelling import accelerator as accelerators
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_collab.travelling.program import Program
+from sealtrain_collab.travelling.schedule import Plan
+from sharing.data import BusFeed, TlsFeed, relay, serve_data
+from sharing.gradient import GRADIENT_PURPOSE, GradientHolder
+from sharing.model import MODEL_PURPOSE, ModelHolder, Routes
+from sharing.tls import Identity, client_context, server_context
+from sharing.training import train_fed
 
 PATIENCE = 300.0
 BUS_PURPOSE = "share-bus"
@@ -269,7 +269,7 @@ class Devices:
 
     def pooled(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Train on chunks that are here already."""
-        from sealtrain.collab.sharing.training import turns
+        from sharing.training import turns
 
         plan = plan_of(asked["plan"])
         sources = {name: Shard(path) for name, path in asked["shards"].items()}

@@ -17,18 +17,18 @@ from typing import Any, Self
 import numpy as np
 
 from sealtrain.base.digests import sha256_hex
-from sealtrain.collab.channel.channel import accept, connect
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.channel.proofs import ProveKey
-from sealtrain.collab.sharing.gradient import GRADIENT_PURPOSE, gradient_steps, train_apart
-from sealtrain.collab.sharing.model import LEAD, MODEL_PURPOSE, Baton, Routes
-from sealtrain.collab.sharing.tls import Identity
-from sealtrain.collab.sharing.training import turns
-from sealtrain.collab.travelling.orchestrator import Orchestrator
-from sealtrain.collab.travelling.parties import Parties, joined
-from sealtrain.collab.travelling.program import Program
-from sealtrain.collab.travelling.schedule import Plan
 from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.channel.channel import accept, connect
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.proofs import ProveKey
+from sealtrain_collab.travelling.orchestrator import Orchestrator
+from sealtrain_collab.travelling.parties import Parties, joined
+from sealtrain_collab.travelling.program import Program
+from sealtrain_collab.travelling.schedule import Plan
+from sharing.gradient import GRADIENT_PURPOSE, gradient_steps, train_apart
+from sharing.model import LEAD, MODEL_PURPOSE, Baton, Routes
+from sharing.tls import Identity
+from sharing.training import turns
 from travelling_roles import (
     HEADER_BYTES,
     LOOPBACK,

@@ -16,8 +16,8 @@ from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
+from sealtrain.training.data.sources import Source
 from sealtrain.training.run import train
-from sealtrain.training.sources import Source
 
 BINDING = RecipeBinding("00" * 20, "00" * 32, "00" * 32)
 SECRET = DataKey(bytes(32))

@@ -19,7 +19,7 @@ __all__ = ["COMPILER", "PLACES", "built", "main"]
 REPOSITORY = Path(__file__).resolve().parent.parent
 COMPILER = "0.8.24"
 PLACES = {
-    REPOSITORY / "src/sealtrain/chain/OwnersAppAuth.json": ["OwnersAppAuth"],
+    REPOSITORY / "src/sealtrain_chain/OwnersAppAuth.json": ["OwnersAppAuth"],
     REPOSITORY / "tests/support/contracts/stand_ins.json": [
         "KmsStandIn",
         "AppStandIn",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from alembic import command
 
-from sealtrain.broker.database import engine_of
-from sealtrain.broker.schema import HEAD, migrate, migrations
+from sealtrain.broker.store.database import engine_of
+from sealtrain.broker.store.schema import HEAD, migrate, migrations
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def byte_llama(
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     torch.manual_seed(seed)

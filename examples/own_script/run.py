@@ -24,7 +24,7 @@ def base_model(folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     torch.manual_seed(7)
     tokenizer = byte_tokenizer()

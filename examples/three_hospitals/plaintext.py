@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.lockfile import load_lock
+from sealtrain.training.data.sources import Source
 from sealtrain.training.run import train
-from sealtrain.training.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.base.version import VERSION
+
 if TYPE_CHECKING:
     from sealtrain.guest.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
 
 __all__ = ["SealedLoop", "SealedRun", "sign_manifest", "unwrap_dataset"]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -19,8 +19,6 @@ from sealtrain.attest.evidence import Collateral, Evidence, LogEntry
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.attest.verify import Verified
 from sealtrain.attest.verify import verify as verify_any
@@ -42,6 +40,8 @@ from sealtrain.errors import (
     SimulatedEvidence,
     TcbStatusRefused,
 )
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C14")
 

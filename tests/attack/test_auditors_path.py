@@ -15,9 +15,6 @@ from sealtrain.attest.nvidia.parse import GpuClaims
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
@@ -27,6 +24,9 @@ from sealtrain.errors import (
     GpuNonceMismatch,
     ReportDataMismatch,
 )
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C119")
 

@@ -11,7 +11,7 @@ from release_world import DAY, ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.service.keyring import Keyring
 from sealtrain.client.grant import renew
 from sealtrain.errors import (
     ApprovalRevoked,

@@ -282,7 +282,7 @@ def test_a_renewal_without_its_lease_shown_counts_for_all(tmp_path: Path) -> Non
 
 
 def test_a_lease_key_of_the_root_secret_before_still_shows_the_lease(tmp_path: Path) -> None:
-    from sealtrain.broker.keyring import Keyring
+    from sealtrain.broker.service.keyring import Keyring
     from sealtrain.release.lease_code import lease_shown
 
     old, new = Secret(bytes([1]) * 32), Secret(bytes([2]) * 32)

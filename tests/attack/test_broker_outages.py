@@ -20,9 +20,9 @@ from release_world import DAY, NOW, ReleaseWorld, release_world
 from sealtrain.base.background import in_background
 from sealtrain.base.canonical import canonical_json
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.keyring import Keyring
 from sealtrain.broker.serve import listening
-from sealtrain.broker.tokens import TokenState, make_token
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.store.tokens import TokenState, make_token
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import obtain
 from sealtrain.errors import (
@@ -123,7 +123,7 @@ def test_without_its_database_it_answers_what_it_can(
         shown, body, size = token(world), approval(world), world.ledger.size
         with BrokerClient(url) as client:
             assert client.status(shown).ready
-            monkeypatch.setattr("sealtrain.broker.store.begin", gone)
+            monkeypatch.setattr("sealtrain.broker.store.memory.begin", gone)
             told = client.status(shown)
             assert (told.ready, told.failing) == (False, {"database": "SQLITE_FULL"})
             assert told.sizes == {"ledger_entries": size}
@@ -208,7 +208,7 @@ def test_threads_that_fail_together_raise_an_error_each(
             except SealtrainError as error:
                 caught.append(error)
 
-        monkeypatch.setattr("sealtrain.broker.together.commit", full)
+        monkeypatch.setattr("sealtrain.broker.store.group_commit.commit", full)
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:
             thread.start()

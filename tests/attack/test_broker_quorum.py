@@ -15,7 +15,7 @@ from quorum_world import QuorumWorld, quorum_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
-from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.service.keyring import Keyring
 from sealtrain.client.grant import obtain
 from sealtrain.client.grants import Grants
 from sealtrain.errors import (

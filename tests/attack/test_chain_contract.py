@@ -21,15 +21,15 @@ from chain_world import (
 )
 from chain_world import chain_file as file_of
 
-from sealtrain.chain.account import address
-from sealtrain.chain.account import signed as sign
-from sealtrain.chain.carrying import carry_out, votes_of
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.contracts import artefact, connected, send
-from sealtrain.chain.contracts import deploy as deployed
-from sealtrain.chain.decision import ChainDecision, decide
-from sealtrain.chain.node import Node
 from sealtrain.errors import ChainRefused, ChainUnreachable, SignatureInvalid, StatementInvalid
+from sealtrain_chain.account import address
+from sealtrain_chain.account import signed as sign
+from sealtrain_chain.carrying import carry_out, votes_of
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.contracts import artefact, connected, send
+from sealtrain_chain.contracts import deploy as deployed
+from sealtrain_chain.decision import ChainDecision, decide
+from sealtrain_chain.node import Node
 
 pytestmark = pytest.mark.claim("C51")
 

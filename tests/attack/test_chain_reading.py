@@ -28,16 +28,16 @@ from chain_world import (
 from release_world import ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.chain.carrying import carry_out
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.decision import ChainDecision, decide
-from sealtrain.chain.gate import ChainGate, opened_gate
-from sealtrain.chain.node import MAX_ANSWER_BYTES
-from sealtrain.chain.reading import reading
-from sealtrain.chain.slots import compose_slot
 from sealtrain.consortium.decisions import Decision, Target
 from sealtrain.errors import ChainRefused, ChainUnreachable, ProofInvalid, SealtrainError
 from sealtrain.signing.needs import Needs
+from sealtrain_chain.carrying import carry_out
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.decision import ChainDecision, decide
+from sealtrain_chain.gate import ChainGate, opened_gate
+from sealtrain_chain.node import MAX_ANSWER_BYTES
+from sealtrain_chain.reading import reading
+from sealtrain_chain.slots import compose_slot
 
 pytestmark = pytest.mark.claim("C52")
 

@@ -27,10 +27,6 @@ from manifest_world import signer
 
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel import channel as channels
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain.collab.channel.records import MAX_PLAINTEXT, RecordReader, RecordWriter
 from sealtrain.errors import (
     ChannelBroken,
     ChannelCut,
@@ -43,6 +39,10 @@ from sealtrain.errors import (
     SealtrainError,
     SignatureInvalid,
 )
+from sealtrain_collab.channel import channel as channels
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.channel.records import MAX_PLAINTEXT, RecordReader, RecordWriter
 
 pytestmark = pytest.mark.claim("C70")
 

@@ -27,7 +27,7 @@ from sealtrain.errors import (
     SealRefused,
     StorageFailed,
 )
-from sealtrain.training.checkpoint import CheckpointRef, newest
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef, newest
 
 pytestmark = pytest.mark.claim("C34")
 KEPT = {"max_steps": 4, "save_steps": 1, "save_total_limit": 9, "logging_steps": 1}

@@ -11,10 +11,6 @@ from channel_world import COMPOSE, NOW, guest
 from cut_world import PARTIES, RUN_ID, cut_recipe, one_thread, own_dataset, site
 from manifest_world import digest, identity
 
-from sealtrain.collab.channel.proofs import ProveKey
-from sealtrain.collab.split.activations import encode
-from sealtrain.collab.split.sending import Client
-from sealtrain.collab.split.talk import Ask, Begin, Joined, heard, said
 from sealtrain.consortium.consents import Consent, ConsentedDataset, verify_consent
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import (
@@ -30,6 +26,10 @@ from sealtrain.errors import (
     SignatureInvalid,
 )
 from sealtrain.signing.dsse import Envelope
+from sealtrain_collab.channel.proofs import ProveKey
+from sealtrain_collab.cut.activations import encode
+from sealtrain_collab.cut.sending import Client
+from sealtrain_collab.cut.talk import Ask, Begin, Joined, heard, said
 
 pytestmark = [
     pytest.mark.claim("C83"),
@@ -49,7 +49,7 @@ def recipe() -> Any:
 def expected(recipe: Any) -> Any:
     from pathlib import Path
 
-    from sealtrain.collab.split.learning import Learning
+    from sealtrain_collab.cut.learning import Learning
 
     return Learning(recipe, Path()).expected
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from cut_world import SHAPE, batch_of, model_of, one_thread
 
-from sealtrain.collab.split.activations import Form, restored, rows_of
-from sealtrain.collab.split.cut import Front
+from sealtrain_collab.cut.activations import Form, restored, rows_of
+from sealtrain_collab.cut.cut import Front
 
 pytestmark = pytest.mark.usefixtures(one_thread.__name__)
 

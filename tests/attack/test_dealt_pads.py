@@ -29,13 +29,6 @@ from replays import answered, expect_only_a_handshake
 from travel_relay import Meddle, Relay, honest, relayed
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.collab.channel.answers import receive_answer
-from sealtrain.collab.channel.channel import AttestedChannel, connect
-from sealtrain.collab.channel.proofs import ProveKey
-from sealtrain.collab.otp.dealer import RemoteDealer
-from sealtrain.collab.otp.engine import Inside, UnderPads
-from sealtrain.collab.otp.matrix import PublicMatrix
-from sealtrain.collab.otp.tensors import octets
 from sealtrain.errors import (
     ChannelBroken,
     ChannelRefused,
@@ -45,6 +38,13 @@ from sealtrain.errors import (
     Refused,
     SealtrainError,
 )
+from sealtrain_collab.channel.answers import receive_answer
+from sealtrain_collab.channel.channel import AttestedChannel, connect
+from sealtrain_collab.channel.proofs import ProveKey
+from sealtrain_collab.pads.dealer import RemoteDealer
+from sealtrain_collab.pads.engine import Inside, UnderPads
+from sealtrain_collab.pads.matrix import PublicMatrix
+from sealtrain_collab.pads.tensors import octets
 
 once = pytest.mark.claim("C85")
 proven = pytest.mark.claim("C73")
@@ -386,7 +386,7 @@ def test_what_there_is_no_room_for_is_refused_before_it_is_sent() -> None:
 
 @once
 def test_a_session_has_so_many_matrices_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sealtrain.collab.otp.multiplying.MAX_MATRICES", 3)
+    monkeypatch.setattr("sealtrain_collab.pads.multiplying.MAX_MATRICES", 3)
     with dealing() as address:
         supplier = dealt(address)
         for size in range(1, 4):

@@ -25,11 +25,11 @@ from federated_world import (
 )
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.federated.federation import Merging, Taken
-from sealtrain.collab.federated.frames import HEAD, LOST, REPLY, TAKEN
-from sealtrain.collab.federated.messages import PURPOSE, Asked
 from sealtrain.errors import TooFewParties
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.federated.federation import Merging, Taken
+from sealtrain_collab.federated.frames import HEAD, LOST, REPLY, TAKEN
+from sealtrain_collab.federated.messages import PURPOSE, Asked
 
 pytestmark = pytest.mark.claim("C75")
 
@@ -309,7 +309,7 @@ class Tensors(Merging):
         self.form = {"a": torch.zeros(2, 2)}
 
     def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
-        from sealtrain.collab.federated.update import Update, change_norm, decode_state
+        from sealtrain_collab.federated.update import Update, change_norm, decode_state
 
         read = decode_state(update, self.form, party=party)
         norm = change_norm(read, decode_state(state, self.form))
@@ -320,8 +320,8 @@ class Tensors(Merging):
         return document
 
     def merge(self, number: int, taken: Sequence[Taken], state: bytes) -> tuple[bytes, Any]:
-        from sealtrain.collab.federated.merging import merge
-        from sealtrain.collab.federated.update import decode_state, encode_state
+        from sealtrain_collab.federated.merging import merge
+        from sealtrain_collab.federated.update import decode_state, encode_state
 
         updates = [one.value for one in taken]
         return encode_state(merge("fedavg", updates, decode_state(state, self.form))), {}
@@ -333,7 +333,7 @@ class Learns(Adds):
     def learn(self, asked: Asked, state: bytes) -> Any:
         from safetensors.torch import load
 
-        from sealtrain.collab.federated.update import encode_state
+        from sealtrain_collab.federated.update import encode_state
 
         self.asked.append(asked.round)
         tensor = load(state)["a"] + self.number
@@ -349,7 +349,7 @@ class Learns(Adds):
 def _shapes(_update: bytes) -> bytes:
     import torch
 
-    from sealtrain.collab.federated.update import encode_state
+    from sealtrain_collab.federated.update import encode_state
 
     return encode_state({"a": torch.zeros(4, 1)})
 
@@ -358,7 +358,7 @@ def _numbers(value: float) -> Any:
     def answers(_update: bytes) -> bytes:
         import torch
 
-        from sealtrain.collab.federated.update import encode_state
+        from sealtrain_collab.federated.update import encode_state
 
         return encode_state({"a": torch.full((2, 2), value)})
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from sealtrain.collab.federated.merging import merge
-from sealtrain.collab.federated.update import (
+from sealtrain.errors import UpdateRefused
+from sealtrain_collab.federated.merging import merge
+from sealtrain_collab.federated.update import (
     MAX_WEIGHT,
     Update,
     change_norm,
     decode_state,
     encode_state,
 )
-from sealtrain.errors import UpdateRefused
 
 pytestmark = pytest.mark.claim("C77")
 

@@ -31,7 +31,7 @@ from sealtrain.sealing.description import ShardInfo
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.index import MAX_BATCH_ROWS, Batch, Index, IndexedShard
 from sealtrain.sealing.recordbatch import parse_record_batch
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.data.stream import RecordStream
 
 pytestmark = pytest.mark.claim("C101")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from insecure_float_mask import InsecureFloatMaskLinear
 from otp_world import Watched
 from torch import nn
 
-from sealtrain.collab.otp.engine import UnderPads
-from sealtrain.collab.split.insecure_float_mask import InsecureFloatMaskLinear
-from sealtrain.collab.split.linear import OtpLinear, Stack
+from sealtrain_collab.pads.engine import UnderPads
+from sealtrain_collab.pads.linear import OtpLinear, Stack
 
 WORDS, WIDTH = 256, 48
 CHANCE = 1 / WORDS

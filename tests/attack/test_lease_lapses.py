@@ -28,7 +28,7 @@ from sealtrain.guest.lease import Lease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
-from sealtrain.training.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 pytestmark = pytest.mark.claim("C64")
 LEASE = 600

@@ -26,14 +26,14 @@ from owner_requests import approval, post, signed
 from postgres_server import Server
 from release_world import NOW, ReleaseWorld, release_world
 
-from sealtrain.broker import together
-from sealtrain.broker.audited import read_beside
-from sealtrain.broker.database import commit
-from sealtrain.broker.following import Following
-from sealtrain.broker.recording import record
 from sealtrain.broker.serve import listening
-from sealtrain.broker.store import Store
-from sealtrain.broker.tables import metadata
+from sealtrain.broker.store import group_commit as together
+from sealtrain.broker.store.audited import read_beside
+from sealtrain.broker.store.database import commit
+from sealtrain.broker.store.following import Following
+from sealtrain.broker.store.memory import Store
+from sealtrain.broker.store.recording import record
+from sealtrain.broker.store.tables import metadata
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import (
     ApprovalRevoked,
@@ -71,7 +71,7 @@ def _dying(self):
 ledger_store._Pending.write = _dying
 """
 GROWING = """
-from sealtrain.broker import database
+from sealtrain.broker.store import database
 _switch = database.switch_to_wal
 def _growing(connection, **how):
     _switch(connection, **how)

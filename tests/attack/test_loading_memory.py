@@ -18,8 +18,8 @@ import gc, random, sys
 from pathlib import Path
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset
-from sealtrain.training.loaders.stream import RecordStream
-from sealtrain.training.sources import Source
+from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.data.sources import Source
 
 def resident():
     gc.collect()

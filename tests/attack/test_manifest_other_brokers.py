@@ -12,15 +12,15 @@ from manifest_world import FINISHED, NOW, RELEASED, World, digest, make_world, s
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.secret import Secret
-from sealtrain.broker.rotating import rotate_key
+from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, sign_receipt
 from sealtrain.errors import SealtrainError
 from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import sign_rotation
 from sealtrain.manifest.verify import Report, examine
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C93")
 

@@ -33,7 +33,6 @@ from pydantic import ValidationError
 from sealtrain.attest.nitro.appraise import claims_of
 from sealtrain.attest.nitro.collect import attestation
 from sealtrain.attest.nitro.verify import verify_document, verify_nitro
-from sealtrain.attest.simulator.nitro import SimulatedNsm
 from sealtrain.errors import (
     CertificateChainInvalid,
     ComposeHashMismatch,
@@ -47,6 +46,7 @@ from sealtrain.errors import (
     ReportDataMismatch,
     SimulatedEvidence,
 )
+from sealtrain_simulator.nitro import SimulatedNsm
 
 pytestmark = pytest.mark.claim("C14")
 ZERO = "0" * 96

@@ -35,15 +35,15 @@ from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.spdm import Field
 from sealtrain.attest.nvidia.verify import VerifiedGpus
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.gpu_pki import SimulatedDevice
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.errors import (
     EvidenceRefused,
     GpuModeRefused,
     GpuNonceMismatch,
     GpuSetRefused,
 )
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu_pki import SimulatedDevice
+from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C115")
 

@@ -36,8 +36,6 @@ from sealtrain.attest.nvidia.parse import GpuDevice, GpuEvidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.spdm import Field
 from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import (
@@ -53,6 +51,8 @@ from sealtrain.errors import (
     SimulatedEvidence,
     TrustInvalid,
 )
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
 
 pytestmark = pytest.mark.claim("C40")
 

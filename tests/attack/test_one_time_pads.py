@@ -15,15 +15,6 @@ import torch
 from otp_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
 
 from sealtrain.base.secret import Secret
-from sealtrain.collab.otp.engine import Inside, UnderPads
-from sealtrain.collab.otp.exact import Float64
-from sealtrain.collab.otp.field import HALF, PRIME
-from sealtrain.collab.otp.freivalds import Freivalds
-from sealtrain.collab.otp.masks import Masks, MaskStream, drawn_secret
-from sealtrain.collab.otp.matrix import DIRECTIONS, Direction, PublicMatrix
-from sealtrain.collab.otp.pads import InGuest, Pads
-from sealtrain.collab.otp.pool import OwnPool, Pool, write_pool
-from sealtrain.collab.split.protect import protect
 from sealtrain.errors import (
     ModelInvalid,
     PadsRefused,
@@ -32,6 +23,15 @@ from sealtrain.errors import (
     UsageError,
     WrongKey,
 )
+from sealtrain_collab.pads.engine import Inside, UnderPads
+from sealtrain_collab.pads.exact import Float64
+from sealtrain_collab.pads.field import HALF, PRIME
+from sealtrain_collab.pads.freivalds import Freivalds
+from sealtrain_collab.pads.masks import Masks, MaskStream, drawn_secret
+from sealtrain_collab.pads.matrix import DIRECTIONS, Direction, PublicMatrix
+from sealtrain_collab.pads.pads import InGuest, Pads
+from sealtrain_collab.pads.pool import OwnPool, Pool, write_pool
+from sealtrain_collab.pads.protect import protect
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 seen_by = pytest.mark.claim("C60")
@@ -212,7 +212,7 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch, other: bytes) -> None:
         write_pool(path, **settings)
         path.write_bytes(other)
 
-    monkeypatch.setattr("sealtrain.collab.otp.pool.write_pool", written)
+    monkeypatch.setattr("sealtrain_collab.pads.pool.write_pool", written)
 
 
 def filled(path: Path, matrix: PublicMatrix, rows: int = 20) -> OwnPool:
@@ -379,7 +379,7 @@ def test_a_protected_models_state_holds_no_secret_and_a_secret_serves_once(
         return Secret(drawn[-1])
 
     for module in ("engine", "pads"):
-        monkeypatch.setattr(f"sealtrain.collab.otp.{module}.drawn_secret", remembered)
+        monkeypatch.setattr(f"sealtrain_collab.pads.{module}.drawn_secret", remembered)
     model = tiny_model()
     protect(model, Watched())
     state = pickle.dumps({name: value.numpy() for name, value in model.state_dict().items()})

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.broker.logs import configure
-from sealtrain.broker.tokens import MAX_TOKENS, Scope, TokenState, make_token
+from sealtrain.broker.store.tokens import MAX_TOKENS, Scope, TokenState, make_token
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, Unreachable, UsageError

@@ -25,9 +25,9 @@ from release_world import DAY, NOW, ReleaseWorld, release_world
 
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.serve import listening
-from sealtrain.broker.service import Broker
-from sealtrain.broker.store import Store
-from sealtrain.broker.tokens import TokenState, make_token
+from sealtrain.broker.service.service import Broker
+from sealtrain.broker.store.memory import Store
+from sealtrain.broker.store.tokens import TokenState, make_token
 from sealtrain.client.api import BrokerClient
 from sealtrain.consortium.approvals import Target
 from sealtrain.errors import RequestStale, SignatureInvalid, TooManyRequests, UsageError

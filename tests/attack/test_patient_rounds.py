@@ -23,17 +23,17 @@ from federated_world import (
 )
 from patients_world import NORM, norm, party, rows_of
 
-from sealtrain.collab.channel.answers import Done
-from sealtrain.collab.federated.federation import Taken
-from sealtrain.collab.federated.messages import Asked
-from sealtrain.collab.federated.update import decode_state, encode_state
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
-from sealtrain.guest.federated.merging import PatientMerge
-from sealtrain.manifest.checks.rounds import Rounds, Terms, merged_rounds
 from sealtrain.recipe.collaboration import Federated
-from sealtrain.recipe.patients import PatientPrivacy
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
+from sealtrain_collab.channel.answers import Done
+from sealtrain_collab.federated.check import Rounds, Terms, merged_rounds
+from sealtrain_collab.federated.federation import Taken
+from sealtrain_collab.federated.guest.merging import PatientMerge
+from sealtrain_collab.federated.messages import Asked
+from sealtrain_collab.federated.patients import PatientPrivacy
+from sealtrain_collab.federated.update import decode_state, encode_state
 
 pytestmark = [pytest.mark.claim("C78"), pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.service.keyring import Keyring
 from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import renew
 from sealtrain.client.pin import BrokerPin

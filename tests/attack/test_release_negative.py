@@ -29,7 +29,6 @@ from sealtrain.attest.appraise import appraise
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
@@ -55,6 +54,7 @@ from sealtrain.errors import (
 )
 from sealtrain.release.messages import ReleaseRequest, load_message
 from sealtrain.sealing.hpke import HpkePrivateKey
+from sealtrain_simulator.gpu import SimulatedGpus
 
 pytestmark = pytest.mark.claim("C18")
 

@@ -27,7 +27,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.transaction import Transaction
+from sealtrain.broker.store.transaction import Transaction
 from sealtrain.client.api import BrokerClient
 from sealtrain.errors import (
     AppIdMismatch,
@@ -404,7 +404,7 @@ def test_challenges_that_wait_cost_nothing_and_keep_nobody_out(
 
     consortium_id = world.consortium.consortium_id
     with monkeypatch.context() as patched:
-        patched.setattr("sealtrain.broker.store.begin", no_disk)
+        patched.setattr("sealtrain.broker.store.memory.begin", no_disk)
         issued = {world.wire.challenge(consortium_id, "release").challenge for _ in range(5000)}
     assert len(issued) == 5000
     world.obtain()

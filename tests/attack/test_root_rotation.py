@@ -18,9 +18,9 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerConfig
-from sealtrain.broker.keyring import Keyring
-from sealtrain.broker.rotating import rotate_key
 from sealtrain.broker.serve import running
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.watch import cosign_newest, observe
@@ -39,11 +39,11 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.reading import audit_stored
 from sealtrain.ledger.rotation import read_rotation, rotation_entry, sign_rotation
 from sealtrain.ledger.witness import memory
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 from sealtrain.signing import dsse
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C68")
 

@@ -14,9 +14,9 @@ from quorum_world import QuorumWire, QuorumWorld, quorum_world
 from release_world import ROOT, ReleaseWorld, release_world
 
 from sealtrain.base.secret import Secret
-from sealtrain.broker.keyring import Keyring
-from sealtrain.broker.rotating import rotate_key
-from sealtrain.broker.service import Broker
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.service.rotating import rotate_key
+from sealtrain.broker.service.service import Broker
 from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import renew
 from sealtrain.client.wrapping import wrap_for_brokers
@@ -24,9 +24,9 @@ from sealtrain.consortium.receipts import verify_receipt
 from sealtrain.errors import BrokerMismatch, BrokerNotApproved, NoStanza
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
-from sealtrain.release.transcript import ledger_origin
-from sealtrain.signing.brokers import broker_id
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 
 pytestmark = [pytest.mark.claim("C68"), pytest.mark.claim("C90")]
 

@@ -16,10 +16,10 @@ from quorum_world import QuorumWorld, quorum_world
 from release_world import NOW, ROOT, ReleaseWorld, SealedSet, Wire, release_world
 
 from sealtrain.base.secret import Secret
-from sealtrain.broker.keyring import Keyring
-from sealtrain.broker.rotating import rotate_key
-from sealtrain.broker.service import Broker
-from sealtrain.broker.store import Store
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.service.rotating import rotate_key
+from sealtrain.broker.service.service import Broker
+from sealtrain.broker.store.memory import Store
 from sealtrain.client.grant import Grant, renew
 from sealtrain.client.grants import Wanted
 from sealtrain.client.wrapping import wrap_for_brokers

@@ -20,11 +20,9 @@ from raw_server import says, server
 
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.nvidia.fetch import NvidiaServices
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.fetch import fetch_collateral
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.http import Bounds
-from sealtrain.chain.node import Node
 from sealtrain.client.transport import Transport
 from sealtrain.errors import (
     BrokerUnreachable,
@@ -40,6 +38,8 @@ from sealtrain.storage.folder import RemoteFolder
 from sealtrain.storage.http import HttpFileSystem
 from sealtrain.storage.patience import Patience
 from sealtrain.storage.s3 import S3FileSystem
+from sealtrain_chain.node import Node
+from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C125")
 

@@ -20,7 +20,6 @@ from policies import snp
 from snp_world import real_chain, real_report
 
 from sealtrain.attest.claims import Claim
-from sealtrain.attest.simulator.snp import SNP_FAULTS, SimulatedSnp
 from sealtrain.attest.snp import chain as chains
 from sealtrain.attest.snp.appraise import claims_of
 from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report
@@ -41,6 +40,7 @@ from sealtrain.errors import (
     SimulatedEvidence,
     TcbStatusRefused,
 )
+from sealtrain_simulator.snp import SNP_FAULTS, SimulatedSnp
 
 pytestmark = pytest.mark.claim("C14")
 

@@ -19,7 +19,6 @@ from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import bundled, examine, unwrapped
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 from sealtrain.attest.snp.revocation import check_revocation
 from sealtrain.errors import (
     CertificateRevoked,
@@ -30,6 +29,7 @@ from sealtrain.errors import (
     RevocationUnknown,
     TcbStatusRefused,
 )
+from sealtrain_simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 
 pytestmark = pytest.mark.claim("C116")
 

@@ -33,7 +33,7 @@ from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.sealing.file import Suite, audit_file, open_file
 from sealtrain.sealing.hashtree import GROUP_CHUNKS
 from sealtrain.sealing.store import SealedStore
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.data.stream import RecordStream
 
 pytestmark = pytest.mark.claim("C100")
 

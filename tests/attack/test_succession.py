@@ -13,7 +13,7 @@ from release_world import DAY, NOW, ReleaseWorld, document_of, release_world
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
-from sealtrain.broker.succession import begin_ledger
+from sealtrain.broker.store.succession import begin_ledger
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.succession import (
@@ -34,7 +34,7 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.ledger import Ledger
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing import dsse
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build
 

@@ -15,7 +15,6 @@ import pytest
 import yaml
 from manifest_world import RECIPE
 
-from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.errors import (
     EnvironmentChanged,
@@ -29,7 +28,8 @@ from sealtrain.guest.settings import RunSettings
 from sealtrain.recipe.compose import build_compose
 from sealtrain.recipe.lock import Lock, lock_recipe
 from sealtrain.recipe.modelfolder import measure_folder
-from sealtrain.training.models import build_causal_model, build_tokenizer
+from sealtrain.training.models.base import build_causal_model, build_tokenizer
+from sealtrain_simulator.server import running as simulated_guest
 
 pytestmark = pytest.mark.claim("C121")
 
@@ -43,7 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     folder = tmp_path_factory.mktemp("model") / "base"
     torch.manual_seed(3)

@@ -20,10 +20,6 @@ from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator import pki as pki_module
-from sealtrain.attest.simulator.faults import FAULTS
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote, verify_tdx
@@ -47,6 +43,10 @@ from sealtrain.errors import (
     SimulatedEvidence,
     TcbStatusRefused,
 )
+from sealtrain_simulator import pki as pki_module
+from sealtrain_simulator.faults import FAULTS
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C16")
 

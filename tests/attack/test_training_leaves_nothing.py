@@ -100,7 +100,7 @@ def test_a_label_the_recipe_does_not_know_is_refused_without_quoting_it(tmp_path
 
 def test_libraries_are_offline_even_when_imported_before() -> None:
     program = (
-        "import huggingface_hub.constants as constants; import sealtrain.training.quiet; "
+        "import huggingface_hub.constants as constants; import sealtrain.training; "
         "print(constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_TELEMETRY)"
     )
     environment = {

@@ -20,14 +20,6 @@ from travel_world import KEYS, RUN_ID, TERMS, Tokens, TravelWorld, travel_world
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain.collab.channel.records import RecordWriter
-from sealtrain.collab.travelling import accelerator as accelerators
-from sealtrain.collab.travelling import holder as holders
-from sealtrain.collab.travelling.capability import Gate, WriteCapability, Written, write_chunk
-from sealtrain.collab.travelling.holder import Holder
-from sealtrain.collab.travelling.program import Program
-from sealtrain.collab.travelling.standby import Standby
 from sealtrain.errors import (
     CapabilityRefused,
     ChannelBroken,
@@ -40,9 +32,17 @@ from sealtrain.errors import (
     TranscriptInvalid,
     TripBroken,
 )
-from sealtrain.manifest.checks.trips import Terms, Travelled, travelled
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.channel.records import RecordWriter
+from sealtrain_collab.travelling import accelerator as accelerators
+from sealtrain_collab.travelling import holder as holders
+from sealtrain_collab.travelling.capability import Gate, WriteCapability, Written, write_chunk
+from sealtrain_collab.travelling.check import Terms, Travelled, travelled
+from sealtrain_collab.travelling.holder import Holder
+from sealtrain_collab.travelling.program import Program
+from sealtrain_collab.travelling.standby import Standby
 
 pytestmark = pytest.mark.claim("C71", "C72")
 

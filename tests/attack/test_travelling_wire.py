@@ -14,20 +14,20 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from travel_relay import Meddle, relayed
 from travel_world import HOLDERS, PATIENCE, RUN_ID, TERMS, TravelWorld, travel_world
 
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain.collab.travelling import orchestrator as orchestrators
-from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE
-from sealtrain.collab.travelling.capability import WriteCapability
-from sealtrain.collab.travelling.holder import HOLDER_PURPOSE
 from sealtrain.errors import (
     AcceleratorUnreachable,
     ChannelBroken,
     EvidenceRefused,
     SealtrainError,
 )
-from sealtrain.manifest.checks.trips import Travelled, travelled
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_collab.travelling import orchestrator as orchestrators
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
+from sealtrain_collab.travelling.capability import WriteCapability
+from sealtrain_collab.travelling.check import Travelled, travelled
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE
 
 pytestmark = pytest.mark.claim("C71", "C72")
 

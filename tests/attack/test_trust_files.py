@@ -14,11 +14,11 @@ from sealtrain.attest.policy import load_policy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.yamltext import yaml_text
-from sealtrain.chain.chainfile import load_chain_file
 from sealtrain.client.pin import BrokerPin, load_pin
 from sealtrain.errors import TrustInvalid
 from sealtrain.manifest.trust import load_trust
 from sealtrain.recipe.schema import load_recipe
+from sealtrain_chain.chainfile import load_chain_file
 
 pytestmark = pytest.mark.claim("C98")
 

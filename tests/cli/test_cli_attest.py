@@ -21,13 +21,13 @@ from pccs import Pccs, serving
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import load_policy
 from sealtrain.attest.presets import PRESETS, preset
-from sealtrain.attest.simulator.machine import Machine
-from sealtrain.attest.simulator.server import running
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import main
+from sealtrain_simulator.machine import Machine
+from sealtrain_simulator.server import running
+from sealtrain_simulator.state import ensure
 
 NOW = 1_800_000_000
 NONCE = "5e" * 32

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from sealtrain.attest.simulator.server import running
-from sealtrain.attest.simulator.state import HONEST, ensure
 from sealtrain.base.clock import system_clock
 from sealtrain.cli import app
 from sealtrain.errors import TrustInvalid, UsageError
+from sealtrain_simulator.server import running
+from sealtrain_simulator.state import HONEST, ensure
 
 COMPOSE = b'{"name": "doctor"}\n'
 

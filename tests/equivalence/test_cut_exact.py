@@ -11,7 +11,9 @@ from cut_world import DECODERS, ENCODERS, batch_of, lora, model_of, one_thread, 
 from peft import get_peft_model
 from safetensors.torch import load
 
-from sealtrain.collab.split.activations import (
+from sealtrain.training.models.merging import merge_folder
+from sealtrain.training.models.sparse import SPARSE_FILE, put_on
+from sealtrain_collab.cut.activations import (
     Expected,
     Form,
     collate,
@@ -19,10 +21,8 @@ from sealtrain.collab.split.activations import (
     encode,
     rows_of,
 )
-from sealtrain.collab.split.back import back_files, merged_whole, with_sparse
-from sealtrain.collab.split.cut import CutModel
-from sealtrain.training.merging import merge_folder
-from sealtrain.training.sparse import SPARSE_FILE, put_on
+from sealtrain_collab.cut.back import back_files, merged_whole, with_sparse
+from sealtrain_collab.cut.cut import CutModel
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

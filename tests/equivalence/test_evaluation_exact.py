@@ -27,8 +27,8 @@ from training_world import (
 
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.schema import Recipe
-from sealtrain.training import checkpoint
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.checkpoint import newest
 
 JUDGED = {"eval_steps": 2, "metric_for_best_model": "eval_loss"}
 # Steps this large make the model worse soon, so that patience ends and the best is not the last.

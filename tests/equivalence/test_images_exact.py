@@ -24,7 +24,7 @@ from vision_world import (
     seal_digits,
 )
 
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints.checkpoint import newest
 
 VARIED = {
     "horizontal_flip": 0.5,

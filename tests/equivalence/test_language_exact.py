@@ -23,7 +23,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints.checkpoint import newest
 
 BASE = {"path": "base"}
 TEXT_CLASSES = {"model": BASE, "columns": {"text": "text", "label": "finding"}}

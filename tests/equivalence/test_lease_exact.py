@@ -22,7 +22,7 @@ from training_world import (
 )
 
 from sealtrain.recipe.schema import Recipe
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints.checkpoint import newest
 
 CLASSIFY = classify(trainer={"max_steps": 9, "logging_steps": 3, "save_steps": 6})
 

@@ -20,11 +20,11 @@ from training_world import (
 )
 
 from sealtrain.errors import CheckpointRefused
-from sealtrain.training.callback import RunContext
-from sealtrain.training.checkpoint import newest
-from sealtrain.training.egress import MetricGate
-from sealtrain.training.loaders.stream import RecordStream
-from sealtrain.training.loop import SealedLoop
+from sealtrain.training.checkpoints.callback import RunContext
+from sealtrain.training.checkpoints.checkpoint import newest
+from sealtrain.training.checkpoints.loop import SealedLoop
+from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.telemetry.released import MetricGate
 
 RECIPE = classify(trainer={"max_steps": 9})
 

@@ -12,7 +12,7 @@ import pytest
 from preference_world import kto, preferring, write_preferences
 from training_world import LORA, PlainDataset, Ran, checkpoint_store, run, seal_records, sources_of
 
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints.checkpoint import newest
 
 RECIPES = {
     "dpo": functools.partial(preferring, "dpo", trainer={"gradient_accumulation_steps": 2}),

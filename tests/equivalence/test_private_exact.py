@@ -19,7 +19,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints.checkpoint import newest
 
 STOP_AT = 4
 

@@ -22,8 +22,8 @@ from training_world import (
 )
 
 from sealtrain.errors import SealtrainError
-from sealtrain.training import checkpoint
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.checkpoint import newest
 
 ADAPTER = LORA | {"lora_dropout": 0.0}
 MANY = {

@@ -19,11 +19,11 @@ from otp_world import (
     trained,
 )
 
-from sealtrain.collab.otp.accelerator import RemoteAccelerator
-from sealtrain.collab.otp.exact import Float64
-from sealtrain.collab.otp.pool import OwnPool
-from sealtrain.collab.otp.serving import Served, served
-from sealtrain.collab.split.protect import protect, protected_layers, quantise, restore
+from sealtrain_collab.pads.accelerator import RemoteAccelerator
+from sealtrain_collab.pads.exact import Float64
+from sealtrain_collab.pads.pool import OwnPool
+from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
+from sealtrain_collab.pads.serving import Served, served
 
 STEPS = 3
 ROWS = 2 * 12  # tokens of a batch

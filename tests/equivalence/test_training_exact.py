@@ -31,7 +31,7 @@ from training_world import (
 
 from sealtrain.errors import CheckpointRefused, SealRefused
 from sealtrain.recipe.schema import Recipe
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints.checkpoint import newest
 
 TEXT_CLASSIFIER: dict[str, Any] = {
     "model": sft().to_dict()["model"],
@@ -144,7 +144,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_conversations_train_with_a_chat_template(sealed: dict[str, Any], tmp_path: Path) -> None:
-    from sealtrain.training.models import build_model, byte_tokenizer
+    from sealtrain.training.models.base import build_model, byte_tokenizer
     from sealtrain.training.trained import model_files
 
     tokenizer = byte_tokenizer()
@@ -171,11 +171,11 @@ def users_own(
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from sealtrain.training.callback import RunContext, SealedRun
-    from sealtrain.training.egress import MetricGate
-    from sealtrain.training.loaders.hugging import Positioned, as_iterable_dataset
-    from sealtrain.training.loaders.stream import RecordStream
-    from sealtrain.training.models import build_model, byte_tokenizer
+    from sealtrain.training.checkpoints.callback import RunContext, SealedRun
+    from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
+    from sealtrain.training.data.stream import RecordStream
+    from sealtrain.training.models.base import build_model, byte_tokenizer
+    from sealtrain.training.telemetry.released import MetricGate
 
     recipe = sft()
     store = checkpoint_store(folder / "checkpoints")

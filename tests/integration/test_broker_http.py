@@ -20,7 +20,6 @@ from manifest_world import OWNERS, identity, target_of
 from release_world import lock_changed
 
 from sealtrain.attest.guest import Guest, open_guest
-from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.serve import running as running_broker
@@ -60,8 +59,9 @@ from sealtrain.sealing.stanza import (
     wrap_for_owner,
     wrap_for_recipe,
 )
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.http_signature import sign_request
+from sealtrain.signing.identity import broker_id
+from sealtrain_simulator.server import running as simulated_guest
 
 
 @dataclass(kw_only=True)

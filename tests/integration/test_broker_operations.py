@@ -32,7 +32,7 @@ from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
-from sealtrain.broker.backup import back_up, restore
+from sealtrain.broker.store.backup import back_up, restore
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant, renew

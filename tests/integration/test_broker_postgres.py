@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
-from sealtrain.broker.rotating import rotate_key
-from sealtrain.broker.schema import HEAD
-from sealtrain.broker.store import Store
+from sealtrain.broker.service.rotating import rotate_key
+from sealtrain.broker.store.memory import Store
+from sealtrain.broker.store.schema import HEAD
 from sealtrain.cli import app
 from sealtrain.client.grant import Grant
 from sealtrain.consortium.receipts import receipt_digest

@@ -15,7 +15,7 @@ import pytest
 from broker_world import config_of
 from release_world import ReleaseWorld, release_world
 
-from sealtrain.broker import server
+from sealtrain.broker.http import server
 from sealtrain.broker.serve import listening
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.grant import Grant

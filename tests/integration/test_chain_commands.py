@@ -25,7 +25,6 @@ from release_world import ReleaseWorld, lock_changed
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock
 from sealtrain.base.encoding import from_base64
-from sealtrain.chain.account import address
 from sealtrain.errors import (
     AlreadyExists,
     ChainRefused,
@@ -35,6 +34,7 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.recipe.needs import needs_of
+from sealtrain_chain.account import address
 
 OWNERS_GIVEN = [f"--owner={name}={address(owner_account(name))}" for name in OWNERS]
 

@@ -28,14 +28,14 @@ from web3 import HTTPProvider, Web3
 from web3.logs import DISCARD
 
 from sealtrain.base.clock import system_clock
-from sealtrain.chain.account import address
-from sealtrain.chain.chainfile import load_chain_file
-from sealtrain.chain.contracts import kms_allows
-from sealtrain.chain.decision import decide
-from sealtrain.chain.gate import opened_gate
 from sealtrain.consortium.decisions import Decision, Target
 from sealtrain.errors import ChainRefused, SignatureInvalid
 from sealtrain.signing.needs import Needs
+from sealtrain_chain.account import address
+from sealtrain_chain.chainfile import load_chain_file
+from sealtrain_chain.contracts import kms_allows
+from sealtrain_chain.decision import decide
+from sealtrain_chain.gate import opened_gate
 
 pytestmark = pytest.mark.slow
 

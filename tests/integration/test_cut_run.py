@@ -20,10 +20,10 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.connection import own_key
 from sealtrain.errors import SealtrainError
-from sealtrain.guest.cut.send import Sending, Sent, send
 from sealtrain.keys.identity import Identity
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
+from sealtrain_collab.cut.guest.send import Sending, Sent, send
 
 pytestmark = [
     pytest.mark.slow,

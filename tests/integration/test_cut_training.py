@@ -11,10 +11,10 @@ import torch
 from cut_world import PARTIES, RUN_ID, Site, cut_recipe, one_thread, site
 from safetensors.torch import load
 
-from sealtrain.collab.split.learning import Learning
 from sealtrain.errors import PeerUnreachable
+from sealtrain.training.models.sparse import SPARSE_FILE
 from sealtrain.training.run import Trained, train
-from sealtrain.training.sparse import SPARSE_FILE
+from sealtrain_collab.cut.learning import Learning
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from federated_world import START, FederatedWorld, rounds, values
 
-from sealtrain.cli.flower import Flower
-from sealtrain.collab.federated.app import FLWR_VERSION
-from sealtrain.collab.federated.carrier import Carrier
 from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.federated.app import FLWR_VERSION
+from sealtrain_collab.federated.carrier import Carrier
+from sealtrain_collab.federated.flower import Flower
 
 PLACES = ("clinic-a", "clinic-b")
 

@@ -17,10 +17,8 @@ from manifest_world import OWNERS
 
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.collab.channel.proofs import ProveGuest
 from sealtrain.errors import (
     AlreadyExists,
     ApprovalRevoked,
@@ -35,14 +33,16 @@ from sealtrain.errors import (
 from sealtrain.guest.guest import secluded
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.holding import DataGuest
-from sealtrain.guest.joint import close_joint
-from sealtrain.guest.lead import LeadRun
-from sealtrain.guest.party import PartyReport, PartyRun
 from sealtrain.ledger.uses import Uses
 from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing.parties import party_run_id
 from sealtrain.training.trained import Trained
+from sealtrain_collab.channel.proofs import ProveGuest
+from sealtrain_collab.parties.joint import close_joint
+from sealtrain_collab.parties.lead import LeadRun
+from sealtrain_collab.parties.party import PartyReport, PartyRun
+from sealtrain_simulator.server import running as simulated_guest
 
 pytestmark = pytest.mark.claim("C79")
 

@@ -235,7 +235,7 @@ import sealtrain
 assert ctypes.util.find_library("c") and ctypes.util.find_library("no-such-library") is None
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl import SFTConfig, SFTTrainer
-from sealtrain.training.models import byte_tokenizer
+from sealtrain.training.models.base import byte_tokenizer
 
 config = LlamaConfig(vocab_size=259, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
                      num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128)

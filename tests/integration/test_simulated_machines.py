@@ -22,9 +22,6 @@ from sealtrain.attest.guest import Guest, open_guest
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, preset
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.machine import Machine, fault_meanings
-from sealtrain.attest.simulator.server import running
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.attest.verify import Verified, verify
 from sealtrain.errors import (
     GpuModeRefused,
@@ -35,6 +32,9 @@ from sealtrain.errors import (
     SealtrainError,
     SimulatedEvidence,
 )
+from sealtrain_simulator.machine import Machine, fault_meanings
+from sealtrain_simulator.server import running
+from sealtrain_simulator.state import ensure
 
 NOW = 1_800_000_000
 ASKED = Binding("release", {"challenge": "first"})

@@ -14,34 +14,29 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from sealtrain.base import extras as shipped_extras
+from sealtrain.base.version import PACKAGES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGE = REPOSITORY / "src/sealtrain"
+SOURCE = REPOSITORY / "src"
 
 # Folder or module → extras that it may rely on besides the core.
 EXTRAS = {
-    "sealing": ["seal"],
-    "training": ["train"],
-    "training/machinery": ["deepspeed"],
-    "training/backends": ["axolotl", "unsloth"],
-    "broker": ["broker"],
-    "cli/federate_demo.py": ["train"],
-    "cli/flower.py": ["federated"],
-    "cli/split.py": ["train"],
-    "guest/cut/send.py": ["train"],
-    "guest/dealing.py": ["train"],
-    "guest/travelling": ["train"],
-    "guest/trial.py": ["train"],
-    "collab/federated/relay.py": ["federated"],
-    "collab": ["train"],
-    "chain": ["chain"],
-    "attest/simulator": ["simulator"],
-    "attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
-    "keys": ["aws", "pkcs11"],
-    "storage": ["remote"],
-    "training/validation": ["validation"],
-    "base/background.py": ["broker", "simulator"],  # the one server start of both
-    "ledger": ["postgres"],
+    "sealtrain/sealing": ["seal"],
+    "sealtrain/training": ["train"],
+    "sealtrain/training/distributed": ["deepspeed"],
+    "sealtrain/training/backends": ["axolotl", "unsloth"],
+    "sealtrain/broker": ["broker"],
+    "sealtrain_collab/federated/flower.py": ["federated"],
+    "sealtrain_collab/federated/relay.py": ["federated"],
+    "sealtrain_collab": ["train"],
+    "sealtrain_chain": ["chain"],
+    "sealtrain_simulator": ["simulator"],
+    "sealtrain/attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
+    "sealtrain/keys": ["aws", "pkcs11"],
+    "sealtrain/storage": ["remote"],
+    "sealtrain/training/data/validation": ["validation"],
+    "sealtrain/base/background.py": ["broker", "simulator"],  # the one server start of both
+    "sealtrain/ledger": ["postgres"],
 }
 # Declared although no module names it.
 NEEDED_UNSEEN = {
@@ -86,25 +81,25 @@ def imported(path: Path) -> Iterator[str]:
             continue
         for name in names:
             top = name.partition(".")[0]
-            if top not in sys.stdlib_module_names and top != "sealtrain":
+            if top not in sys.stdlib_module_names and top not in PACKAGES:
                 yield canonicalize_name(shipped_extras.MODULES.get(top, top))
 
 
 def extras_of(path: Path) -> list[str]:
-    relative = path.relative_to(PACKAGE).as_posix()
+    relative = path.relative_to(SOURCE).as_posix()
     return [
         "",
         *(e for place, es in EXTRAS.items() if f"{relative}/".startswith(f"{place}/") for e in es),
     ]
 
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def test_every_import_is_declared_where_it_is_used() -> None:
     groups = declared()
     undeclared = {
-        f"{path.relative_to(PACKAGE)}: {name}"
+        f"{path.relative_to(SOURCE)}: {name}"
         for path in MODULES
         for name in imported(path)
         if not any(name in groups[extra] for extra in extras_of(path))
@@ -131,7 +126,7 @@ def test_an_auditors_installation_is_small() -> None:
         name: sum(file.size or 0 for file in importlib.metadata.files(name) or ())
         for name in wanted - {"sealtrain"}
     }
-    sizes["sealtrain"] = sum(path.stat().st_size for path in PACKAGE.rglob("*.*"))
+    sizes["sealtrain"] = sum(path.stat().st_size for path in SOURCE.rglob("*.*"))
     assert "pyarrow" not in sizes
     assert sum(sizes.values()) < 120e6, sorted(sizes.items(), key=lambda item: -item[1])[:5]
 

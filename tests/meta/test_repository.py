@@ -179,7 +179,8 @@ def test_verifying_a_manifest_needs_neither_torch_nor_arrow_nor_a_server() -> No
 
 
 @pytest.mark.parametrize(
-    "module", ["sealtrain.release.decide", "sealtrain.broker.service", "sealtrain.sealing.file"]
+    "module",
+    ["sealtrain.release.decide", "sealtrain.broker.service.service", "sealtrain.sealing.file"],
 )
 def test_below_the_line_nothing_loads_torch(module: str) -> None:
     assert loaded_by(module) & TRAINING_STACK == set()

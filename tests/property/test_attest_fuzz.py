@@ -18,14 +18,14 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.errors import EvidenceRefused, SealtrainError, TrustInvalid
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 PKI = SimulatedPki(b"property tests of attestation....")

@@ -34,14 +34,6 @@ from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.faults import FAULT_MEANINGS
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.machine import SimulatedTee, fault_meanings
-from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
@@ -51,6 +43,14 @@ from sealtrain.errors import FormatUnknown, Refused, TrustInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing import dsse
+from sealtrain_simulator.faults import FAULT_MEANINGS
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.machine import SimulatedTee, fault_meanings
+from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.snp import SimulatedSnp
 
 pytestmark = pytest.mark.claim("C119")
 
@@ -141,7 +141,7 @@ def outcome(decide: Callable[[], object]) -> str:
 
 
 def by_broker(data: bytes, policy: AppraisalPolicy, beside: Beside, now: int = AT) -> str:
-    """As ``broker.guests`` decides over what a guest sent."""
+    """As ``broker.service.guests`` decides over what a guest sent."""
 
     def decide() -> None:
         assert beside.binding is not None

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealtrain.chain.proof import proven
 from sealtrain.errors import ProofInvalid
+from sealtrain_chain.proof import proven
 
 VECTORS = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors/chain/proofs.json").read_text("utf-8")

@@ -19,7 +19,6 @@ from sealtrain.attest.nvidia.parse import GpuEvidence, canonical_chain, from_nva
 from sealtrain.attest.nvidia.policy import driver_key, vbios_key
 from sealtrain.attest.nvidia.spdm import canonical_report, parse_report
 from sealtrain.attest.nvidia.verify import verify_gpus
-from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import (
@@ -28,6 +27,7 @@ from sealtrain.errors import (
     EvidenceRefused,
     GpuReportInvalid,
 )
+from sealtrain_simulator.gpu import SimulatedGpus
 
 GPUS = SimulatedGpus(b"property tests of accelerators", count=2, mode="mpt")
 POLICY = GPUS.policy(reference_values="any")

@@ -17,13 +17,13 @@ from otp_world import DEVICE, accelerating, random_matrix
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.room import Room
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel.answers import receive_answer
-from sealtrain.collab.channel.channel import AttestedChannel
-from sealtrain.collab.otp import wire
-from sealtrain.collab.otp.dealer import Session
-from sealtrain.collab.otp.multiplying import Matrices
-from sealtrain.collab.otp.pool import MAGIC, _header
 from sealtrain.errors import SealtrainError
+from sealtrain_collab.channel.answers import receive_answer
+from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.pads import wire
+from sealtrain_collab.pads.dealer import Session
+from sealtrain_collab.pads.multiplying import Matrices
+from sealtrain_collab.pads.pool import MAGIC, _header
 
 MATRIX = random_matrix(3, 2)
 anything = st.binary(max_size=200)

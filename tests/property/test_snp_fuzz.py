@@ -9,7 +9,6 @@ from fuzzing import mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.snp.collect import distribution_addresses
 from sealtrain.attest.snp.parse import REPORT_BYTES, SIGNED_BYTES, parse_report, tcb_of
 from sealtrain.attest.snp.policy import SnpPolicy
@@ -17,6 +16,7 @@ from sealtrain.attest.snp.table import CERTIFICATE_GUIDS, parse_table
 from sealtrain.attest.snp.verify import verify_report
 from sealtrain.base.models import load_model
 from sealtrain.errors import EvidenceMalformed, EvidenceRefused, QuoteInvalid, TrustInvalid
+from sealtrain_simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 GUEST = SimulatedSnp(b"property tests of snp")

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_world import numbered, source_of
 
-from sealtrain.training.loaders.order import Order
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.data.order import Order
+from sealtrain.training.data.stream import RecordStream
 
 SHAPES = st.lists(
     st.lists(st.integers(0, 40), min_size=1, max_size=8), min_size=1, max_size=4

@@ -87,7 +87,7 @@ def guessing_model(folder: Path, steps: int = 300) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)

@@ -15,11 +15,11 @@ from typing import Any
 from broker_program import start
 from release_world import BROKER_COMPOSE, NOW, ROOT, ReleaseWorld, release_world
 
-from sealtrain.attest.simulator.server import running as simulated_guest
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.ledger.postgres import Postgres
+from sealtrain_simulator.server import running as simulated_guest
+from sealtrain_simulator.state import ensure
 
 
 @dataclass(kw_only=True)

@@ -15,8 +15,6 @@ from manifest_world import OWNERS, identity, target_of
 from release_world import BROKER_COMPOSE, lock_changed
 
 from sealtrain.attest.presets import insecure_simulator_policy
-from sealtrain.attest.simulator.server import running as simulated_guest
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
@@ -31,8 +29,10 @@ from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
+from sealtrain_simulator.server import running as simulated_guest
+from sealtrain_simulator.state import ensure
 
 
 @dataclass(kw_only=True)

@@ -26,12 +26,12 @@ from trie.hexary import HexaryTrie
 from typer.testing import CliRunner
 from web3 import EthereumTesterProvider, Web3
 
-from sealtrain.chain.account import address
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.contracts import Payer, connected, deploy, owners_app_auth
-from sealtrain.chain.node import Node
 from sealtrain.cli import app
 from sealtrain.errors import SealtrainError
+from sealtrain_chain.account import address
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.contracts import Payer, connected, deploy, owners_app_auth
+from sealtrain_chain.node import Node
 
 OWNERS = ("hospital-a", "hospital-b", "hospital-c")
 OS_IMAGE = "22" * 32

@@ -15,14 +15,14 @@ from manifest_world import signer, simulated_pki
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel import channel as channels
-from sealtrain.collab.channel.channel import AttestedChannel
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
+from sealtrain_collab.channel import channel as channels
+from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
+from sealtrain_simulator.guest import SimulatedGuest
 
 NOW = 1_790_000_000
 TIMEOUT = 10.0

@@ -17,18 +17,18 @@ from manifest_world import digest, identity
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
-from sealtrain.collab.channel.channel import AttestedChannel, connect
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.split.front import Reading
-from sealtrain.collab.split.learning import Learning
-from sealtrain.collab.split.received import Clients
-from sealtrain.collab.split.sending import Client, OwnDataset
-from sealtrain.collab.split.talk import conversation_of
 from sealtrain.consortium.datasets import sign_dataset, verify_dataset
 from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
+from sealtrain_collab.channel.channel import AttestedChannel, connect
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.cut.front import Reading
+from sealtrain_collab.cut.learning import Learning
+from sealtrain_collab.cut.received import Clients
+from sealtrain_collab.cut.sending import Client, OwnDataset
+from sealtrain_collab.cut.talk import conversation_of
 
 WORDS = 97
 SHAPE = {

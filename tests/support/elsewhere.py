@@ -12,6 +12,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from sealtrain.base.version import PACKAGES
+
 ABSENT_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 ABSENT_NAMES = {
     "os": {
@@ -54,7 +56,7 @@ def take_away() -> None:
     def without(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        ours = str((globals or {}).get("__name__", "")).partition(".")[0] == "sealtrain"
+        ours = str((globals or {}).get("__name__", "")).partition(".")[0] in PACKAGES
         if ours and name in ABSENT_MODULES:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         found = imported(name, globals, locals, fromlist, level)

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 from manifest_world import signer
 
-from sealtrain.collab.channel.answers import Done
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain.collab.federated.carrier import Carrier
-from sealtrain.collab.federated.federation import Federation, Merging, Rounds, Taken
-from sealtrain.collab.federated.frames import (
+from sealtrain.errors import DataInvalid, SealtrainError
+from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.channel.answers import Done
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.federated.carrier import Carrier
+from sealtrain_collab.federated.federation import Federation, Merging, Rounds, Taken
+from sealtrain_collab.federated.frames import (
     FROM_RELAY,
     LOST,
     NODES,
@@ -30,11 +32,9 @@ from sealtrain.collab.federated.frames import (
     receive_frame,
     send_frame,
 )
-from sealtrain.collab.federated.holding import Holding
-from sealtrain.collab.federated.messages import PURPOSE, Asked, Joined
-from sealtrain.collab.federated.post import Post
-from sealtrain.errors import DataInvalid, SealtrainError
-from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
+from sealtrain_collab.federated.post import Post
 
 NOW = 1_790_000_000
 RUN_ID = "4f" * 16

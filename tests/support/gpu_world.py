@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice, GpuEvidence, from_nvat
 from sealtrain.attest.nvidia.verify import VerifiedGpus, verify_gpus
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.gpu_pki import SimulatedDevice
 from sealtrain.base.encoding import to_base64
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu_pki import SimulatedDevice
 
 NOW = 1_800_000_000
 NONCE = bytes(range(32))

@@ -20,7 +20,6 @@ from manifest_world import OWNERS, RECIPE
 from parties_world import FEDERATED
 from typer.testing import CliRunner
 
-from sealtrain.attest.simulator.server import running as simulated_guest
 from sealtrain.base.encoding import to_base64
 from sealtrain.cli import app
 from sealtrain.client.api import BrokerClient
@@ -28,6 +27,7 @@ from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.trust import Trust, parse_trust
 from sealtrain.recipe.lock import LockedRecipe, lock_recipe, measure_installation
 from sealtrain.recipe.schema import load_recipe
+from sealtrain_simulator.server import running as simulated_guest
 
 
 @dataclass(kw_only=True)

@@ -97,7 +97,7 @@ def embed(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
 
 def write_base(folder: Path, config: dict[str, Any] | None = None) -> Path:
     """A causal model with random weights, saved with the byte tokenizer and a chat template."""
-    from sealtrain.training.models import build_model, byte_tokenizer
+    from sealtrain.training.models.base import build_model, byte_tokenizer
     from sealtrain.training.trained import model_files
 
     tokenizer = byte_tokenizer()

@@ -21,8 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.secret import Secret
@@ -52,10 +50,12 @@ from sealtrain.recipe.privacy import spendings
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.sealing.trainedmodel import TrainedModel
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.runlog import RunLog
 from sealtrain.signing.statement import Subject
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 START = 1_790_000_000
 RELEASED = START + 20

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from sealtrain.attest.nitro.collect import attestation, measure_compose
 from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nitro.verify import VerifiedNitro, verify_nitro
-from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm, simulated_image
+from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm, simulated_image
 
 NOW = 1_800_000_000
 HOUR = 3600

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.attest.simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu import SimulatedGpus
 
 OPENING, COUNT, ARCH, REPORT, CHAIN, NAME = range(6)
 LS10 = 2

@@ -26,10 +26,10 @@ from sealtrain.attest.nvidia.device import VerifiedDevice, verify_device
 from sealtrain.attest.nvidia.nras import NRAS_ISSUER
 from sealtrain.attest.nvidia.parse import GpuDevice
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.simulator.gpu_pki import GpuPki, Signed, SimulatedDevice
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import TrustInvalid
+from sealtrain_simulator.gpu_pki import GpuPki, Signed, SimulatedDevice
 
 NOW = 1_800_000_000
 HOUR = 3600

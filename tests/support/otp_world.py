@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from channel_world import acceptance, guest
 
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.otp.dealer import Dealer, RemoteDealer, conversation
-from sealtrain.collab.otp.exact import Float64
-from sealtrain.collab.otp.field import PRIME
-from sealtrain.collab.otp.matrix import Direction, PublicMatrix
-from sealtrain.collab.otp.multiplying import Device, Limits
-from sealtrain.collab.otp.serving import Multiplier
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.pads.dealer import Dealer, RemoteDealer, conversation
+from sealtrain_collab.pads.exact import Float64
+from sealtrain_collab.pads.field import PRIME
+from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+from sealtrain_collab.pads.multiplying import Device, Limits
+from sealtrain_collab.pads.serving import Multiplier
 
 LABELS = 3
 

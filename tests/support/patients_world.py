@@ -12,11 +12,11 @@ from private_world import SECRET
 from sealing_world import sealed_folder
 from training_world import OWNERS, records
 
-from sealtrain.collab.federated.learner import Learner
-from sealtrain.collab.federated.private import PatientRounds
-from sealtrain.recipe.patients import PatientPrivacy
+from sealtrain.training.data.sources import Source
 from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain.training.sources import Source
+from sealtrain_collab.federated.learner import Learner
+from sealtrain_collab.federated.patients import PatientPrivacy
+from sealtrain_collab.federated.private import PatientRounds
 
 NORM = 0.5
 PRIVACY = PatientPrivacy(

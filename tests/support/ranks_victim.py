@@ -77,9 +77,9 @@ def main() -> None:
     from sealtrain.guest.sandbox.border import Ways, enclosed
     from sealtrain.guest.sandbox.output import Tally
     from sealtrain.recipe.backends import needs_group
-    from sealtrain.training.checkpoint import newest
-    from sealtrain.training.machinery.chosen import connected
-    from sealtrain.training.ranks import gathered
+    from sealtrain.training.checkpoints.checkpoint import newest
+    from sealtrain.training.distributed.chosen import connected
+    from sealtrain.training.distributed.ranks import gathered
     from sealtrain.training.run import train
 
     recipe = {"sft": sft, "cpt": cpt}[CHANGES.pop("phase", "sft")](**CHANGES)

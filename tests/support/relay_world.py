@@ -13,7 +13,6 @@ from release_world import DAY, ReleaseWorld, booted, evidence_of
 
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
@@ -31,6 +30,8 @@ from sealtrain.consortium.receipts import (
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.proofs import LedgerProof
 from sealtrain.release.messages import (
+    IDENTITY_PURPOSE,
+    KEYS_PURPOSE,
     BrokerIdentity,
     BrokerKeys,
     Challenge,
@@ -39,15 +40,12 @@ from sealtrain.release.messages import (
     ReleaseRequest,
     RenewalAnswer,
     RenewalRequest,
-)
-from sealtrain.release.transcript import (
-    IDENTITY_PURPOSE,
-    KEYS_PURPOSE,
     ledger_origin,
     transcript_digest,
 )
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.identity import broker_id
+from sealtrain_simulator.pki import SimulatedPki
 
 COMPOSE = b'{"manifest_version":2,"name":"an-operators-own"}'
 LATER = 3650 * DAY

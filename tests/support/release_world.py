@@ -23,19 +23,16 @@ from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.keyring import Keyring
-from sealtrain.broker.parts import BrokerParts
-from sealtrain.broker.service import Broker
-from sealtrain.broker.store import Store
-from sealtrain.chain.gate import ChainGate
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.service.service import Broker
+from sealtrain.broker.store.memory import Store
 from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import Grant, obtain
 from sealtrain.client.pin import BrokerPin
@@ -61,16 +58,19 @@ from sealtrain.release.messages import (
     ReleaseRequest,
     RenewalAnswer,
     RenewalRequest,
+    ledger_origin,
     load_message,
 )
-from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
+from sealtrain_chain.gate import ChainGate
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_790_000_000
 DAY = 24 * 3600

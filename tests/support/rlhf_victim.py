@@ -23,7 +23,7 @@ def talkative_model(folder: Path) -> None:
     from training_world import LLAMA
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)
@@ -46,9 +46,9 @@ def talkative_model(folder: Path) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    from sealtrain.training import quiet
+    from sealtrain.training.silence import silence
 
-    quiet.silence()
+    silence()
     talkative_model(folder / "base")
     sys.addaudithook(watch)
     root = logging.getLogger()

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from manifest_world import signer
 
-from sealtrain.collab.channel.channel import AttestedChannel, accept, connect
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain.collab.sharing.training import turns
-from sealtrain.collab.travelling.program import Program, ProgramSettings
-from sealtrain.collab.travelling.schedule import HolderPlan, Plan
+from sealtrain_collab.channel.channel import AttestedChannel, accept, connect
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.travelling.program import Program, ProgramSettings
+from sealtrain_collab.travelling.schedule import HolderPlan, Plan
+from sharing.training import turns
 
 TIMEOUT = 20.0
 HOLDERS = ("clinic-a", "clinic-b")

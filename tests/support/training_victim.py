@@ -27,7 +27,7 @@ def main() -> None:
         write_records,
     )
 
-    from sealtrain.training.checkpoint import newest
+    from sealtrain.training.checkpoints.checkpoint import newest
 
     recipe = sft(trainer={"max_steps": 12})
     records = folder / "owner"

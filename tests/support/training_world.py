@@ -16,7 +16,7 @@ from sealtrain.recipe.schema import Recipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
 
 RUN_ID = "ab" * 16
 OWNERS = ("hospital-a", "hospital-b")

@@ -15,17 +15,17 @@ import numpy as np
 import transformers
 from manifest_world import signer
 
-from sealtrain.collab.channel.handshake import Conversation
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.channel.proofs import AcceptKey, ProveKey
-from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
-from sealtrain.collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain.collab.travelling.orchestrator import Orchestrator
-from sealtrain.collab.travelling.parties import Parties
-from sealtrain.collab.travelling.program import ProgramSettings
-from sealtrain.collab.travelling.schedule import HolderPlan, Plan
-from sealtrain.manifest.checks.trips import Terms
 from sealtrain.sealing.datakey import DataKey
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.channel.proofs import AcceptKey, ProveKey
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
+from sealtrain_collab.travelling.check import Terms
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_collab.travelling.orchestrator import Orchestrator
+from sealtrain_collab.travelling.parties import Parties
+from sealtrain_collab.travelling.program import ProgramSettings
+from sealtrain_collab.travelling.schedule import HolderPlan, Plan
 
 NOW = 1_790_000_000
 RUN_ID = "7e" * 16

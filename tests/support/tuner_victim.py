@@ -40,7 +40,7 @@ def write_base(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     logging.disable_progress_bar()
     torch.manual_seed(1)
@@ -71,7 +71,7 @@ def play(recipe: Any, name: str, folder: Path, sealed: dict[str, Any]) -> dict[s
     """Uninterrupted, then interrupted and resumed."""
     from training_world import checkpoint_store, run, sources_of
 
-    from sealtrain.training.checkpoint import newest
+    from sealtrain.training.checkpoints.checkpoint import newest
 
     sources = sources_of(recipe, sealed)
     whole = run(recipe, sources, checkpoint_store(folder / f"{name}-whole"), base_dir=folder)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from sealtrain.base.models import load_model
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.decision import ChainDecision, verify_chain_decision
-from sealtrain.chain.proof import proven
-from sealtrain.chain.safe import SafeProposal, verify_proposal
 from sealtrain.errors import SealtrainError, TrustInvalid
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.decision import ChainDecision, verify_chain_decision
+from sealtrain_chain.proof import proven
+from sealtrain_chain.safe import SafeProposal, verify_proposal
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GENERATOR = REPOSITORY / "tools/vectorgen/chain.py"

@@ -12,11 +12,11 @@ import pytest
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel.channel import AttestedChannel
-from sealtrain.collab.channel.handshake import answer_info, derive_keys, finish_info
-from sealtrain.collab.channel.proofs import Peer
-from sealtrain.collab.channel.records import RecordReader, RecordWriter
 from sealtrain.errors import ChannelBroken
+from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.channel.handshake import answer_info, derive_keys, finish_info
+from sealtrain_collab.channel.proofs import Peer
+from sealtrain_collab.channel.records import RecordReader, RecordWriter
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "channel"
 

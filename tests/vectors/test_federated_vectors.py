@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sealtrain.collab.federated.merging import RULES, merge
-from sealtrain.collab.federated.update import Update
+from sealtrain_collab.federated.merging import RULES, merge
+from sealtrain_collab.federated.update import Update
 
 FILE = Path(__file__).parents[2] / "vectors" / "federated" / "merging.json"
 DOCUMENT: dict[str, Any] = json.loads(FILE.read_text("utf-8"))

@@ -16,19 +16,19 @@ from channel_world import talking
 
 from sealtrain.base.room import Room
 from sealtrain.base.secret import Secret
-from sealtrain.collab.channel.answers import receive_answer
-from sealtrain.collab.channel.channel import AttestedChannel
-from sealtrain.collab.otp.dealer import Session
-from sealtrain.collab.otp.exact import ExactProduct, Float64, Int8Limb
-from sealtrain.collab.otp.field import added, limbs, subtracted, times_vectors
-from sealtrain.collab.otp.freivalds import Freivalds
-from sealtrain.collab.otp.masks import Masks, MaskStream, accepted
-from sealtrain.collab.otp.matrix import DIRECTIONS, PublicMatrix
-from sealtrain.collab.otp.multiplying import Device, Matrices
-from sealtrain.collab.otp.pads import InGuest, Pads
-from sealtrain.collab.otp.pool import Pool
 from sealtrain.errors import SealtrainError, error_by_code
 from sealtrain.keys.derive import derive
+from sealtrain_collab.channel.answers import receive_answer
+from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.pads.dealer import Session
+from sealtrain_collab.pads.exact import ExactProduct, Float64, Int8Limb
+from sealtrain_collab.pads.field import added, limbs, subtracted, times_vectors
+from sealtrain_collab.pads.freivalds import Freivalds
+from sealtrain_collab.pads.masks import Masks, MaskStream, accepted
+from sealtrain_collab.pads.matrix import DIRECTIONS, PublicMatrix
+from sealtrain_collab.pads.multiplying import Device, Matrices
+from sealtrain_collab.pads.pads import InGuest, Pads
+from sealtrain_collab.pads.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "one-time-pads"

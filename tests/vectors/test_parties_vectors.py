@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import ClaimContradicted, UsageError
-from sealtrain.guest.party import PartyReport
 from sealtrain.keys.derive import joint_key
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import party_run_id
+from sealtrain_collab.parties.party import PartyReport
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "parties"
 

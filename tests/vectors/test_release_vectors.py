@@ -14,8 +14,8 @@ from bare_evidence import EVIDENCE
 from sealtrain.attest.report_data import report_data
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.secret import Secret
-from sealtrain.broker.challenges import expiry_of, make_challenge
-from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.service.challenges import expiry_of, make_challenge
+from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.receipts import receipt_digest, verify_receipt
 from sealtrain.errors import Refused
 from sealtrain.release.lease_code import LEASE_HEADER, lease_shown, show_lease
@@ -24,10 +24,12 @@ from sealtrain.release.messages import (
     BrokerKeys,
     ReleaseRequest,
     RenewalRequest,
+    answer_info,
+    ledger_origin,
+    transcript_digest,
 )
-from sealtrain.release.transcript import answer_info, ledger_origin, transcript_digest
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "release"
 CONVERSATIONS = json.loads((FOLDER / "conversations.json").read_text())["cases"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from sealtrain.collab.split.activations import Expected, decode, restored, rows_of
 from sealtrain.errors import DataInvalid
+from sealtrain_collab.cut.activations import Expected, decode, restored, rows_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "split-cut"
 MESSAGES = json.loads((FOLDER / "messages.json").read_text())

@@ -11,8 +11,8 @@ import pytest
 
 from sealtrain.base.fingerprint import Fingerprint, pieces
 from sealtrain.base.secret import Secret
-from sealtrain.collab.travelling.capability import WriteCapability
-from sealtrain.manifest.checks.trips import zeros_proof
+from sealtrain_collab.travelling.capability import WriteCapability
+from sealtrain_collab.travelling.check import zeros_proof
 
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).resolve().parents[2] / "vectors/travelling/fingerprints.json").read_text()

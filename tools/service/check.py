@@ -67,7 +67,7 @@ def _given(world: Any, url: str) -> dict[str, Any]:
     from broker_world import boot_info
     from manifest_world import identity  # type: ignore[import-not-found]
 
-    from sealtrain.broker.tokens import TokenState, make_token, scope_of
+    from sealtrain.broker.store.tokens import TokenState, make_token, scope_of
     from sealtrain.consortium.approvals import Decision, sign_decision
     from sealtrain.consortium.owned import sign_owned
     from sealtrain.consortium.policies import OwnerPolicy

@@ -45,7 +45,7 @@ def prepare(folder: Path) -> dict[str, Path]:
 
 def _tokens(text: str) -> array.array[int]:
     """Paragraphs as numbers of the byte tokenizer, the end token after each."""
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     paragraphs = [one for one in text.split("\n\n") if one.strip()]

@@ -8,7 +8,7 @@ import torch
 from making import tables
 from sklearn.datasets import load_breast_cancer
 
-from sealtrain.training.tabular import TabularClassifier, TabularConfig
+from sealtrain.training.models.tabular import TabularClassifier, TabularConfig
 
 LABELS = ["malignant", "benign"]
 

@@ -53,7 +53,7 @@ def _base(folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)
@@ -71,7 +71,7 @@ def _reward(folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForSequenceClassification
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     torch.manual_seed(1)

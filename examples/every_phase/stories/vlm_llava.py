@@ -54,8 +54,8 @@ def _model(folder: Path) -> None:
     from transformers import LlavaForConditionalGeneration as Llava
 
     from sealtrain.recipe.images import Preparation
-    from sealtrain.training.images import preparation_file
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.data.images import preparation_file
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})

@@ -26,9 +26,9 @@ from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.extras import extra_missing
-from sealtrain.broker.collateral import gpu_collateral, guests_collateral
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.logs import configure
+from sealtrain.broker.service.collateral import gpu_collateral, guests_collateral
 from sealtrain.broker.urls import public_url
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
@@ -38,14 +38,14 @@ from sealtrain.errors import (
     Unreachable,
 )
 from sealtrain.keys.uris import root_secret
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.sealing.datakey import Randomness
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from sealtrain.broker.service import Broker
-    from sealtrain.chain.gate import ChainGate
+    from sealtrain.broker.service.service import Broker
+    from sealtrain_chain.gate import ChainGate
 
 __all__ = ["assembled", "listening", "require_extra", "running", "serve"]
 
@@ -75,7 +75,7 @@ def serve(
     """
     configure(config.log_format)
     with assembled(config, clock=clock, random=random) as broker, _app(broker, config) as app:
-        from sealtrain.broker.server import serve_app
+        from sealtrain.broker.http.server import serve_app
 
         asyncio.run(serve_app(app, config, ready, None))
 
@@ -107,7 +107,7 @@ def listening(broker: Broker, config: BrokerConfig) -> Iterator[str]:
     Raises:
         UsageError: The address cannot be listened on.
     """
-    from sealtrain.broker.server import serving
+    from sealtrain.broker.http.server import serving
 
     with _app(broker, config) as app, serving(app, config) as url:
         yield url
@@ -120,11 +120,11 @@ def assembled(
     """A broker without HTTP, from its configuration. Arguments and errors as ``serve``."""
     require_extra()
     from sealtrain.broker.address import places
-    from sealtrain.broker.keyring import Keyring
-    from sealtrain.broker.parts import BrokerParts
-    from sealtrain.broker.service import Broker
-    from sealtrain.broker.store import Store
-    from sealtrain.broker.succession import begin_ledger
+    from sealtrain.broker.service.keyring import Keyring
+    from sealtrain.broker.service.parts import BrokerParts
+    from sealtrain.broker.service.service import Broker
+    from sealtrain.broker.store.memory import Store
+    from sealtrain.broker.store.succession import begin_ledger
     from sealtrain.ledger.ledger import Ledger
 
     consortium = Consortium.load(config.consortium)
@@ -191,8 +191,8 @@ def _chain_gate(
     if config.chain is None:
         yield None
         return
-    from sealtrain.chain.chainfile import load_chain_file
-    from sealtrain.chain.gate import opened_gate
+    from sealtrain_chain.chainfile import load_chain_file
+    from sealtrain_chain.gate import opened_gate
 
     chain = load_chain_file(config.chain)
     if unknown := chain.owners.keys() - {owner.name for owner in consortium.owners}:
@@ -217,8 +217,8 @@ def _own_evidence(guest: Guest, binding: Binding) -> Evidence:
 @contextmanager
 def _app(broker: Broker, config: BrokerConfig) -> Iterator[FastAPI]:
     """The application, and its page for Prometheus where one is wanted."""
-    from sealtrain.broker.http import broker_app
-    from sealtrain.broker.metrics import Metrics, metrics_page
+    from sealtrain.broker.http.app import broker_app
+    from sealtrain.broker.http.metrics import Metrics, metrics_page
 
     public_urls = tuple(public_url(one) for one in config.public_urls)
     metrics = Metrics(broker)

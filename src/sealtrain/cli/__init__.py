@@ -25,7 +25,6 @@ from sealtrain.cli import (
     doctor,
     evaluate,
     exports,
-    federate,
     keys,
     manifest,
     merge,
@@ -36,10 +35,8 @@ from sealtrain.cli import (
     recipe,
     rehearse,
     simulator,
-    split,
     succession,
     train,
-    travel,
     trust,
     validate,
     withdraw,
@@ -47,6 +44,9 @@ from sealtrain.cli import (
 from sealtrain.cli.ondemand import on_demand
 from sealtrain.cli.output import report_bug, report_error
 from sealtrain.errors import SealtrainError
+from sealtrain_collab import split
+from sealtrain_collab.federated import cli as federate
+from sealtrain_collab.travelling import cli as travel
 
 __all__ = ["app", "main"]
 
@@ -111,9 +111,9 @@ def root(
 ) -> None:
     """Train on data you are not allowed to see."""
     if version:
-        from sealtrain import __version__
+        from sealtrain.base.version import VERSION
 
-        typer.echo(__version__)
+        typer.echo(VERSION)
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

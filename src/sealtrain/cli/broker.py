@@ -126,7 +126,7 @@ def deployment(
     """Write the broker's own deployment document; its hash is what owners pin."""
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.broker.deployment import broker_deployment
+    from sealtrain.broker.service.deployment import broker_deployment
     from sealtrain.consortium.members import Consortium
 
     document = broker_deployment(

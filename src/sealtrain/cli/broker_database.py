@@ -65,7 +65,7 @@ def migrate(
 ) -> None:
     """Bring a broker's tables to this version. Stop its brokers and make a backup first."""
     where = tables_at(state, database)
-    from sealtrain.broker.schema import bring_on
+    from sealtrain.broker.store.schema import bring_on
 
     before, after = bring_on(where)
     emit(
@@ -87,7 +87,7 @@ def restored(
 
     require_extra()
     from sealtrain.broker.address import database_of
-    from sealtrain.broker.restored import settle
+    from sealtrain.broker.store.restored import settle
 
     where = database_of(database)
     done = settle(where, now=system_clock())

@@ -113,7 +113,7 @@ def backup(
 ) -> None:
     """Copy a broker's state while it runs. The root secret is not in it: keep that elsewhere."""
     from sealtrain.base.clock import system_clock
-    from sealtrain.broker.backup import back_up
+    from sealtrain.broker.store.backup import back_up
 
     made = back_up(state, out, now=system_clock())
     emit(
@@ -133,7 +133,7 @@ def restore(
 ) -> None:
     """Put a backup back, verified, into an empty folder. Leases in it end: guests resume."""
     from sealtrain.base.clock import system_clock
-    from sealtrain.broker.backup import restore as put_back
+    from sealtrain.broker.store.backup import restore as put_back
 
     done = put_back(file, state, now=system_clock())
     made = done.manifest
@@ -162,7 +162,7 @@ def openapi(
     from sealtrain.broker.serve import require_extra
 
     require_extra()
-    from sealtrain.broker.http import described
+    from sealtrain.broker.http.app import described
 
     typer.echo(json.dumps(described(boot_auth=boot_auth), indent=2))
 

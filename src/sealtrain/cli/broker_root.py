@@ -43,10 +43,10 @@ def rotate(
     """
     from sealtrain.base.clock import system_clock
     from sealtrain.broker.address import places
-    from sealtrain.broker.rotating import rotate_key
+    from sealtrain.broker.service.rotating import rotate_key
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.uris import root_secret as fetched
-    from sealtrain.release.transcript import ledger_origin
+    from sealtrain.release.messages import ledger_origin
 
     old = fetched(root_secret)
     _, log = places(state, database)

@@ -11,8 +11,8 @@ from sealtrain.cli.broker_database import Database, State, tables_at
 from sealtrain.cli.output import Json, emit, table
 
 if TYPE_CHECKING:
-    from sealtrain.broker.store import Store
-    from sealtrain.broker.tokens import TokenState
+    from sealtrain.broker.store.memory import Store
+    from sealtrain.broker.store.tokens import TokenState
 
 __all__ = ["app", "read_token"]
 
@@ -33,7 +33,7 @@ def create(
     import os
 
     from sealtrain.base.clock import system_clock
-    from sealtrain.broker.tokens import TokenState, make_token, name_of, scope_of
+    from sealtrain.broker.store.tokens import TokenState, make_token, name_of, scope_of
     from sealtrain.keys.keyfile import write_secret_file
 
     now = system_clock()
@@ -98,7 +98,7 @@ def read_token(path: Path) -> str:
 
 def _store(state: Path | None, database: str | None) -> Store:
     where = tables_at(state, database)
-    from sealtrain.broker.store import Store
+    from sealtrain.broker.store.memory import Store
 
     return Store(where)
 

@@ -12,8 +12,8 @@ from sealtrain.cli.approvals import confirm, review
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from sealtrain.chain.chainfile import ChainFile
     from sealtrain.consortium.decisions import Decision
+    from sealtrain_chain.chainfile import ChainFile
 
 __all__ = ["app"]
 
@@ -46,11 +46,11 @@ def status(
     Leaves with 3 when the deployment is not allowed, with 4 when nothing can be known.
     """
     from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.chain.chainfile import load_chain_file
-    from sealtrain.chain.gate import counts_until, require_app, require_counting
-    from sealtrain.chain.reading import reading
-    from sealtrain.chain.slots import COMPOSE, compose_slot, nonce_slot
     from sealtrain.cli.connection import target_of
+    from sealtrain_chain.chainfile import load_chain_file
+    from sealtrain_chain.gate import counts_until, require_app, require_counting
+    from sealtrain_chain.reading import reading
+    from sealtrain_chain.slots import COMPOSE, compose_slot, nonce_slot
 
     file = load_chain_file(chain)
     compose_hash, app_id = None, ""
@@ -104,14 +104,14 @@ def approve(
     file; nothing is sent. Enough owners' files together are sent by: chain execute.
     """
     from sealtrain.base.clock import system_clock
-    from sealtrain.chain.account import address, load_account
-    from sealtrain.chain.chainfile import load_chain_file
     from sealtrain.cli.connection import brokers_of_lock, deployment_of
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.pin import load_pin
     from sealtrain.consortium.members import Consortium
     from sealtrain.errors import ApprovalsMissing
     from sealtrain.recipe.needs import needs_of
+    from sealtrain_chain.account import address, load_account
+    from sealtrain_chain.chainfile import load_chain_file
 
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
@@ -151,10 +151,10 @@ def revoke(
     Writes a file; send it with: chain execute.
     """
     from sealtrain.base.clock import system_clock
-    from sealtrain.chain.chainfile import load_chain_file
     from sealtrain.cli.connection import target_of
     from sealtrain.consortium.decisions import Decision
     from sealtrain.consortium.members import Consortium
+    from sealtrain_chain.chainfile import load_chain_file
 
     target = target_of(deployment)
     confirm("REVOKE", yes)
@@ -182,8 +182,8 @@ def device(
 ) -> None:
     """Sign a decision on a machine for your OwnersAppAuth, where not every machine may run."""
     from sealtrain.base.clock import system_clock
-    from sealtrain.chain.chainfile import load_chain_file
     from sealtrain.errors import UsageError
+    from sealtrain_chain.chainfile import load_chain_file
 
     if len(device_id) != 64 or set(device_id) - set("0123456789abcdef"):
         raise UsageError("not a device id", got=device_id[:80], expected="64 hex digits")
@@ -205,11 +205,11 @@ def execute(
     """Send what enough owners signed. The key only pays; anybody's will do."""
     from sealtrain.base.canonical import parse_json
     from sealtrain.base.files import read_bounded
-    from sealtrain.chain.carrying import carry_out, execute_proposal
-    from sealtrain.chain.chainfile import load_chain_file
-    from sealtrain.chain.decision import ChainDecision
-    from sealtrain.chain.reading import reading
-    from sealtrain.chain.safe import SafeProposal
+    from sealtrain_chain.carrying import carry_out, execute_proposal
+    from sealtrain_chain.chainfile import load_chain_file
+    from sealtrain_chain.decision import ChainDecision
+    from sealtrain_chain.reading import reading
+    from sealtrain_chain.safe import SafeProposal
 
     file = load_chain_file(chain)
     payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
@@ -248,10 +248,10 @@ def _signed_decision(
     """Sign a decision with the nonce that is proven, and write it."""
     from sealtrain.base.clock import system_clock, to_rfc3339
     from sealtrain.base.files import atomic_write
-    from sealtrain.chain.account import load_account
-    from sealtrain.chain.decision import decide
-    from sealtrain.chain.reading import reading
-    from sealtrain.chain.slots import COMPOSE, DEVICE, nonce_slot
+    from sealtrain_chain.account import load_account
+    from sealtrain_chain.decision import decide
+    from sealtrain_chain.reading import reading
+    from sealtrain_chain.slots import COMPOSE, DEVICE, nonce_slot
 
     chain_setup.require_kind(chain, "owners")
     now = system_clock()

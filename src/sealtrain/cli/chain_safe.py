@@ -12,7 +12,7 @@ from sealtrain.cli.approvals import confirm, review
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from sealtrain.chain.safe import SafeProposal
+    from sealtrain_chain.safe import SafeProposal
 
 __all__ = ["register"]
 
@@ -42,9 +42,9 @@ def propose(
 ) -> None:
     """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
     from sealtrain.base.files import atomic_write
-    from sealtrain.chain.chainfile import address_of, load_chain_file
-    from sealtrain.chain.safe import SafeProposal
     from sealtrain.cli.connection import target_of
+    from sealtrain_chain.chainfile import address_of, load_chain_file
+    from sealtrain_chain.safe import SafeProposal
 
     file = load_chain_file(chain)
     chain_setup.require_kind(file, "dstack-app")
@@ -78,12 +78,12 @@ def sign(
 ) -> None:
     """Read what a proposal would allow, then add your signature to a copy of it."""
     from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.chain.account import load_account
-    from sealtrain.chain.chainfile import load_chain_file
-    from sealtrain.chain.safe import SafeProposal, sign_proposal
     from sealtrain.cli.connection import deployment_of
     from sealtrain.errors import StatementInvalid, UsageError
     from sealtrain.recipe.needs import needs_of
+    from sealtrain_chain.account import load_account
+    from sealtrain_chain.chainfile import load_chain_file
+    from sealtrain_chain.safe import SafeProposal, sign_proposal
 
     file = load_chain_file(chain)
     read = SafeProposal.from_bytes(read_bounded(proposal, _MAX_FILE))

@@ -13,10 +13,10 @@ from sealtrain.cli.output import Json, emit
 if TYPE_CHECKING:
     from web3 import Web3
 
-    from sealtrain.chain.chainfile import ChainFile
-    from sealtrain.chain.contracts import Payer
-    from sealtrain.chain.node import Node
-    from sealtrain.chain.reading import Reader
+    from sealtrain_chain.chainfile import ChainFile
+    from sealtrain_chain.contracts import Payer
+    from sealtrain_chain.node import Node
+    from sealtrain_chain.reading import Reader
 
 __all__ = [
     "ChainPath",
@@ -76,8 +76,8 @@ def deploy(
     as_json: Json = False,
 ) -> None:
     """Deploy an OwnersAppAuth; nothing about it can be changed. Then write it down: chain pin."""
-    from sealtrain.chain.contracts import deploy as deployed
-    from sealtrain.chain.node import Node
+    from sealtrain_chain.contracts import deploy as deployed
+    from sealtrain_chain.node import Node
 
     owners = _owners(owner)
     nodes = [Node(url, _NODE_SECONDS) for url in rpc]
@@ -120,10 +120,10 @@ def pin(
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import atomic_write
     from sealtrain.base.models import load_model
-    from sealtrain.chain.chainfile import ChainFile, address_of
-    from sealtrain.chain.reading import reading
-    from sealtrain.chain.slots import IMPLEMENTATION
     from sealtrain.errors import UsageError
+    from sealtrain_chain.chainfile import ChainFile, address_of
+    from sealtrain_chain.reading import reading
+    from sealtrain_chain.slots import IMPLEMENTATION
 
     proxied = kind == "dstack-app"
     fields = {
@@ -168,8 +168,8 @@ def pin(
 
 def payer_of(key: Path, password_file: Path | None, chain_id: int, max_fee_gwei: int) -> Payer:
     """Who pays, by the key file."""
-    from sealtrain.chain.account import load_account
-    from sealtrain.chain.contracts import Payer
+    from sealtrain_chain.account import load_account
+    from sealtrain_chain.contracts import Payer
 
     return Payer(
         account=load_account(key, password_file),
@@ -185,8 +185,8 @@ def first_web3(nodes: Sequence[Node], chain_id: int) -> Web3:
     Raises:
         ChainUnreachable: None is.
     """
-    from sealtrain.chain.contracts import connected, require_chain
     from sealtrain.errors import ChainUnreachable
+    from sealtrain_chain.contracts import connected, require_chain
 
     for node in nodes[:-1]:
         web3 = connected(node)
@@ -225,9 +225,9 @@ def safe_nonce(chain: ChainFile, where: str) -> int:
     Raises:
         ChainUnreachable: They do not, or one does not answer.
     """
-    from sealtrain.chain.contracts import connected, safe, told
-    from sealtrain.chain.reading import reading
     from sealtrain.errors import ChainUnreachable
+    from sealtrain_chain.contracts import connected, safe, told
+    from sealtrain_chain.reading import reading
 
     with reading(chain) as reader:
         calls = [safe(connected(node), where).functions.nonce() for node in reader.nodes]
@@ -244,8 +244,8 @@ def safe_nonce(chain: ChainFile, where: str) -> int:
 
 def told_of(reader: Reader) -> dict[str, Any]:
     """What one node says of the contract's rules: to show, not to decide on."""
-    from sealtrain.chain.contracts import app, kms, owners_app_auth, safe, told
     from sealtrain.errors import ChainRefused, ChainUnreachable
+    from sealtrain_chain.contracts import app, kms, owners_app_auth, safe, told
 
     chain = reader.chain
     web3 = first_web3(reader.nodes, chain.chain_id)
@@ -278,8 +278,8 @@ def told_of(reader: Reader) -> dict[str, Any]:
 
 
 def _owners(given: Sequence[str]) -> dict[str, str]:
-    from sealtrain.chain.chainfile import address_of
     from sealtrain.errors import UsageError
+    from sealtrain_chain.chainfile import address_of
 
     owners: dict[str, str] = {}
     for one in given:

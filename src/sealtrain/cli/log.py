@@ -211,7 +211,7 @@ def audit_broker(
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.attested import pinned_identity
     from sealtrain.client.pin import load_pin
-    from sealtrain.release.transcript import ledger_origin
+    from sealtrain.release.messages import ledger_origin
     from sealtrain.signing.checkpoint import verify_checkpoint
 
     pin = load_pin(broker)
@@ -253,14 +253,14 @@ def _audit_database(
 ) -> AuditReport:
     from sealtrain.broker.address import DATABASE, database_of, is_address
     from sealtrain.ledger.reading import audit_stored, entries_in
-    from sealtrain.release.transcript import ledger_origin
+    from sealtrain.release.messages import ledger_origin
 
     place = database_of(database) if is_address(database) else Path(database)
     beside = place.with_name(DATABASE) if isinstance(place, Path) else place
     references: References | None = None
     problem = None
     if not isinstance(beside, Path) or beside.is_file():
-        from sealtrain.broker.audited import read_beside
+        from sealtrain.broker.store.audited import read_beside
 
         read = read_beside(beside)
         references, problem = read.references, read.problem
@@ -278,7 +278,7 @@ def _audit_database(
 
 def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
     from sealtrain.ledger.audit import Auditor
-    from sealtrain.release.transcript import ledger_origin
+    from sealtrain.release.messages import ledger_origin
 
     origin = ledger_origin(members.consortium_id)
     return Auditor(members, key, origin=origin, checkpoints=notes)

@@ -28,7 +28,7 @@ def merge(
     A run does this itself, before it seals the model, if the recipe has peft.merge.
     """
     from sealtrain.base.files import atomic_folder
-    from sealtrain.training.merging import merge_folder
+    from sealtrain.training.models.merging import merge_folder
 
     files = merge_folder(adapter, base)
     with atomic_folder(out) as folder:

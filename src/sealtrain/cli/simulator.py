@@ -10,7 +10,7 @@ import typer
 from sealtrain.cli.output import Json, emit, say
 
 if TYPE_CHECKING:
-    from sealtrain.attest.simulator.machine import Machine, SimulatedTee
+    from sealtrain_simulator.machine import Machine, SimulatedTee
 
 __all__ = ["app"]
 
@@ -38,8 +38,8 @@ def serve(
     ] = False,
 ) -> None:
     """Serve dstack's guest API, or an enclave's security module, with simulated evidence."""
-    from sealtrain.attest.simulator.machine import Machine
-    from sealtrain.attest.simulator.server import serve as serve_guest
+    from sealtrain_simulator.machine import Machine
+    from sealtrain_simulator.server import serve as serve_guest
 
     machine = Machine(
         tee=cast("SimulatedTee", tee),
@@ -68,11 +68,11 @@ def policy(
     as_json: Json = False,
 ) -> None:
     """Write an appraisal policy that trusts this simulator and nothing else."""
-    from sealtrain.attest.simulator.machine import Machine
-    from sealtrain.attest.simulator.state import ensure
     from sealtrain.base.clock import system_clock
     from sealtrain.base.files import atomic_write
     from sealtrain.base.yamltext import yaml_text
+    from sealtrain_simulator.machine import Machine
+    from sealtrain_simulator.state import ensure
 
     machine: Machine = Machine(tee=cast("SimulatedTee", tee), gpus=gpus, switches=switches)
     trusted = ensure(state, system_clock(), machine=machine).policy(machine)
@@ -89,7 +89,7 @@ def faults(
     as_json: Json = False,
 ) -> None:
     """List the lies a simulated machine can tell, and the refusal each must end in."""
-    from sealtrain.attest.simulator.machine import Machine, fault_meanings
+    from sealtrain_simulator.machine import Machine, fault_meanings
 
     machine = Machine(tee=cast("SimulatedTee", tee))
     found = fault_meanings(machine.tee, gpus=gpus, switches=switches)

@@ -38,7 +38,7 @@ def validate(
     """
     from sealtrain.errors import UsageError
     from sealtrain.guest.validating import token_counter
-    from sealtrain.training.validation.check import check
+    from sealtrain.training.data.validation.check import check
 
     wanted = _recipe(recipe)
     if wanted.validation is None:
@@ -66,8 +66,8 @@ def _recipe(path: Path) -> Recipe:
 
 def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
     from sealtrain.errors import UsageError
-    from sealtrain.training.loaders.renamed import renamed
-    from sealtrain.training.sources import Source
+    from sealtrain.training.data.renamed import renamed
+    from sealtrain.training.data.sources import Source
 
     name, _, path = word.partition("=")
     named: Dataset | None = next(
@@ -92,7 +92,7 @@ def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
 
 def _dataset(path: Path, identity: Path | None) -> Any:
     from sealtrain.errors import UsageError
-    from sealtrain.training.validation.plaintext import PlainRecords
+    from sealtrain.training.data.validation.plaintext import PlainRecords
 
     if not (path / "dataset.json").is_file():
         return PlainRecords(path)

@@ -28,8 +28,8 @@ from sealtrain.client.rotated import rotations_to
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import AnswerInvalid, ApprovalUnknown, BrokerMismatch, BrokerNotApproved
 from sealtrain.ledger.rotation import Rotation
-from sealtrain.release.transcript import IDENTITY_PURPOSE, KEYS_PURPOSE, ledger_origin
-from sealtrain.signing.brokers import broker_id
+from sealtrain.release.messages import IDENTITY_PURPOSE, KEYS_PURPOSE, ledger_origin
+from sealtrain.signing.identity import broker_id
 
 __all__ = [
     "AttestedBroker",

@@ -36,17 +36,15 @@ from sealtrain.errors import AnswerInvalid, DataInvalid, WrongKey
 from sealtrain.ledger.ledger import LedgerProof, verify_proof
 from sealtrain.ledger.rotation import Rotation
 from sealtrain.release.messages import (
+    RELEASE_PURPOSE,
+    RENEWAL_PURPOSE,
     ReleaseAnswer,
     ReleaseRequest,
     RenewalAnswer,
     RenewalRequest,
     SealedKeys,
-    load_message,
-)
-from sealtrain.release.transcript import (
-    RELEASE_PURPOSE,
-    RENEWAL_PURPOSE,
     answer_info,
+    load_message,
     transcript_digest,
 )
 from sealtrain.sealing.hpke import HpkePrivateKey

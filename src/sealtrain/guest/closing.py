@@ -28,9 +28,9 @@ from sealtrain.signing.dsse import Ed25519Signer
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
-    from sealtrain.guest.lead import LeadRun
     from sealtrain.sealing.trainedmodel import TrainedModel
     from sealtrain.training.run import Trained
+    from sealtrain_collab.parties.lead import LeadRun
 
 __all__ = ["Held", "Outcome", "close_run", "outcome_of", "written"]
 
@@ -178,7 +178,7 @@ def _event_file(run: GuestRun) -> dict[str, bytes]:
     monitoring = run.recipe.monitoring
     if monitoring is None or not monitoring.tensorboard:
         return {}
-    from sealtrain.training.eventfile import event_file
+    from sealtrain.training.telemetry.eventfile import event_file
 
     return dict([event_file(run.journal.history, from_rfc3339(run.journal.started_at))])
 

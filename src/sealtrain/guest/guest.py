@@ -22,17 +22,18 @@ from sealtrain.guest.sandbox.border import Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import told
 from sealtrain.guest.sandbox.output import Tally
 from sealtrain.recipe.collaboration import is_shared_out
+from sealtrain.training.silence import silence
 
 if TYPE_CHECKING:
     from sealtrain.attest.evidence import Evidence
     from sealtrain.attest.policy import AppraisalPolicy
     from sealtrain.attest.report_data import Binding
     from sealtrain.client.quorum import Quorum, Told
-    from sealtrain.collab.channel.proofs import AcceptGuest, ProveGuest
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
+    from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 
 __all__ = ["AttestedGuest", "Random", "secluded"]
 
@@ -75,6 +76,7 @@ class AttestedGuest:
             UsageError: The recipe is for other roles.
             Unreachable: The guest API did not answer.
         """
+        silence()
         self.settings = settings
         self._clock = clock
         self._random = random
@@ -138,14 +140,14 @@ class AttestedGuest:
     @property
     def proof(self) -> ProveGuest:
         """How this guest proves itself on a channel."""
-        from sealtrain.collab.channel.proofs import ProveGuest
+        from sealtrain_collab.channel.proofs import ProveGuest
 
         return ProveGuest(self.collect)
 
     @property
     def accepts(self) -> AcceptGuest:
         """Whom this guest talks to: guests of its own deployment that meet the policy."""
-        from sealtrain.collab.channel.proofs import AcceptGuest
+        from sealtrain_collab.channel.proofs import AcceptGuest
 
         return AcceptGuest(policy=self.policy, compose_hash=self.compose_hash, clock=self._clock)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sealtrain.client.quorum import Told
     from sealtrain.guest.sandbox.landlock import Held
     from sealtrain.sealing.store import SealedStore
-    from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 __all__ = ["GuestRun"]
 
@@ -117,7 +117,7 @@ class GuestRun(DataGuest):
         Raises:
             CheckpointRefused: The folder holds an older state than the broker knows of.
         """
-        from sealtrain.training.checkpoint import newest
+        from sealtrain.training.checkpoints.checkpoint import newest
 
         anchor = self.grant.latest_checkpoint
         known = None if anchor is None else (anchor.counter, anchor.digest)

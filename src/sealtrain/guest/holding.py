@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.dataset import SealedDataset
-    from sealtrain.training.sources import Source
+    from sealtrain.training.data.sources import Source
 
 __all__ = ["DataGuest"]
 
@@ -101,8 +101,8 @@ class DataGuest(AttestedGuest):
     @property
     def sources(self) -> list[Source]:
         """The opened records as training takes them."""
-        from sealtrain.training.loaders.renamed import renamed
-        from sealtrain.training.sources import Source
+        from sealtrain.training.data.renamed import renamed
+        from sealtrain.training.data.sources import Source
 
         return [
             Source(

@@ -6,7 +6,7 @@ A thread asks the brokers for a later end, with fresh evidence:
 2. again, ever more slowly, where nobody answers or an answer does not hold;
 3. not again where they refuse.
 
-Training asks after each step whether to stop (``training.lease``). It does
+Training asks after each step whether to stop (``training.checkpoints.lease``). It does
 
 1. after a refusal: at the next step that the recipe logs, if the lease is good until then;
 2. where nobody answers, or the answer makes the lease no longer because approvals end: while there
@@ -37,7 +37,7 @@ from sealtrain.errors import (
 
 if TYPE_CHECKING:
     from sealtrain.guest.lease import Lease
-    from sealtrain.training.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 __all__ = ["Follower", "LeaseKeeper"]
 
@@ -175,7 +175,7 @@ class LeaseKeeper:
         self._lease.require()
 
     def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
-        """As ``training.lease.LeaseKeeping``."""
+        """As ``training.checkpoints.lease.LeaseKeeping``."""
         with self._changed:
             self._measure(step)
             if self._bug is not None:
@@ -193,7 +193,7 @@ class LeaseKeeper:
             return ends and self._short(span if ahead == 0 else 1, sealing)
 
     def stopped(self) -> NoReturn:
-        """As ``training.lease.LeaseKeeping``. No key is used afterwards."""
+        """As ``training.checkpoints.lease.LeaseKeeping``. No key is used afterwards."""
         with self._changed:
             if (
                 self._thread is not None

@@ -3,8 +3,8 @@
 Steps in this order and no other:
 
 1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open;
-5. fork the other ranks, if the recipe wants some (``training.ranks``), and train, sealing
-   checkpoints, whose counters are anchored, while the lease is kept (``guest.leasekeeper``);
+5. fork the other ranks, if the recipe wants some (``training.distributed.ranks``), and train,
+   sealing checkpoints, whose counters are anchored, while the lease is kept (``leasekeeper``);
 6. seal the model to its recipients;
 7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
 """
@@ -20,21 +20,21 @@ from sealtrain.errors import SealtrainError
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.leasekeeper import Follower
-from sealtrain.guest.outsourcing import Outsourcing, addresses, expect_helpers
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import told
 from sealtrain.guest.settings import RunSettings, load_run
 from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import needs_group
-from sealtrain.training.machinery.chosen import connected
-from sealtrain.training.ranks import gathered
+from sealtrain.training.distributed.chosen import connected
+from sealtrain.training.distributed.ranks import gathered
+from sealtrain_collab.pads.guest.outsourcing import Outsourcing, addresses, expect_helpers
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import Told
     from sealtrain.errors import SealtrainError
-    from sealtrain.training.checkpoint import CheckpointRef
-    from sealtrain.training.monitor import Monitor
-    from sealtrain.training.ranks import Ranks
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.distributed.ranks import Ranks
+    from sealtrain.training.telemetry.monitor import Monitor
 
 __all__ = ["Outcome", "resume", "start"]
 
@@ -197,7 +197,7 @@ def _webhook(run: GuestRun) -> tuple[str, ...]:
 
 
 def _monitor(run: GuestRun, port: int | None) -> Monitor:
-    from sealtrain.training.monitor import Monitor
+    from sealtrain.training.telemetry.monitor import Monitor
 
     trainer = run.recipe.trainer
     return Monitor(

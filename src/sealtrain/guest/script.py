@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.errors import UsageError
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.scriptmodules import run_as_main
-from sealtrain.training import callback as sealed_callback
-from sealtrain.training import loop as sealed_loop
-from sealtrain.training.egress import MetricGate
-from sealtrain.training.facts import accelerators, environment
-from sealtrain.training.loaders.hugging import (
+from sealtrain.training.checkpoints import callback as sealed_callback
+from sealtrain.training.checkpoints import loop as sealed_loop
+from sealtrain.training.data.hugging import (
     Positioned,
     as_iterable_dataset,
     as_map_style_dataset,
 )
-from sealtrain.training.loaders.stream import RecordStream
+from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.telemetry.facts import accelerators, environment
+from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import Trained, model_files
 
 if TYPE_CHECKING:
     import datasets
 
     from sealtrain.guest.guestrun import GuestRun
-    from sealtrain.training.callback import Evaluation
-    from sealtrain.training.checkpoint import CheckpointRef
-    from sealtrain.training.monitor import Monitor
-    from sealtrain.training.sources import Source
+    from sealtrain.training.checkpoints.callback import Evaluation
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.data.sources import Source
+    from sealtrain.training.telemetry.monitor import Monitor
 
 __all__ = ["SealedLoop", "SealedRun", "run_script", "sign_manifest", "unwrap_dataset"]
 

@@ -12,8 +12,8 @@ from sealtrain.base.files import atomic_write
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.recipe.schema import Recipe
-    from sealtrain.training.sources import SealedFolder
-    from sealtrain.training.validation.columns import CountTokens
+    from sealtrain.training.data.sources import SealedFolder
+    from sealtrain.training.data.validation.columns import CountTokens
 
 __all__ = ["REPORT_NAME", "token_counter", "validate_data"]
 
@@ -30,7 +30,7 @@ def validate_data(run: GuestRun) -> None:
     rules = run.recipe.validation
     if rules is None:
         return
-    from sealtrain.training.validation.check import check
+    from sealtrain.training.data.validation.check import check
 
     noted: dict[str, Any] = {"rules_sha256": sha256_hex(canonical_json(rules.to_dict()))}
 
@@ -53,7 +53,7 @@ def token_counter(
     rules = recipe.validation
     if rules is None or all(rule.max_tokens is None for rule in rules.columns.values()):
         return None
-    from sealtrain.training.models import build_tokenizer
+    from sealtrain.training.models.base import build_tokenizer
 
     tokenizer: Any = build_tokenizer(recipe, base, sealed)
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])

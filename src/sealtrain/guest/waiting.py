@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.base.answers import answer_of, packed, packed_error
+from sealtrain.base.processes import answer_of, packed, packed_error
 from sealtrain.errors import RankLost, SealtrainError
 from sealtrain.guest.settings import holds_run
 

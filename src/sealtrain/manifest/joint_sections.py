@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from sealtrain.errors import ClaimContradicted
-from sealtrain.manifest.checks.pads import outsourced
 from sealtrain.manifest.markup import Html, tag
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.sections import table
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.collaboration import Pads
+from sealtrain_collab.pads.check import outsourced
 
 __all__ = ["KINDS", "parties"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from sealtrain import __version__
 from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.version import VERSION
 from sealtrain.manifest.agreement_sections import approvals, datasets
 from sealtrain.manifest.joint_sections import parties
 from sealtrain.manifest.markup import Html, Part, join, tag
@@ -179,7 +179,7 @@ def _footer(report: Report) -> Html:
         tag("p", "Manifest SHA-256 ", tag("code", report.digest)),
         tag(
             "p",
-            f"Verified {to_rfc3339(report.now)} by sealtrain {__version__}, offline, "
+            f"Verified {to_rfc3339(report.now)} by sealtrain {VERSION}, offline, "
             f"trusting {root}, consortium ",
             tag("code", trust.consortium_id[:16] + "…"),
             ", recipe ",

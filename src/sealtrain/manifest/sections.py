@@ -16,7 +16,7 @@ from sealtrain.manifest.predicate import (
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
-from sealtrain.recipe.patients import promise_of
+from sealtrain_collab.federated.patients import promise_of
 
 __all__ = [
     "evidence",

@@ -16,9 +16,9 @@ from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.errors import UsageError
 from sealtrain.recipe.backends import is_default
 from sealtrain.recipe.fields import RecipePath
-from sealtrain.recipe.patients import PatientPrivacy, cannot_hide_patients
 from sealtrain.recipe.privacy import SequencePrivacy
-from sealtrain.recipe.travelling import cannot_travel
+from sealtrain_collab.federated.patients import PatientPrivacy, cannot_hide_patients
+from sealtrain_collab.travelling.recipe import cannot_travel
 
 __all__ = [
     "Collaboration",

@@ -23,12 +23,12 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-import sealtrain
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import file_sha256, sha256_hex, tree_sha256
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import Hex64, StrictModel
 from sealtrain.base.shipped import shipped
+from sealtrain.base.version import VERSION, own_folders
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.packages import PackagesWanted, packages_of
@@ -56,7 +56,10 @@ PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,9
 
 
 class CodePin(StrictModel):
-    """The installed sealtrain: version and ``tree_sha256`` of its Python files."""
+    """The installed sealtrain: its version, and a digest of its Python files.
+
+    The digest is SHA-256 of the canonical map from package name to ``tree_sha256`` of its files.
+    """
 
     sealtrain: Version
     sha256: Hex64
@@ -95,8 +98,8 @@ class Installation:
 
 def measure_code() -> CodePin:
     """Measure the sealtrain that runs."""
-    folder = Path(sealtrain.__file__).resolve().parent
-    return CodePin(sealtrain=sealtrain.__version__, sha256=tree_sha256(folder, suffixes=(".py",)))
+    trees = {name: tree_sha256(folder, suffixes=(".py",)) for name, folder in own_folders().items()}
+    return CodePin(sealtrain=VERSION, sha256=sha256_hex(canonical_json(trees)))
 
 
 def measure_installation(recipe: Recipe) -> Installation:
@@ -196,7 +199,7 @@ def _own_requirements() -> list[str]:
     """Requirement lines of sealtrain, with ``; extra == …`` markers where they have one."""
     # In a checkout the file beside the code says what the code that runs needs; what is installed
     # of it may be older.
-    project_file = Path(sealtrain.__file__).resolve().parents[2] / "pyproject.toml"
+    project_file = own_folders()["sealtrain"].parents[1] / "pyproject.toml"
     if not project_file.is_file():
         try:
             return importlib.metadata.requires(_OWN) or []

@@ -23,6 +23,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, StringConstraints
 
 from sealtrain.base.files import read_bounded
+from sealtrain.base.version import PACKAGES
 from sealtrain.errors import LimitExceeded, RecipeInvalid
 from sealtrain.recipe.fields import printable, resolve_inside
 
@@ -113,7 +114,7 @@ def misnamed(scripts: Sequence[str], packages: Sequence[str]) -> str | None:
             if not all(part.isidentifier() and not keyword.iskeyword(part) for part in module):
                 return f"scripts: {path} has no name that Python could import"
             modules.append(module)
-    if any(module[:1] in ((), ("sealtrain",)) for module in modules):
+    if any(module[:1] == () or module[0] in PACKAGES for module in modules):
         return "scripts: a module needs a name of its own"
     return "scripts name a module twice" if len(set(modules)) != len(modules) else None
 
@@ -179,7 +180,7 @@ def script_problem(
     Raises:
         RecipeInvalid: A script is no Python.
     """
-    known = {*sys.stdlib_module_names, *importable, "sealtrain"}
+    known = {*sys.stdlib_module_names, *importable, *PACKAGES}
     for name in modules_of(scripts):
         if name.split(".")[0] in known:
             return ScriptProblem(

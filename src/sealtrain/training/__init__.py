@@ -1,5 +1,11 @@
-"""Training on opened sources: loaders, phases, sealed checkpoints. Torch lives here; keys do not.
+"""Training on opened sources: data, models, phases, checkpoints. Torch lives here; keys do not.
 
-The runner hands in datasets that decrypt themselves and a store that seals what is written to it;
+The guest hands in datasets that decrypt themselves and a store that seals what is written to it;
 nothing in this package sees key material.
+
+Importing any part of it first switches off what training libraries do unasked.
 """
+
+from sealtrain.training.silence import silence
+
+silence()

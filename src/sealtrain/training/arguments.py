@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
-
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
-
-quiet.silence()
 
 __all__ = ["trainer_arguments"]
 

@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
-from sealtrain.training.adapters import virtual_tokens
-from sealtrain.training.loaders.stream import read_all
-from sealtrain.training.randomness import undisturbed
+from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.data.stream import read_all
+from sealtrain.training.models.adapters import virtual_tokens
 
 if TYPE_CHECKING:
     import torch
 
-    from sealtrain.training.callback import Evaluation
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.checkpoints.callback import Evaluation
+    from sealtrain.training.context import Workplace
 
 __all__ = [
     "classifier_answers",

@@ -11,15 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
-from sealtrain.training import quiet
-from sealtrain.training.models import build_tokenizer, check_vocabulary
+from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["Rewards", "rewards_of"]
 

@@ -10,23 +10,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sealtrain.training import quiet
-from sealtrain.training.bar import progress_bar
-from sealtrain.training.egress import MetricGate
-from sealtrain.training.monitor import Monitor
+from sealtrain.training.telemetry.bar import progress_bar
+from sealtrain.training.telemetry.monitor import Monitor
+from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import Trained, model_files
 
 if TYPE_CHECKING:
     from sealtrain.recipe.schema import Recipe
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.training.callback import SealedRun
-    from sealtrain.training.checkpoint import CheckpointRef
-    from sealtrain.training.lease import LeaseKeeping
-    from sealtrain.training.sources import BlobStore, SealedFolder, Source
-    from sealtrain.training.standins import StandIns
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.checkpoints.callback import SealedRun
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.lease import LeaseKeeping
+    from sealtrain.training.context import Workplace
+    from sealtrain.training.data.sources import BlobStore, SealedFolder, Source
+    from sealtrain.training.models.standins import StandIns
 
 __all__ = ["Phase", "Trained", "train"]
 
@@ -77,16 +74,16 @@ def train(
         ExtraMissing: The recipe's backend is not installed.
     """
     from sealtrain.training.backends.ready import make_ready
-    from sealtrain.training.machinery.chosen import machinery_of
+    from sealtrain.training.distributed.chosen import machinery_of
 
     make_ready(recipe.backend.name)  # before the libraries that it changes
-    from sealtrain.training.callback import RunContext
-    from sealtrain.training.facts import accelerators, environment
+    from sealtrain.training.checkpoints.callback import RunContext
+    from sealtrain.training.checkpoints.randomness import deterministic
+    from sealtrain.training.context import Workplace
     from sealtrain.training.privacy.audit import audit_figures, canary_source
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.privacy.record import privacy_record
-    from sealtrain.training.randomness import deterministic
-    from sealtrain.training.workplace import Workplace
+    from sealtrain.training.telemetry.facts import accelerators, environment
 
     # A phase loads only its own libraries.
     of_recipe = import_module(f"sealtrain.training.phases.{recipe.phase}")
@@ -149,7 +146,7 @@ def train(
 
 
 def _merged(recipe: Recipe, base_dir: Path, model: Any) -> Any:
-    from sealtrain.training.merging import merged
+    from sealtrain.training.models.merging import merged
 
     named = recipe.model
     return merged(model, base_dir / named.path if named.kind == "folder" else None, named.dtype)

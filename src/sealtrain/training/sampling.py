@@ -13,14 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
-from sealtrain.training.prompts import prompt_tokens
+from sealtrain.training.inputs.prompts import prompt_tokens
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
-
-quiet.silence()
 
 __all__ = ["Answer", "Batch", "Sampler", "likelihood", "padded", "reference"]
 

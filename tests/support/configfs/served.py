@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from sealtrain.attest.simulator.devices import devices_of
-from sealtrain.attest.simulator.machine import Machine, SimulatedTee
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.attest.snp.table import CERTIFICATE_GUIDS
 from sealtrain.base.clock import system_clock
+from sealtrain_simulator.devices import devices_of
+from sealtrain_simulator.machine import Machine, SimulatedTee
+from sealtrain_simulator.state import ensure
 
 PROVIDERS = {"tdx": b"tdx_guest\n", "snp": b"sev_guest\n"}
 

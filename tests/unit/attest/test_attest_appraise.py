@@ -11,8 +11,6 @@ from policies import changed, intel
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.verify import Verified, verify
 from sealtrain.errors import (
     AppIdMismatch,
@@ -26,6 +24,8 @@ from sealtrain.errors import (
     SimulatedEvidence,
     TcbStatusRefused,
 )
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 ASKED = Binding("unit", {"challenge": "c"})

@@ -9,11 +9,11 @@ import pytest
 
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES, Evidence
 from sealtrain.attest.report_data import report_data
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 

@@ -11,9 +11,9 @@ from policies import intel
 
 from sealtrain.attest.policy import AppraisalPolicy, load_policy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import TrustInvalid
+from sealtrain_simulator.pki import SimulatedPki
 
 pytestmark = pytest.mark.claim("C28")
 

@@ -25,12 +25,6 @@ from sealtrain.attest.nitro.parse import parse_document
 from sealtrain.attest.nvidia.collect import open_nvml
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
-from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.server import running
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.errors import (
@@ -40,6 +34,12 @@ from sealtrain.errors import (
     GuestApiUnreachable,
     SealtrainError,
 )
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
+from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.server import running
+from sealtrain_simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 SEED = b"doctor-" * 5

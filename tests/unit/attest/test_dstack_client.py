@@ -19,13 +19,13 @@ from sealtrain.attest.dstack.client import GPU_FORMAT, DstackClient
 from sealtrain.attest.dstack.parse import parse_event_log
 from sealtrain.attest.dstack.verify import verify_log
 from sealtrain.attest.evidence import MAX_LOG_ENTRIES
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.machine import Machine
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.server import running
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.secret import Secret
 from sealtrain.errors import DataInvalid, EvidenceMalformed, GuestApiUnreachable
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.machine import Machine
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.server import running
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"events"}'

@@ -25,7 +25,6 @@ from sealtrain.attest.dstack.msgpack import pack
 from sealtrain.attest.dstack.parse import log_entries, parse_attestation
 from sealtrain.attest.dstack.ratls import evidence_of_certificate, ratls_report_data
 from sealtrain.attest.dstack.verify import verify_log
-from sealtrain.attest.simulator.guest import SimulatedGuest
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.errors import (
     EvidenceMalformed,
@@ -34,6 +33,7 @@ from sealtrain.errors import (
     QuoteInvalid,
     ReportDataMismatch,
 )
+from sealtrain_simulator.guest import SimulatedGuest
 
 ARC = "1.3.6.1.4.1.62397.1"
 bounded = settings(

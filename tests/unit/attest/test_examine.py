@@ -29,9 +29,6 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.nitro import SimulatedNitroPki, SimulatedNsm
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import (
@@ -44,6 +41,9 @@ from sealtrain.errors import (
     RemoteVerdictRefused,
     ReportDataMismatch,
 )
+from sealtrain_simulator.nitro import SimulatedNitroPki, SimulatedNsm
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 DOCUMENT = b'{"name":"bare"}'

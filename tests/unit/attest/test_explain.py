@@ -27,9 +27,6 @@ from sealtrain.attest.explain.field import shortened
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (
@@ -37,6 +34,9 @@ from sealtrain.errors import (
     EvidenceRefused,
     PlatformMismatch,
 )
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 

@@ -16,10 +16,10 @@ from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.nvidia import nscq
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.gpu import DRIVER_VERSION, SimulatedGpus
-from sealtrain.attest.simulator.machine import Machine
-from sealtrain.attest.simulator.server import running
 from sealtrain.errors import GuestApiUnreachable, UsageError
+from sealtrain_simulator.gpu import DRIVER_VERSION, SimulatedGpus
+from sealtrain_simulator.machine import Machine
+from sealtrain_simulator.server import running
 
 NOW = 1_800_000_000
 ASKED = Binding("release", {"challenge": "first"})

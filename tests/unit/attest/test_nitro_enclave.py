@@ -23,7 +23,6 @@ from sealtrain.attest.nitro.collect import (
     measure_compose,
 )
 from sealtrain.attest.nitro.verify import compose_register, extended
-from sealtrain.attest.simulator.nitro import FAULTS, SimulatedNitroPki, SimulatedNsm
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
     DataInvalid,
@@ -33,6 +32,7 @@ from sealtrain.errors import (
     MeasurementMismatch,
     PlatformMismatch,
 )
+from sealtrain_simulator.nitro import FAULTS, SimulatedNitroPki, SimulatedNsm
 
 OTHER = "ab" * 48
 PARENT = "i-00000000000000001"

@@ -18,9 +18,9 @@ from gpu_world import NOW, captured
 
 from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256, verify_chain
 from sealtrain.attest.nvidia.fwid import certified_fwid, composite_fwid, tcb_info_fwid
-from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import CertificateChainInvalid, QuoteRootUntrusted, SimulatedEvidence
+from sealtrain_simulator.gpu import SimulatedGpus
 
 DIGEST = bytes(range(48))
 SHA384 = bytes.fromhex("0609608648016503040202")

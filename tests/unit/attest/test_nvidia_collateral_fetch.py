@@ -16,11 +16,11 @@ from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.fetch import NvidiaServices, fetch_collateral, fetch_remote_verdict
 from sealtrain.attest.nvidia.nras import verify_remote_verdict
 from sealtrain.attest.nvidia.verify import verify_gpus
-from sealtrain.attest.simulator.gpu import SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import CollateralUnreachable, UsageError
+from sealtrain_simulator.gpu import SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
 
 GPUS = SimulatedGpus(b"simulated GPUs of a fetcher", count=2, mode="mpt")
 EVIDENCE = GPUS.evidence(NONCE)

@@ -12,8 +12,6 @@ from gpu_world import NONCE, NOW, judged_by
 
 from sealtrain.attest.nvidia.collect import Nvml, collect_gpus, confidential_mode, open_nvml
 from sealtrain.attest.nvidia.parse import GpuDevice
-from sealtrain.attest.simulator.gpu import DRIVER_VERSION, SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
 from sealtrain.errors import (
     EvidenceMalformed,
     ExtraMissing,
@@ -21,6 +19,8 @@ from sealtrain.errors import (
     GpuReportInvalid,
     GuestApiUnreachable,
 )
+from sealtrain_simulator.gpu import DRIVER_VERSION, SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py (the extra train)")
 

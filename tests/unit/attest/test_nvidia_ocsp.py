@@ -17,8 +17,8 @@ from nvidia_world import HOUR, NOW, PKI, answer, authority, responder
 from sealtrain.attest.nvidia.ocsp import asked_certificates, check_answers, ocsp_request
 from sealtrain.attest.nvidia.parse import from_nvat
 from sealtrain.attest.roots import certificates_of_pem
-from sealtrain.attest.simulator.gpu_pki import Signed
 from sealtrain.errors import CertificateRevoked, RevocationUnknown
+from sealtrain_simulator.gpu_pki import Signed
 
 DEVICE = PKI.device("GH100", 0)
 CHAIN = tuple(one.der for one in DEVICE.chain)

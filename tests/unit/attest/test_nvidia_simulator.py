@@ -12,9 +12,9 @@ from gpu_world import NONCE, NOW, judged_by, machine
 
 from sealtrain.attest.nvidia.parse import GpuEvidence
 from sealtrain.attest.nvidia.verify import VerifiedGpus
-from sealtrain.attest.simulator.gpu import FAULT_MEANINGS, FAULTS, SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
 from sealtrain.errors import CertificateRevoked, DataInvalid, SealtrainError, TrustInvalid
+from sealtrain_simulator.gpu import FAULT_MEANINGS, FAULTS, SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
 
 GPUS = machine()
 COLLATERAL = simulated_collateral(GPUS, NOW)

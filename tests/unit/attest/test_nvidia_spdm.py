@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gpu_world import NONCE, Parts, captured, expected, put_together, take_apart
 
 from sealtrain.attest.nvidia.spdm import FeatureFlag, canonical_report, parse_report
-from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.errors import GpuReportInvalid
+from sealtrain_simulator.gpu import SimulatedGpus
 
 VECTORS = (
     "hopper_535",

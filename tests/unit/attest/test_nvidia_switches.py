@@ -13,7 +13,6 @@ from nscq_world import ARCH, CHAIN, COUNT, NAME, OPENING, REPORT, FakeNscq
 from sealtrain.attest.nvidia.collect import devices_of
 from sealtrain.attest.nvidia.nscq import collect_switches
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
-from sealtrain.attest.simulator.gpu import SimulatedGpus
 from sealtrain.errors import (
     EvidenceMalformed,
     EvidenceRefused,
@@ -21,6 +20,7 @@ from sealtrain.errors import (
     GuestApiUnreachable,
     SealtrainError,
 )
+from sealtrain_simulator.gpu import SimulatedGpus
 
 BOARD = SimulatedGpus(b"a board behind a library", count=8, switches=4, mode="protected_pcie")
 Answer = Callable[[int, bytes], Any]

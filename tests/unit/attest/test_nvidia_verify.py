@@ -32,8 +32,6 @@ from sealtrain.attest.nvidia.parse import (
 )
 from sealtrain.attest.nvidia.policy import NvidiaPolicy, driver_key, vbios_key
 from sealtrain.attest.nvidia.verify import SET, VerifiedGpus, verify_gpus
-from sealtrain.attest.simulator.gpu import DRIVER_VERSION, GPU_VBIOS, SWITCH_VBIOS, SimulatedGpus
-from sealtrain.attest.simulator.gpu_collateral import simulated_collateral
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import load_model
 from sealtrain.errors import (
@@ -43,6 +41,8 @@ from sealtrain.errors import (
     TcbStatusRefused,
     TrustInvalid,
 )
+from sealtrain_simulator.gpu import DRIVER_VERSION, GPU_VBIOS, SWITCH_VBIOS, SimulatedGpus
+from sealtrain_simulator.gpu_collateral import simulated_collateral
 
 GPUS = machine()
 COLLATERAL = simulated_collateral(GPUS, NOW)

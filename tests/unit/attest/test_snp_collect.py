@@ -13,7 +13,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.simulator.snp import SimulatedSnp
 from sealtrain.attest.snp.collect import collect, distribution_addresses
 from sealtrain.attest.snp.parse import parse_report
 from sealtrain.attest.snp.table import parse_table
@@ -26,6 +25,7 @@ from sealtrain.errors import (
     QuoteInvalid,
     RevocationUnknown,
 )
+from sealtrain_simulator.snp import SimulatedSnp
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"unit"}'

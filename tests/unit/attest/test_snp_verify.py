@@ -15,7 +15,6 @@ from policies import snp
 from pydantic import ValidationError
 from snp_world import real_chain, real_report
 
-from sealtrain.attest.simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 from sealtrain.attest.snp import chain
 from sealtrain.attest.snp.appraise import claims_of, eat
 from sealtrain.attest.snp.parse import (
@@ -39,6 +38,7 @@ from sealtrain.errors import (
     RevocationUnknown,
     TrustInvalid,
 )
+from sealtrain_simulator.snp import SNP_EXTENDED_TCB, SNP_MITIGATIONS, SimulatedSnp
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"unit"}'

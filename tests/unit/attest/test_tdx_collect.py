@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.collect import collect_quote
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.attest.tsm import MAX_BLOB_BYTES, KernelFolders, tsm_report
@@ -19,6 +18,7 @@ from sealtrain.errors import (
     QuoteInvalid,
     ReportDataMismatch,
 )
+from sealtrain_simulator.pki import SimulatedPki
 
 ASKED = bytes(range(64))
 BASE = Path("/tsm/report")

@@ -13,7 +13,6 @@ from tdx_world import real_collateral, real_quote
 from tls_world import certificate, name_servers
 
 from sealtrain.attest.evidence import Collateral
-from sealtrain.attest.simulator.pki import SimulatedPki
 from sealtrain.attest.tdx.cache import DAY, cached_collateral
 from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import fetch_collateral, platform_of
@@ -27,6 +26,7 @@ from sealtrain.errors import (
     TrustInvalid,
     UsageError,
 )
+from sealtrain_simulator.pki import SimulatedPki
 
 NOW = 1_800_000_000
 

@@ -11,15 +11,15 @@ from sealtrain.attest.appraise import appraise
 from sealtrain.attest.guest import open_guest
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.faults import FAULT_MEANINGS, FAULTS, check_fault
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.machine import Machine
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.server import running
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.attest.verify import verify
 from sealtrain.errors import DataInvalid, EvidenceRefused, UsageError
+from sealtrain_simulator.faults import FAULT_MEANINGS, FAULTS, check_fault
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.machine import Machine
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.server import running
+from sealtrain_simulator.state import ensure
 
 NOW = 1_800_000_000
 COMPOSE = b'{"name":"liar"}'

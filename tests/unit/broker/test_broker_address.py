@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sealtrain.broker.address import database_of, is_address, places
-from sealtrain.broker.deployment import broker_deployment
+from sealtrain.broker.service.deployment import broker_deployment
 from sealtrain.errors import KeyFileInvalid, UsageError
 
 ADDRESS = "postgresql+psycopg://broker@127.0.0.1:5433/memory"
@@ -72,7 +72,7 @@ def test_an_option_names_a_server_or_a_file_of_sqlite(text: str, expected: bool)
 def test_a_broker_on_files_imports_no_driver_of_postgresql(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from sealtrain.broker.store import Store\n"
+        "from sealtrain.broker.store.memory import Store\n"
         "Store(Path(sys.argv[1])).close()\n"
         "sys.exit('psycopg' in sys.modules)\n"
     )

@@ -16,8 +16,8 @@ import pytest
 from release_world import NOW, ReleaseWorld, release_world
 
 from sealtrain.base.canonical import canonical_json, parse_json
-from sealtrain.broker.backup import back_up, restore
-from sealtrain.broker.store import Store
+from sealtrain.broker.store.backup import back_up, restore
+from sealtrain.broker.store.memory import Store
 from sealtrain.errors import (
     AlreadyExists,
     ConfigError,

@@ -17,8 +17,8 @@ from release_world import DAY, release_world
 from sealtrain.attest.dstack.policy import DstackPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.canonical import canonical_json
-from sealtrain.broker.bootauth import BootAuthority
-from sealtrain.broker.service import Broker
+from sealtrain.broker.service.bootauth import BootAuthority
+from sealtrain.broker.service.service import Broker
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.errors import (
     ConfigError,

@@ -15,12 +15,12 @@ from release_world import release_world
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.broker.deployment import broker_deployment
 from sealtrain.broker.serve import _chain_gate
-from sealtrain.chain.chainfile import ChainFile
-from sealtrain.chain.gate import opened_gate
+from sealtrain.broker.service.deployment import broker_deployment
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ChainUnreachable, TrustInvalid
+from sealtrain_chain.chainfile import ChainFile
+from sealtrain_chain.gate import opened_gate
 
 
 def chain_file(*owners: str, url: str = "http://127.0.0.1:1/") -> ChainFile:

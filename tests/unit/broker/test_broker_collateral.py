@@ -15,21 +15,21 @@ from sealtrain.attest.guest import open_guest
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.simulator.guest import SimulatedGuest
-from sealtrain.attest.simulator.pki import SimulatedPki
-from sealtrain.attest.simulator.server import running
-from sealtrain.attest.simulator.state import ensure
 from sealtrain.attest.tdx.collect import CollateralSource
 from sealtrain.attest.verify import verify
 from sealtrain.base.secret import Secret
-from sealtrain.broker.collateral import guests_collateral
 from sealtrain.broker.config import BrokerConfig
+from sealtrain.broker.service.collateral import guests_collateral
 from sealtrain.errors import (
     QuoteInvalid,
     QuoteRootUntrusted,
     SimulatedEvidence,
     Unreachable,
 )
+from sealtrain_simulator.guest import SimulatedGuest
+from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.server import running
+from sealtrain_simulator.state import ensure
 
 NOW = 1_800_000_000
 DAY = 24 * 3600

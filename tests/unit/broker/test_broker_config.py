@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sealtrain.broker.config import BrokerConfig
-from sealtrain.broker.throttle import Throttle
+from sealtrain.broker.service.throttle import Throttle
 from sealtrain.errors import TooManyRequests, UsageError
 
 

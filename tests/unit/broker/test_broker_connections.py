@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.connections import Connection, Connections, Stage
-from sealtrain.broker.throttle import address_group
+from sealtrain.broker.http.connections import Connection, Connections, Stage
+from sealtrain.broker.service.throttle import address_group
 from sealtrain.errors import TooManyRequests
 
 pytestmark = pytest.mark.claim("C96")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sealtrain.broker.lanes import Lane
+from sealtrain.broker.http.lanes import Lane
 from sealtrain.errors import TooManyRequests
 
 pytestmark = pytest.mark.claim("C96")

@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from release_world import release_world
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain.broker.http import broker_app
-from sealtrain.broker.metrics import Metrics, metrics_page
-from sealtrain.broker.server import serving
+from sealtrain.broker.http.app import broker_app
+from sealtrain.broker.http.metrics import Metrics, metrics_page
+from sealtrain.broker.http.server import serving
 from sealtrain.errors import Unreachable, UsageError
 
 
@@ -78,7 +78,7 @@ def test_without_its_databases_the_page_still_shows_what_was_counted(
         def gone(*_: object, **__: object) -> None:
             raise Unreachable("the disk is gone")
 
-        monkeypatch.setattr("sealtrain.broker.store.begin", gone)
+        monkeypatch.setattr("sealtrain.broker.store.memory.begin", gone)
         monkeypatch.setattr(type(world.ledger), "size", property(gone))
         with metrics_page(metrics, 0) as port:
             found = page(port())

@@ -15,10 +15,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection, Engine
 
-from sealtrain.broker.database import engine_of
-from sealtrain.broker.schema import HEAD, bring_on, check, migrate, migrations, version_of
-from sealtrain.broker.store import Store
-from sealtrain.broker.tables import metadata
+from sealtrain.broker.store.database import engine_of
+from sealtrain.broker.store.memory import Store
+from sealtrain.broker.store.schema import HEAD, bring_on, check, migrate, migrations, version_of
+from sealtrain.broker.store.tables import metadata
 from sealtrain.errors import ConfigError, DataInvalid
 from sealtrain.ledger.postgres import Postgres
 
@@ -136,7 +136,7 @@ def test_a_migration_that_breaks_references_changes_nothing(
         connection.execute(sa.text("DELETE FROM runs"))
         return done
 
-    monkeypatch.setattr("sealtrain.broker.schema.migrate", careless)
+    monkeypatch.setattr("sealtrain.broker.store.schema.migrate", careless)
     with pytest.raises(DataInvalid, match="would not fit together"):
         bring_on(path)
     with engine.begin() as connection:

@@ -10,8 +10,8 @@ import pytest
 from postgres_server import Server
 from sqlalchemy.exc import IntegrityError
 
-from sealtrain.broker.store import Store
-from sealtrain.broker.tokens import TokenState, admitted, scope_of
+from sealtrain.broker.store.memory import Store
+from sealtrain.broker.store.tokens import TokenState, admitted, scope_of
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import (
     ConsortiumMismatch,
@@ -253,7 +253,8 @@ def test_a_crash_in_mid_transaction_leaves_the_state_before(tmp_path: Path) -> N
 
     path = tmp_path / "broker.sqlite"
     script = (
-        "import os, sys; from pathlib import Path; from sealtrain.broker.store import Store\n"
+        "import os, sys; from pathlib import Path\n"
+        "from sealtrain.broker.store.memory import Store\n"
         "store = Store(Path(sys.argv[1]))\n"
         "with store.transaction() as transaction:\n"
         "    ids = dict(app_id='a', compose_hash='b', recipe_hash='c')\n"

@@ -15,7 +15,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.secret import Secret
 from sealtrain.broker.config import BrokerLimits
-from sealtrain.broker.keyring import Keyring
+from sealtrain.broker.service.keyring import Keyring
 from sealtrain.consortium.approvals import DatasetPin, Decision, sign_decision
 from sealtrain.consortium.datasets import sign_dataset, verify_dataset
 from sealtrain.errors import (
@@ -28,8 +28,7 @@ from sealtrain.errors import (
     SignatureInvalid,
 )
 from sealtrain.ledger.ledger import LedgerProof, verify_proof
-from sealtrain.release.messages import Accepted
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import Accepted, ledger_origin
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.signing import dsse

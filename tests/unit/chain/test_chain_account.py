@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from eth_account import Account
 
-from sealtrain.chain.account import address, load_account
-from sealtrain.chain.chainfile import address_of
 from sealtrain.errors import ExtraMissing, KeyFileInvalid, UsageError
+from sealtrain_chain.account import address, load_account
+from sealtrain_chain.chainfile import address_of
 
 KEY = "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318"
 ADDRESS = "0x2c7536e3605d9c16a7a3d7b1898e529396a65c23"
@@ -79,8 +79,8 @@ def test_without_the_extra_it_says_what_to_install(
 
 def test_nothing_of_the_extra_is_loaded_before_it_is_used() -> None:
     seen = (
-        "import sys, pkgutil, importlib, sealtrain.cli, sealtrain.broker.serve, sealtrain.chain\n"
-        "for one in pkgutil.iter_modules(sealtrain.chain.__path__, 'sealtrain.chain.'):\n"
+        "import sys, pkgutil, importlib, sealtrain.cli, sealtrain.broker.serve, sealtrain_chain\n"
+        "for one in pkgutil.iter_modules(sealtrain_chain.__path__, 'sealtrain_chain.'):\n"
         "    importlib.import_module(one.name)\n"
         "print(sorted({'web3', 'eth_account', 'eth_utils', 'trie', 'rlp'} & sys.modules.keys()))"
     )

@@ -24,20 +24,20 @@ from sharing_world import (
     pooled,
 )
 
-from sealtrain.collab.channel.channel import accept
-from sealtrain.collab.channel.ports import listening
-from sealtrain.collab.sharing.data import BusFeed, TlsFeed, relay, serve_data
-from sealtrain.collab.sharing.gradient import (
+from sealtrain.errors import ChannelBroken, ChannelRefused, DataInvalid, PeerUnreachable
+from sealtrain_collab.channel.channel import accept
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.travelling.program import Program
+from sharing.data import BusFeed, TlsFeed, relay, serve_data
+from sharing.gradient import (
     GRADIENT_PURPOSE,
     GradientHolder,
     gradient_steps,
     train_apart,
 )
-from sealtrain.collab.sharing.model import LEAD, MODEL_PURPOSE, Baton, ModelHolder, Routes
-from sealtrain.collab.sharing.tls import Identity, client_context, server_context
-from sealtrain.collab.sharing.training import train_fed, turns
-from sealtrain.collab.travelling.program import Program
-from sealtrain.errors import ChannelBroken, ChannelRefused, DataInvalid, PeerUnreachable
+from sharing.model import LEAD, MODEL_PURPOSE, Baton, ModelHolder, Routes
+from sharing.tls import Identity, client_context, server_context
+from sharing.training import train_fed, turns
 
 BUS = "share-bus"
 LOOPBACK = ("127.0.0.1", 0)

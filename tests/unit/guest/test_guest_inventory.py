@@ -17,8 +17,8 @@ from sealing_world import KEY
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 from sealtrain.sealing.store import SealedStore
-from sealtrain.training import checkpoint
-from sealtrain.training.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 RUN = "ab" * 16
 

@@ -22,7 +22,7 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.lease import Lease
 from sealtrain.guest.leasekeeper import LeaseKeeper
-from sealtrain.training.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 NOW, LENGTH = 1_800_000_000, 600
 GONE = BrokerUnreachable("the broker does not answer", check="broker", got="ConnectError")

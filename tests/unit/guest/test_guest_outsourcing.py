@@ -10,11 +10,11 @@ import pytest
 from channel_world import acceptance, guest
 from otp_world import accelerating, dealing, tiny_model, trained
 
-from sealtrain.collab.split.protect import protected_layers, quantise
 from sealtrain.errors import ModelInvalid
-from sealtrain.guest.outsourcing import Outsourcing
-from sealtrain.manifest.checks.pads import outsourced
 from sealtrain.recipe.collaboration import Pads
+from sealtrain_collab.pads.check import outsourced
+from sealtrain_collab.pads.guest.outsourcing import Outsourcing
+from sealtrain_collab.pads.protect import protected_layers, quantise
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 STEPS = 2

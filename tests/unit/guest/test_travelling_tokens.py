@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from sealtrain.errors import DataInvalid, LeaseStale, RecordInvalid, SchemaMismatch
-from sealtrain.guest.travelling.tokens import HeldTokens
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
+from sealtrain_collab.travelling.guest.tokens import HeldTokens
 
 
 class Records:

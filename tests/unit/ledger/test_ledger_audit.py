@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.broker.audited import read_beside
-from sealtrain.broker.recording import record
+from sealtrain.broker.store.audited import read_beside
+from sealtrain.broker.store.recording import record
 from sealtrain.cli import app
 from sealtrain.client.grant import renew
 from sealtrain.consortium.approvals import Decision, sign_decision
@@ -30,8 +30,7 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.reading import audit_stored
 from sealtrain.ledger.sqlite_store import LedgerStore
 from sealtrain.ledger.witness import cosign_checkpoint, memory
-from sealtrain.release.messages import CosignedCheckpoint
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import CosignedCheckpoint, ledger_origin
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.note import SignedNote

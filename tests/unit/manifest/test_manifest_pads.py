@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import ClaimContradicted
-from sealtrain.manifest.checks.pads import outsourced
 from sealtrain.recipe.collaboration import Pads
+from sealtrain_collab.pads.check import outsourced
 
 HOW = Pads(kind="pads", pads="dealer", checks=2, policy="policy.yaml")
 BEGUN = {

@@ -16,15 +16,15 @@ from sealtrain.base.models import load_model
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ClaimContradicted, DataInvalid
-from sealtrain.manifest.checks.rounds import Terms, merged_rounds
 from sealtrain.manifest.exports.account import account_of
 from sealtrain.manifest.exports.model_card import model_card
 from sealtrain.manifest.exports.training_summary import training_summary
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import examine, verify_manifest
-from sealtrain.recipe.patients import PatientPrivacy
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.runlog import RunLog
+from sealtrain_collab.federated.check import Terms, merged_rounds
+from sealtrain_collab.federated.patients import PatientPrivacy
 
 pytestmark = pytest.mark.claim("C78")
 

@@ -10,7 +10,7 @@ import pytest
 
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import ClaimContradicted
-from sealtrain.manifest.checks.rounds import Terms, merged_rounds
+from sealtrain_collab.federated.check import Terms, merged_rounds
 
 pytestmark = pytest.mark.claim("C76")
 

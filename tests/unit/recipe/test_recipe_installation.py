@@ -4,7 +4,10 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import shutil
+import subprocess
 import sys
+import tomllib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sealtrain.base.version import PACKAGES, own_folders
 from sealtrain.errors import EnvironmentChanged, ExtraMissing
 from sealtrain.recipe import installation
 from sealtrain.recipe.installation import (
@@ -197,3 +201,34 @@ def test_a_checkout_says_itself_what_its_code_needs(monkeypatch: pytest.MonkeyPa
 def test_code_is_measured_by_its_python_files() -> None:
     assert measure_code() == measure_code()
     assert len(measure_code().sha256) == 64
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_the_code_digest_changes_with_a_file_of_every_package(package: str, tmp_path: Path) -> None:
+    for name, folder in own_folders().items():
+        shutil.copytree(folder, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    before = code_digest_at(tmp_path)
+    with (tmp_path / package / "__init__.py").open("a") as file:
+        file.write("# another line\n")
+    assert before == measure_code().sha256 != code_digest_at(tmp_path)
+
+
+def test_every_package_of_the_wheel_is_measured(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(Path(one).name for one in wheel) == sorted(PACKAGES)
+    assert sorted(one.parent.name for one in (repository / "src").glob("*/__init__.py")) == (
+        sorted(PACKAGES)
+    )
+
+
+def code_digest_at(folder: Path) -> str:
+    """The code digest that a process computes whose sealtrain lies in ``folder``."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(folder)!r}); "
+        "from sealtrain.recipe.installation import measure_code; print(measure_code().sha256)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

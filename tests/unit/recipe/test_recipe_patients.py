@@ -14,8 +14,8 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.diff import diff
 from sealtrain.recipe.lock import LockedRecipe, parse_lock
-from sealtrain.recipe.patients import patient_privacy_of
 from sealtrain.recipe.schema import parse_recipe
+from sealtrain_collab.federated.patients import patient_privacy_of
 
 pytestmark = pytest.mark.claim("C78")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sealtrain.collab.travelling.program import ProgramSettings
 from sealtrain.errors import RecipeInvalid
 from sealtrain.recipe.schema import parse_recipe
-from sealtrain.recipe.travelling import program_of
+from sealtrain_collab.travelling.program import ProgramSettings
+from sealtrain_collab.travelling.recipe import program_of
 
 Document = dict[str, Any]
 

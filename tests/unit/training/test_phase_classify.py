@@ -15,7 +15,7 @@ from training_world import PlainDataset, checkpoint_store, classify, run, sft, s
 from vision_world import LABELS, LORA, RESNET, image_classifier, seal_digits
 
 from sealtrain.errors import DataInvalid, RecipeInvalid, RecordInvalid, SchemaMismatch
-from sealtrain.training.sources import Source
+from sealtrain.training.data.sources import Source
 
 SHORT = {"max_steps": 2, "save_steps": 2}
 CONVOLUTIONS = LORA | {"target_modules": ["convolution"]}

@@ -22,8 +22,8 @@ from training_world import (
 )
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch
-from sealtrain.training.loaders.stream import RecordStream
-from sealtrain.training.models import byte_tokenizer
+from sealtrain.training.data.stream import RecordStream
+from sealtrain.training.models.base import byte_tokenizer
 
 NO_TOKENIZER = {"config": LLAMA, "init_seed": 7}
 TOKENS = {"tokens": "tokens"}

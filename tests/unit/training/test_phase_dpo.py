@@ -19,7 +19,6 @@ from training_world import CANARY, LORA, OWNERS, Ran, checkpoint_store, run, sou
 from training_world import seal_records as seal
 
 from sealtrain.errors import ModelInvalid, RecordInvalid, SchemaMismatch, SealtrainError
-from sealtrain.training import quiet
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of one library about another
 
@@ -45,7 +44,7 @@ def loaded(ran: Ran, recipe: Any, folder: Path) -> tuple[Any, Any]:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from sealtrain.training.models import build_model
+    from sealtrain.training.models.base import build_model
 
     for name, data in ran.trained.files.items():
         (folder / name).write_bytes(data)
@@ -60,7 +59,7 @@ def log_probability(model: Any, prompt: str, answer: str) -> tuple[float, int]:
     """Sum over the answer and its end, one record at a time, without padding; tokens of it."""
     import torch
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     before = tokenizer(prompt)["input_ids"]
@@ -194,14 +193,16 @@ def test_the_settings_reach_the_trainer(sealed: dict[str, Any], tmp_path: Path) 
 
 
 def test_defaults_are_trl_s() -> None:
-    quiet.silence()  # TRL warns when this part of it is imported
+    from sealtrain.training.silence import silence
+
+    silence()  # TRL warns when this part of it is imported
     from trl.experimental.orpo import ORPOConfig
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.kto_config import KTOConfig
     from trl.trainer.reward_config import RewardConfig
 
     from sealtrain.recipe.schema import parse_recipe
-    from sealtrain.training.preferences import own_arguments
+    from sealtrain.training.inputs.preferences import own_arguments
 
     for wanted, config in (
         (preferring("dpo"), DPOConfig),
@@ -220,7 +221,7 @@ def test_defaults_are_trl_s() -> None:
 
 
 def base_with_template(folder: Path) -> None:
-    from sealtrain.training.models import build_model, byte_tokenizer
+    from sealtrain.training.models.base import build_model, byte_tokenizer
     from sealtrain.training.trained import model_files
 
     tokenizer = byte_tokenizer()

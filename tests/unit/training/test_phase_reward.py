@@ -34,7 +34,7 @@ def score(model: Any, row: dict[str, Any], answer: str) -> float:
     """One text at a time, without padding."""
     import torch
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     ids = tokenizer(row["prompt"] + row[answer])["input_ids"]
@@ -66,7 +66,7 @@ def test_an_adapter_loads_on_its_base_and_merged(sealed: dict[str, Any], tmp_pat
     from peft import PeftModel
     from transformers import AutoModelForSequenceClassification
 
-    from sealtrain.training.models import build_model
+    from sealtrain.training.models.base import build_model
 
     recipe = preferring("reward", peft=LORA)
     ran = trained(recipe, sealed, tmp_path)
@@ -84,7 +84,7 @@ def bert(folder: Path) -> None:
     """An encoder whose tokenizer has no end token."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    from sealtrain.training.models import byte_tokenizer
+    from sealtrain.training.models.base import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     tokenizer.eos_token = None

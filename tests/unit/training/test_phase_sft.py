@@ -17,7 +17,7 @@ from training_world import (
 )
 
 from sealtrain.errors import ModelInvalid
-from sealtrain.training.models import build_model, byte_tokenizer
+from sealtrain.training.models.base import build_model, byte_tokenizer
 
 MESSAGES = {"columns": {"messages": "messages"}, "model": {"path": "base"}}
 

@@ -13,14 +13,14 @@ from training_world import checkpoint_store, run, sources_of
 from vision_world import IDEFICS, LLAVA, LORA, VISION, image_reader, seal_digits
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
-from sealtrain.training.imagetext import (
+from sealtrain.training.models.base import build_model, build_tokenizer
+from sealtrain.training.models.imagetext import (
     IGNORED,
     ImageTextEncoder,
     image_layout,
     name_image_token,
     train_parts,
 )
-from sealtrain.training.models import build_model, build_tokenizer
 
 SHORT = {"max_steps": 2, "save_steps": 2}
 IDEFICS_MODEL = {"config": IDEFICS, "init_seed": 1, "tokenizer": {"kind": "bytes"}}

@@ -22,7 +22,7 @@ from training_world import (
 from sealtrain.errors import RecipeInvalid, UsageError
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.training.checkpoint import newest
+from sealtrain.training.checkpoints.checkpoint import newest
 from sealtrain.training.privacy.audit import CODES, canary_source
 from sealtrain.training.privacy.noise import NoiseSource
 

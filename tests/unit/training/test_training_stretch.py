@@ -11,8 +11,8 @@ import torch
 from training_world import numbered, source_of
 from transformers import Trainer, TrainingArguments
 
-from sealtrain.training.stretch import Stretch, in_stretch
-from sealtrain.training.workplace import Workplace
+from sealtrain.training.context import Workplace
+from sealtrain.training.schedule_slice import Stretch, in_stretch
 
 STEPS, PART, BATCH = 12, 4, 3
 

@@ -42,14 +42,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import sealtrain
+from sealtrain.base.version import own_folders
 from sealtrain.errors import ImportRefused
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.installation import normalised
 
 __all__ = ["PinnedFinder", "only_pinned"]
 
-_OWN: Final = str(Path(sealtrain.__file__).parent.absolute())
+_OWN: Final = tuple(own_folders().values())
 _EXTENSIONS: Final = tuple(EXTENSION_SUFFIXES)
 _GENERATED: Final = "_sysconfigdata_"
 _ADDED: Final = re.compile(r"/(site|dist)-packages/")
@@ -98,7 +98,7 @@ class PinnedFinder(DistributionFinder):
         parent, _, name = fullname.rpartition(".")
         if not parent:
             return self._of_interpreter(fullname) or self._found(
-                fullname, name, (_OWN.rpartition("/")[0], *self._importable.roots)
+                fullname, name, (str(_OWN[0].parent), *self._importable.roots)
             )
         return self._found(fullname, name, path or ())
 
@@ -179,9 +179,10 @@ def _library() -> Iterator[str]:
 
 
 def _own_files() -> Iterator[str]:
-    for path in Path(_OWN).rglob("*.py"):
-        if not any(part.startswith(".") for part in path.relative_to(_OWN).parts):
-            yield str(path)
+    for folder in _OWN:
+        for path in folder.rglob("*.py"):
+            if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+                yield str(path)
 
 
 def _file_of(module: ModuleType) -> str | None:

@@ -11,10 +11,10 @@ from typing import Final
 
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
-from sealtrain.manifest.checks.cut import cut_holds
-from sealtrain.manifest.checks.pads import pads_hold
-from sealtrain.manifest.checks.rounds import rounds_hold
-from sealtrain.manifest.checks.trips import trips_hold
+from sealtrain_collab.cut.check import cut_holds
+from sealtrain_collab.federated.check import rounds_hold
+from sealtrain_collab.pads.check import pads_hold
+from sealtrain_collab.travelling.check import trips_hold
 
 __all__ = ["RULES", "collaboration_holds"]
 

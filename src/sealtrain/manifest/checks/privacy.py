@@ -9,8 +9,8 @@ from sealtrain.consortium.receipts import ReleaseReceipt
 from sealtrain.errors import ClaimContradicted, ProofInvalid
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.predicate import PrivateCounting, PrivateTraining
-from sealtrain.recipe.patients import patient_privacy_of
 from sealtrain.recipe.privacy import PrivateSgd, spendings
+from sealtrain_collab.federated.patients import patient_privacy_of
 
 __all__ = ["privacy_kept", "privacy_reserved"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-from sealtrain import __version__
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.version import VERSION
 from sealtrain.manifest.exports.account import Account, Data
 
 __all__ = ["cyclonedx"]
@@ -91,7 +91,7 @@ def cyclonedx(account: Account, *, version: Literal["1.6", "1.7"] = "1.7") -> by
         "metadata": {
             "timestamp": run.finished_at,
             "tools": {
-                "components": [{"type": "application", "name": "sealtrain", "version": __version__}]
+                "components": [{"type": "application", "name": "sealtrain", "version": VERSION}]
             },
             "component": _model(account, [one["bom-ref"] for one in data]),
             "properties": _properties(account),

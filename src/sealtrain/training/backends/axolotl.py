@@ -15,27 +15,24 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid, RecordInvalid
-from sealtrain.training import quiet
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.axolotl_config import axolotl_config
 from sealtrain.training.backends.ready import muted
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import as_iterable_dataset
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.conversations import check_template
+from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
     test_records,
     train_and_measure,
 )
-from sealtrain.training.models import build_tokenizer, check_vocabulary
-from sealtrain.training.turns import check_template
+from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["train"]
 

@@ -26,9 +26,6 @@ from typing import Final
 
 from sealtrain.base.shipped import shipped
 from sealtrain.errors import ExtraMissing
-from sealtrain.training import quiet
-
-quiet.silence()
 
 __all__ = ["make_ready", "muted"]
 

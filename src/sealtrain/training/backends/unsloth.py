@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecipeInvalid
-from sealtrain.training import quiet
 from sealtrain.training.backends.ready import muted
-from sealtrain.training.models import adopt_tokens, check_vocabulary
+from sealtrain.training.models.base import adopt_tokens, check_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.trainers import TrainerArguments
-
-quiet.silence()
 
 __all__ = ["as_written", "load_model"]
 

@@ -10,32 +10,29 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapt
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.classifier_inputs import (
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.hugging import positioned_under
+from sealtrain.training.data.images import preparation_file, preparation_of
+from sealtrain.training.inputs.classifier import (
     feature_scale,
     image_encoder,
     tabular_encoder,
     text_encoder,
 )
-from sealtrain.training.images import preparation_file, preparation_of
-from sealtrain.training.loaders.hugging import positioned_under
 from sealtrain.training.measuring import classifier_answers, train_and_measure
-from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
+from sealtrain.training.models.adapters import adapt
+from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
+from sealtrain.training.schedule_slice import in_stretch
 from sealtrain.training.scores import fitted_temperature, measure, softmax
-from sealtrain.training.stretch import in_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["answers", "build", "train"]
 
@@ -89,7 +86,7 @@ def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase | None]:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
-        ModelInvalid: As ``training.models.build_model``.
+        ModelInvalid: As ``training.models.base.build_model``.
     """
     recipe = work.recipe
     kind = recipe.columns.kind
@@ -130,7 +127,7 @@ def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[
     if tokenizer is not None:
         settings["pad_token_id"] = tokenizer.pad_token_id
     elif recipe.columns.kind == "tabular":
-        import sealtrain.training.tabular  # noqa: F401  # registers the architecture
+        import sealtrain.training.models.tabular  # noqa: F401  # registers the architecture
 
         settings["num_features"] = len(recipe.columns.features)
     elif recipe.model.kind == "folder":

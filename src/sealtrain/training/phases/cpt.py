@@ -15,20 +15,19 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapt, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.packing import (
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.packing import (
     Blocks,
     PackedStream,
     text_encoder,
     token_encoder,
     windows,
 )
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.data.stream import read_all
 from sealtrain.training.measuring import train_and_measure
-from sealtrain.training.models import (
+from sealtrain.training.models.adapters import adapt, virtual_tokens
+from sealtrain.training.models.base import (
     adopt_tokens,
     build_model,
     build_tokenizer,
@@ -39,10 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.loaders.packing import Encoder
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
+    from sealtrain.training.data.packing import Encoder
 
 __all__ = ["train"]
 

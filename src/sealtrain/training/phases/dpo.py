@@ -17,25 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.measuring import train_and_measure
-from sealtrain.training.models import build_causal_model, build_tokenizer
-from sealtrain.training.preferences import (
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.inputs.preferences import (
     InOneGo,
     batches,
     own_arguments,
     preference_rows,
 )
+from sealtrain.training.measuring import train_and_measure
+from sealtrain.training.models.adapters import adapter_config
+from sealtrain.training.models.base import build_causal_model, build_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["train"]
 

@@ -13,24 +13,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import SchemaMismatch
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapt
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.encoders import build_encoder, encoder_files
-from sealtrain.training.loaders.hugging import as_iterable_dataset
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.data.stream import read_all
 from sealtrain.training.measuring import train_and_measure
-from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
+from sealtrain.training.models.adapters import adapt
+from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
+from sealtrain.training.models.encoders import build_encoder, encoder_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["train"]
 

@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, UsageError
-from sealtrain.training import quiet
-from sealtrain.training.classifier_inputs import tabular_encoder, text_encoder
+from sealtrain.training.inputs.classifier import tabular_encoder, text_encoder
 from sealtrain.training.measuring import classifier_answers
-from sealtrain.training.models import build_model, build_tokenizer, check_vocabulary
+from sealtrain.training.models.base import build_model, build_tokenizer, check_vocabulary
+from sealtrain.training.models.sealed import sealed_model
 from sealtrain.training.privacy.counts import histogram, metrics_of, noised, over_floor
 from sealtrain.training.scores import softmax
-from sealtrain.training.sealedmodel import sealed_model
 
 if TYPE_CHECKING:
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["Evaluated", "train"]
 
@@ -77,7 +74,7 @@ def _answers(work: Workplace) -> tuple[list[int], list[Any]]:
     recipe = work.recipe
     tabular = recipe.columns.kind == "tabular"
     if tabular:
-        import sealtrain.training.tabular  # noqa: F401  # registers the architecture
+        import sealtrain.training.models.tabular  # noqa: F401  # registers the architecture
     kind = "AutoModelForSequenceClassification"
     model: Any = (
         build_model(recipe, work.base_dir, kind)

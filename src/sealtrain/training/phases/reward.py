@@ -13,24 +13,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.inputs.preferences import batches, own_arguments, preference_rows
 from sealtrain.training.measuring import train_and_measure
-from sealtrain.training.models import (
+from sealtrain.training.models.adapters import adapter_config
+from sealtrain.training.models.base import (
     build_model,
     build_tokenizer,
     check_vocabulary,
 )
-from sealtrain.training.preferences import batches, own_arguments, preference_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["train"]
 

@@ -15,27 +15,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapter_config
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import as_iterable_dataset
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.inputs.preferences import own_arguments
+from sealtrain.training.inputs.prompts import Prompt, check_prompt, test_prompts, training_prompts
 from sealtrain.training.measuring import train_and_measure
-from sealtrain.training.models import build_causal_model, build_tokenizer
-from sealtrain.training.preferences import own_arguments
-from sealtrain.training.prompts import Prompt, check_prompt, test_prompts, training_prompts
-from sealtrain.training.randomness import undisturbed
+from sealtrain.training.models.adapters import adapter_config
+from sealtrain.training.models.base import build_causal_model, build_tokenizer
 from sealtrain.training.rewards import Rewards, rewards_of
 from sealtrain.training.sampling import Sampler, likelihood, reference
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.loaders.hugging import Positioned
+    from sealtrain.training.context import Workplace
+    from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.ppo.loop import PpoLoop
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
 
 __all__ = ["train"]
 

@@ -14,29 +14,26 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid, RecordInvalid
-from sealtrain.training import quiet
-from sealtrain.training.adapters import adapt, adapter_config, virtual_tokens
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.backends.unsloth import as_written, load_model
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.loaders.hugging import as_iterable_dataset
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.conversations import check_template
+from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.measuring import (
     completion_metrics,
     mean_loss,
     test_records,
     train_and_measure,
 )
-from sealtrain.training.models import build_causal_model, build_tokenizer
+from sealtrain.training.models.adapters import adapt, adapter_config, virtual_tokens
+from sealtrain.training.models.base import build_causal_model, build_tokenizer
 from sealtrain.training.privacy.steps import made_private, private_arguments, training_rows
-from sealtrain.training.stretch import in_stretch
-from sealtrain.training.turns import check_template
+from sealtrain.training.schedule_slice import in_stretch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["build", "measured", "train"]
 
@@ -91,7 +88,7 @@ def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase]:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
-        ModelInvalid: As ``training.models.build_model``.
+        ModelInvalid: As ``training.models.base.build_model``.
     """
     recipe = work.recipe
     tokenizer = build_tokenizer(recipe, work.base_dir)

@@ -11,31 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.callback import SealedRun
-from sealtrain.training.images import preparation_file, preparation_of
-from sealtrain.training.imagetext import (
-    ImageTextEncoder,
-    image_layout,
-    name_image_token,
-    train_parts,
-)
-from sealtrain.training.loaders.hugging import as_iterable_dataset
+from sealtrain.training.checkpoints.callback import SealedRun
+from sealtrain.training.data.hugging import as_iterable_dataset
+from sealtrain.training.data.images import preparation_file, preparation_of
 from sealtrain.training.measuring import completion_metrics, test_records, train_and_measure
-from sealtrain.training.models import (
+from sealtrain.training.models.base import (
     adopt_tokens,
     build_model,
     build_tokenizer,
     check_vocabulary,
 )
+from sealtrain.training.models.imagetext import (
+    ImageTextEncoder,
+    image_layout,
+    name_image_token,
+    train_parts,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
+    from sealtrain.training.context import Workplace
 
 __all__ = ["train"]
 

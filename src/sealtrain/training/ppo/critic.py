@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
+import torch
 
-quiet.silence()
-
-import torch  # noqa: E402  # after silence()
-
-from sealtrain.training.sampling import likelihood  # noqa: E402
+from sealtrain.training.sampling import likelihood
 
 if TYPE_CHECKING:
     from sealtrain.training.sampling import Batch

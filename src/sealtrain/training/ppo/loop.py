@@ -13,26 +13,28 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused
-from sealtrain.training import checkpoint, quiet
-from sealtrain.training.account import Account
 from sealtrain.training.arguments import trainer_arguments
-from sealtrain.training.best import BestSoFar
-from sealtrain.training.checkpoint import CheckpointRef
-from sealtrain.training.lease import stops_here
-from sealtrain.training.ppo.divergence import DivergenceWeight
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.best import BestSoFar
+from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.checkpoints.lease import stops_here
+from sealtrain.training.checkpoints.randomness import (
+    random_states,
+    restore_random_states,
+    undisturbed,
+)
+from sealtrain.training.inputs.prompts import Prompt, check_prompt
+from sealtrain.training.models.weights import load_weights, trainable_state
+from sealtrain.training.ppo.mathematics import DivergenceWeight
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.ppo.update import learn
-from sealtrain.training.prompts import Prompt, check_prompt
-from sealtrain.training.randomness import random_states, restore_random_states, undisturbed
-from sealtrain.training.weights import load_weights, trainable_state
+from sealtrain.training.telemetry.averages import Account
 
 if TYPE_CHECKING:
-    from sealtrain.training.loaders.hugging import Positioned
+    from sealtrain.training.context import Workplace
+    from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.rewards import Rewards
     from sealtrain.training.sampling import Sampler
-    from sealtrain.training.workplace import Workplace
-
-quiet.silence()
 
 __all__ = ["PpoLoop"]
 

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
-from sealtrain.training.ppo.advantages import estimate_advantages, token_rewards, whiten
+from sealtrain.training.ppo.mathematics import estimate_advantages, token_rewards, whiten
 from sealtrain.training.sampling import Answer, Sampler, likelihood, padded, reference
 
 if TYPE_CHECKING:
     import torch
 
-    from sealtrain.training.prompts import Prompt
+    from sealtrain.training.inputs.prompts import Prompt
     from sealtrain.training.rewards import Rewards
-
-quiet.silence()
 
 __all__ = ["Experience", "Rollout", "roll_out"]
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training import quiet
-from sealtrain.training.account import Account
-from sealtrain.training.ppo.loss import moved, policy_losses, value_losses
+from sealtrain.training.ppo.mathematics import moved, policy_losses, value_losses
+from sealtrain.training.telemetry.averages import Account
 
 if TYPE_CHECKING:
     from sealtrain.training.ppo.rollout import Rollout
     from sealtrain.training.sampling import Sampler
-
-quiet.silence()
 
 __all__ = ["learn"]
 

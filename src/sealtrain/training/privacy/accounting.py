@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sealtrain.errors import PrivacyBroken
-from sealtrain.training import quiet
 
 if TYPE_CHECKING:
     from sealtrain.recipe.privacy import PrivateSgd
-    from sealtrain.training.sources import Source
-
-quiet.silence()
+    from sealtrain.training.data.sources import Source
 
 __all__ = ["Cost", "Plan", "epsilon_of", "make_plan", "smallest_noise"]
 

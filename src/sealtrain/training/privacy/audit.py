@@ -17,19 +17,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import UsageError
-from sealtrain.training import quiet
-from sealtrain.training.loaders.stream import read_all
+from sealtrain.training.checkpoints.randomness import undisturbed
+from sealtrain.training.data.sources import Source
+from sealtrain.training.data.stream import read_all
 from sealtrain.training.privacy.record import CANARIES
 from sealtrain.training.privacy.steps import record_losses
-from sealtrain.training.randomness import undisturbed
-from sealtrain.training.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.training.privacy.noise import NoiseSource
-
-quiet.silence()
 
 __all__ = ["audit_figures", "canary_source", "exposures"]
 
@@ -162,7 +159,7 @@ def _losses(recipe: Any, model: Any, tokenizer: Any, rows: list[dict[str, Any]])
 
 def _encoded(recipe: Any, tokenizer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     if recipe.phase == "classify":
-        from sealtrain.training.classifier_inputs import tabular_encoder, text_encoder
+        from sealtrain.training.inputs.classifier import tabular_encoder, text_encoder
 
         if tokenizer is None:
             return tabular_encoder(recipe)(rows)

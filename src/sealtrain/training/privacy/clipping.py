@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import ModelInvalid
-from sealtrain.training import quiet
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-quiet.silence()
 
 __all__ = ["ClippedSums", "trained_parameters"]
 

@@ -24,19 +24,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import PrivacyBroken, UsageError
-from sealtrain.training import quiet
-from sealtrain.training.loaders.columns import Projection
-from sealtrain.training.loaders.hugging import as_iterable_dataset
+from sealtrain.training.data.columns import Projection
+from sealtrain.training.data.hugging import as_iterable_dataset
 from sealtrain.training.privacy.accounting import make_plan
 from sealtrain.training.privacy.clipping import ClippedSums, trained_parameters
 from sealtrain.training.privacy.noise import rounded
 
 if TYPE_CHECKING:
+    from sealtrain.training.data.sources import Source
     from sealtrain.training.privacy.accounting import Plan
     from sealtrain.training.privacy.noise import NoiseSource
-    from sealtrain.training.sources import Source
-
-quiet.silence()
 
 __all__ = ["RecordGradients", "made_private", "private_arguments", "record_losses", "training_rows"]
 
@@ -276,7 +273,7 @@ def _thresholds(plan: Plan, rows: list[dict[str, Any]]) -> Any:
 
 
 def _digests(model: Any) -> dict[str, bytes]:
-    from sealtrain.training.statefile import bytes_of
+    from sealtrain.training.checkpoints.statefile import bytes_of
 
     return {
         name: hashlib.sha256(bytes_of(one.detach().cpu().contiguous())).digest()

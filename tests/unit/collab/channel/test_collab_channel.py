@@ -11,9 +11,9 @@ import pytest
 from channel_world import acceptance, answering, conversation, guest, talking
 from manifest_world import signer
 
-from sealtrain.collab.channel import channel as channels
-from sealtrain.collab.channel.records import MAX_PLAINTEXT
 from sealtrain.errors import ChannelBroken, PeerUnreachable
+from sealtrain_collab.channel import channel as channels
+from sealtrain_collab.channel.records import MAX_PLAINTEXT
 
 
 def test_both_sides_know_who_is_there() -> None:

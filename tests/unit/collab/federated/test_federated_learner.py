@@ -18,10 +18,10 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.collab.federated.learner import Learner, pooled
-from sealtrain.collab.federated.merging import merge
-from sealtrain.collab.federated.update import Update, decode_state, encode_state
 from sealtrain.errors import RecipeInvalid, UpdateRefused, UsageError
+from sealtrain_collab.federated.learner import Learner, pooled
+from sealtrain_collab.federated.merging import merge
+from sealtrain_collab.federated.update import Update, decode_state, encode_state
 
 pytestmark = [
     pytest.mark.slow,

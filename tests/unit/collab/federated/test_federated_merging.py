@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from sealtrain.collab.federated.exact import merged_factors
-from sealtrain.collab.federated.merging import RULES, merge
-from sealtrain.collab.federated.update import Update, change_norm, decode_state, encode_state
 from sealtrain.errors import UpdateRefused, UsageError
+from sealtrain_collab.federated.exact import merged_factors
+from sealtrain_collab.federated.merging import RULES, merge
+from sealtrain_collab.federated.update import Update, change_norm, decode_state, encode_state
 
 A, B, HEAD = "model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.head.weight"
 RANK, INPUTS, OUTPUTS = 2, 12, 9

@@ -10,13 +10,6 @@ import torch
 from learner_world import classifier
 from patients_world import NOISE, NORM, PRIVACY, norm, party, rows_of
 
-from sealtrain.collab.federated.private import (
-    PatientPlan,
-    PatientRounds,
-    PrivateMerging,
-    plan_rounds,
-)
-from sealtrain.collab.federated.update import decode_state, encode_state
 from sealtrain.errors import (
     PrivacyBroken,
     RecipeInvalid,
@@ -27,6 +20,13 @@ from sealtrain.errors import (
 )
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
+from sealtrain_collab.federated.private import (
+    PatientPlan,
+    PatientRounds,
+    PrivateMerging,
+    plan_rounds,
+)
+from sealtrain_collab.federated.update import decode_state, encode_state
 
 pytestmark = pytest.mark.claim("C78")
 

@@ -1,0 +1,52 @@
+"""Processes that are forked from this one, and what they answer."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from typing import Any
+
+__all__ = ["answer_of", "forked", "packed", "packed_error"]
+
+
+def forked() -> int:
+    """``os.fork``: 0 in the child, the child's process id in this process.
+
+    Python 3.12 warns of forking beside threads, because what they hold stays held in the child. A
+    child made here uses none of it: what it does is bounded, and it ends by ``os._exit``.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def packed(value: Any) -> bytes:
+    """A value for ``answer_of``."""
+    return pickle.dumps(value)
+
+
+def packed_error(error: BaseException) -> bytes:
+    """An error for ``answer_of``, with its attributes; of one that cannot be told, its kind."""
+    try:
+        return pickle.dumps(_Raised(type(error), error.args, vars(error)))
+    except Exception:  # what cannot be told stays in its process
+        return pickle.dumps(_Raised(RuntimeError, (type(error).__name__,), {}))
+
+
+def answer_of(told: bytes) -> Any:
+    """What was packed: the value, or the error as an exception that was not raised yet."""
+    answer = pickle.loads(told)  # noqa: S301  # from our own child
+    if not isinstance(answer, _Raised):
+        return answer
+    error: BaseException = answer.kind.__new__(answer.kind, *answer.args)
+    error.args = answer.args
+    vars(error).update(answer.state)
+    return error
+
+
+class _Raised:
+    def __init__(
+        self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+    ) -> None:
+        self.kind, self.args, self.state = kind, args, state

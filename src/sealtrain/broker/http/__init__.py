@@ -1,0 +1,1 @@
+"""A broker over HTTP: bounded bodies in, messages out, nothing decided here."""

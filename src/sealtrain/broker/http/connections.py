@@ -1,0 +1,170 @@
+"""Connections of a broker: how far each has come, and which gives way to a new one.
+
+A connection counts for the address group that holds it until its request proves to be an owner's or
+a lease holder's; then it has a slot of its own, which nobody can take from it. When the others
+fill the table, one of the address group that holds most gives way:
+
+1. one whose request's head is unfinished, the oldest first;
+2. else one that is idle between two requests;
+3. else one whose body is unfinished, or whose caller does not read the answer.
+
+One that waits for its answer is not cut: the lanes bound how many do. The same order holds for the
+memory that unfinished bodies take. Used by the event loop's thread alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.service.throttle import address_group
+from sealtrain.errors import TooManyRequests
+
+__all__ = ["Connection", "Connections", "Stage"]
+
+
+class Stage(IntEnum):
+    """How far a connection's request has come, in the order in which connections give way."""
+
+    HEAD = 0
+    IDLE = 1
+    BODY = 2
+    UNREAD = 3
+    WORK = 4
+
+
+class Connection:
+    """One connection.
+
+    Attributes:
+        group: Addresses that count together.
+        stage: How far its request has come.
+    """
+
+    __slots__ = ("_cut", "_table", "account", "group", "held", "number", "stage")
+
+    def __init__(
+        self, table: Connections, group: str, number: int, cut: Callable[[], object]
+    ) -> None:
+        self._table = table
+        self._cut = cut
+        self.group = group
+        self.number = number
+        self.stage = Stage.HEAD
+        self.account: str | None = None
+        """Who its request proved to be of; ``None`` for anybody's."""
+        self.held = 0
+        """Bytes of its request's body in memory."""
+
+    def admit(self, account: str) -> None:
+        """Let it have a slot of its own, if the account has one left: it is nobody's to take."""
+        self._table.admit(self, account)
+
+    def hold(self, size: int) -> None:
+        """Account for bytes of a body that are in memory.
+
+        Raises:
+            TooManyRequests: Bodies fill what they may, and none gives way.
+        """
+        self._table.hold(self, size)
+
+    def finished(self) -> None:
+        """Its request was answered: what comes next on it is anybody's again."""
+        self.held, self.account = 0, None
+
+    def cut(self) -> None:
+        """End it."""
+        self._cut()
+
+
+class Connections:
+    """The connections of one server.
+
+    Args:
+        limits: How many there may be.
+        exempt: Addresses that speak for many, such as reverse proxies.
+    """
+
+    def __init__(self, limits: BrokerLimits, exempt: Iterable[str] = ()) -> None:
+        self._limits = limits
+        self._exempt = frozenset(address_group(one) for one in exempt)
+        self._open: dict[int, Connection] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, address: str, cut: Callable[[], object]) -> Connection | None:
+        """Take a new connection in, if need be for another one that is cut.
+
+        Args:
+            address: Of its other side.
+            cut: Ends it.
+
+        Returns:
+            The connection; ``None`` where there is no room for it.
+        """
+        group = address_group(address)
+        strangers = [one for one in self._open.values() if one.account is None]
+        mine = [one for one in strangers if one.group == group]
+        crowded = group not in self._exempt and (len(mine) >= self._limits.connections_per_address)
+        full = len(strangers) >= self._limits.connections
+        if (crowded and not self._evict(mine)) or (
+            not crowded and full and not self._evict(strangers)
+        ):
+            return None
+        self._number += 1
+        made = Connection(self, group, self._number, cut)
+        self._open[made.number] = made
+        return made
+
+    def close(self, connection: Connection) -> None:
+        """Forget a connection that ended."""
+        self._open.pop(connection.number, None)
+
+    def admit(self, connection: Connection, account: str) -> None:
+        """As ``Connection.admit``."""
+        held = sum(one.account == account for one in self._open.values())
+        if held < self._limits.connections_per_account:
+            connection.account = account
+
+    def hold(self, connection: Connection, size: int) -> None:
+        """As ``Connection.hold``."""
+        connection.held = size
+        while connection.account is None:
+            strangers = [one for one in self._open.values() if one.account is None]
+            if sum(one.held for one in strangers) <= self._limits.body_bytes:
+                return
+            slow = [
+                one
+                for one in strangers
+                if one.held and one.stage is Stage.BODY and one is not connection
+            ]
+            if not self._evict(slow):
+                connection.held = 0
+                raise TooManyRequests(
+                    "the broker holds as many unfinished requests as it does",
+                    check="rate",
+                    hint="ask again in a moment",
+                )
+
+    def _evict(self, among: list[Connection]) -> bool:
+        """Cut one that gives way; whether there was one."""
+        idle = [one for one in among if one.stage is not Stage.WORK]
+        if not idle:
+            return False
+        # One that speaks for many weighs as one of them.
+        weights = Counter(one.group for one in among)
+        victim = min(
+            idle,
+            key=lambda one: (
+                -1 if one.group in self._exempt else -weights[one.group],
+                one.stage,
+                one.number,
+            ),
+        )
+        self.close(victim)
+        victim.cut()
+        return True

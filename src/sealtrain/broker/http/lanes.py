@@ -1,0 +1,142 @@
+"""Worker threads of a broker, apart for each class of callers, so that none waits for another.
+
+A lane has threads of its own and shares them among accounts in turn: an account with a hundred
+requests waits for itself, not others for it. What would wait too long is refused at once. Lanes are
+used by the event loop's thread alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sealtrain.errors import TooManyRequests
+
+__all__ = ["Lane", "Lanes"]
+
+Result = TypeVar("Result")
+
+
+class Lane:
+    """Threads for one class of callers.
+
+    Args:
+        name: Of the threads.
+        threads: How many work at a time.
+        each: How many of them for one account.
+        waiting: How many requests wait for a thread at most.
+        waiting_each: How many of them of one account.
+    """
+
+    def __init__(
+        self, name: str, *, threads: int, each: int, waiting: int, waiting_each: int
+    ) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._free = threads
+        self._each = each
+        self._most_waiting = waiting
+        self._most_waiting_each = waiting_each
+        self._busy: Counter[str] = Counter()
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # in the order of their turns
+        self._waiting = 0
+
+    async def run(self, account: str, act: Callable[[], Result]) -> Result:
+        """Do ``act`` in a thread of the lane, when it is the account's turn.
+
+        Args:
+            account: Who asks.
+            act: What to do.
+
+        Raises:
+            TooManyRequests: Too many wait already, of this account or of all.
+        """
+        await self._turn(account)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, act)
+        finally:
+            self._free += 1
+            self._busy[account] -= 1
+            if not self._busy[account]:
+                del self._busy[account]
+            self._next()
+
+    async def _turn(self, account: str) -> None:
+        queue = self._queues.setdefault(account, deque())
+        if self._waiting >= self._most_waiting or len(queue) >= self._most_waiting_each:
+            if not queue:
+                del self._queues[account]
+            raise TooManyRequests(
+                "the broker is busy",
+                check="rate",
+                expected="fewer requests at a time",
+                hint="ask again in a moment",
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        self._waiting += 1
+        self._next()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it had its turn already
+                self._free += 1
+                self._busy[account] -= 1
+                self._next()
+            raise
+
+    def _next(self) -> None:
+        """Give free threads to accounts in turn."""
+        while self._free:
+            account = next((name for name in self._queues if self._busy[name] < self._each), None)
+            if account is None:
+                return
+            queue = self._queues.pop(account)
+            turn = queue.popleft()
+            self._waiting -= 1
+            if queue:
+                self._queues[account] = queue  # behind the others
+            if turn.cancelled():
+                continue
+            self._free -= 1
+            self._busy[account] += 1
+            turn.set_result(None)
+
+
+def _lane(name: str, **sizes: int) -> Callable[[], Lane]:
+    return lambda: Lane(name, **sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Every lane of a broker.
+
+    Requests that wait at a time are fewer than connections: there is always one to give up for a
+    caller that is new (``http.connections``).
+
+    Attributes:
+        owners: What owners signed; an account is an owner.
+        holders: Renewals that the holder of a live lease signed; an account is a lease.
+        guests: Everything else that asks for a decision; an account is an address.
+        manifests: Run manifests, which cost most to look at.
+        reads: What is shown to anybody.
+    """
+
+    owners: Lane = field(
+        default_factory=_lane("owners", threads=16, each=2, waiting=1024, waiting_each=16)
+    )
+    holders: Lane = field(
+        default_factory=_lane("holders", threads=16, each=2, waiting=256, waiting_each=4)
+    )
+    guests: Lane = field(
+        default_factory=_lane("guests", threads=32, each=24, waiting=96, waiting_each=64)
+    )
+    manifests: Lane = field(
+        default_factory=_lane("manifests", threads=1, each=1, waiting=4, waiting_each=2)
+    )
+    reads: Lane = field(
+        default_factory=_lane("reads", threads=4, each=2, waiting=48, waiting_each=24)
+    )

@@ -1,0 +1,223 @@
+"""Every ``POST`` under ``/v1``: of guests by evidence, of owners by a signature on the request.
+
+Each is admitted by its head, then its body is read, then it is parsed and decided on in threads of
+the callers it belongs to (``http.admission``, ``http.lanes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.models import StrictModel
+from sealtrain.broker.http.admission import Admission, account_of
+from sealtrain.broker.http.bodies import answer, read_body
+from sealtrain.broker.http.lanes import Lanes
+from sealtrain.broker.service.service import Broker
+from sealtrain.errors import SignatureInvalid
+from sealtrain.release.messages import (
+    MAX_CHALLENGE_BYTES,
+    MAX_MANIFEST_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_REQUEST_VALUES,
+    Accepted,
+    Challenge,
+    ChallengeRequest,
+    CosignedCheckpoint,
+    CosignedPage,
+    EnvelopeDocument,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+    load_message,
+)
+
+__all__ = ["Serving", "add_posts"]
+
+Serving = Callable[[], Broker]
+"""Who answers; asked for with each request, so that the service can be described without one."""
+
+Asked = TypeVar("Asked", bound=StrictModel)
+
+
+def add_posts(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
+    """Add them.
+
+    Args:
+        app: What answers.
+        broker: Who does.
+        admission: Tells who asks.
+        lanes: Threads to work in.
+    """
+    _add_guests(app, broker, admission, lanes)
+    _add_owners(app, broker, admission, lanes)
+    _add_manifests(app, broker, admission, lanes)
+
+
+def _add_guests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
+    def body(asked: type[StrictModel]) -> dict[str, str]:
+        return {"x-body": asked.__name__}
+
+    @app.post("/v1/challenges", response_model=Challenge, openapi_extra=body(ChallengeRequest))
+    async def challenges(request: Request) -> Response:
+        """Issue a challenge."""
+        data = await read_body(request, MAX_CHALLENGE_BYTES, broker().caps.body_seconds)
+        asked = load_message(ChallengeRequest, data, max_bytes=MAX_CHALLENGE_BYTES)
+
+        def act() -> Response:
+            return answer(broker().challenge(asked))
+
+        # Made at once where nothing must be written: it waits for no thread.
+        if not broker().challenge_writes:
+            return act()
+        return await lanes.guests.run(account_of(request), act)
+
+    @app.post("/v1/releases", response_model=ReleaseAnswer, openapi_extra=body(ReleaseRequest))
+    async def releases(request: Request) -> Response:
+        """Release keys to a guest."""
+        admission.stranger(request)
+        data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
+
+        def act() -> Response:
+            return answer(broker().release(_parsed(ReleaseRequest, data)))
+
+        return await lanes.guests.run(account_of(request), act)
+
+    @app.post("/v1/renewals", response_model=RenewalAnswer, openapi_extra=body(RenewalRequest))
+    async def renewals(request: Request) -> Response:
+        """Renew a lease."""
+        shown = admission.holder(request)
+        if shown is None:
+            admission.stranger(request)
+        data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
+
+        def act() -> Response:
+            asked = _parsed(RenewalRequest, data)
+            if shown is None:
+                return answer(broker().renew(asked))
+            if sha256_hex(data) != shown.digest.hex() or asked.lease_id != shown.lease_id:
+                raise SignatureInvalid(
+                    "the body is not the one that the lease's holder sent",
+                    check="lease",
+                    hint="it was altered or cut on the way: ask again",
+                )
+            return answer(broker().renew(asked, holder=shown.lease_id))
+
+        if shown is None:
+            return await lanes.guests.run(account_of(request), act)
+        return await lanes.holders.run(shown.lease_id, act)
+
+
+def _add_owners(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
+    """Paths for what owners hand in: their signature on the request comes first."""
+
+    def owned(
+        path: str,
+        asked: type[Asked],
+        answered: type[StrictModel],
+        act: Callable[[Asked], StrictModel],
+        summary: str,
+    ) -> None:
+        async def endpoint(request: Request) -> Response:
+            found = admission.owner(request)
+            data = await read_body(request, MAX_REQUEST_BYTES, broker().caps.body_seconds)
+
+            def acted() -> Response:
+                broker().owners.admit(found, data)
+                return answer(act(_parsed(asked, data)))
+
+            return await lanes.owners.run(found.owner, acted)
+
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=answered,
+            summary=summary,
+            openapi_extra={"x-body": asked.__name__, "security": [{"owner": []}]},
+        )
+
+    owned(
+        "/v1/approvals",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.submit_decision(asked),
+        "Submit an approval or revocation",
+    )
+    owned(
+        "/v1/datasets",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.register_dataset(asked),
+        "Register a dataset",
+    )
+    owned(
+        "/v1/withdrawals",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.withdraw(asked),
+        "Withdraw datasets for good",
+    )
+    owned(
+        "/v1/policies",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.set_policy(asked),
+        "Set what guests must show that read an owner's data",
+    )
+    owned(
+        "/v1/successions",
+        EnvelopeDocument,
+        Accepted,
+        lambda asked: broker().registry.succeed(asked),
+        "End this consortium: its owners put another one in its place",
+    )
+    owned(
+        "/v1/ledger/cosignatures",
+        CosignedCheckpoint,
+        CosignedPage,
+        lambda asked: broker().registry.witnessing.submit(asked),
+        "Submit a cosignature of the ledger's checkpoint",
+    )
+
+
+def _add_manifests(app: FastAPI, broker: Serving, admission: Admission, lanes: Lanes) -> None:
+    # No model: the manifest is a file whose bytes count.
+    body = {"application/json": {"schema": {"type": "object"}}}
+    runs = {
+        "name": "run_id",
+        "in": "query",
+        "required": True,
+        "schema": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
+    }
+
+    @app.post(
+        "/v1/manifests",
+        response_model=Accepted,
+        summary="Record a run manifest",
+        openapi_extra={
+            "requestBody": {"required": True, "content": body},
+            "parameters": [runs],
+        },
+    )
+    async def manifests(request: Request) -> Response:
+        named, account = admission.runs(request), account_of(request)
+        admission.stranger(request)
+        run_id = await lanes.guests.run(account, partial(broker().registry.known_run, named))
+        broker().manifest_shares.take(run_id, broker().now())
+        data = await read_body(request, MAX_MANIFEST_BYTES, broker().caps.body_seconds)
+
+        def act() -> Response:
+            return answer(broker().registry.submit_manifest(data))
+
+        return await lanes.manifests.run(account, act)
+
+
+def _parsed(asked: type[Asked], data: bytes) -> Asked:
+    return load_message(asked, data, max_values=MAX_REQUEST_VALUES)

@@ -1,0 +1,124 @@
+"""What surrounds every request: an id, the date, a bounded head, a log line, a count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from functools import lru_cache
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sealtrain.broker.http.bodies import error_answer
+from sealtrain.broker.http.metrics import Metrics
+from sealtrain.broker.logs import request_line
+from sealtrain.errors import HeadTooLarge, Refused, error_by_code
+
+__all__ = ["Watch"]
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_MAX_HEAD: Final = 16 << 10
+
+
+class Watch:
+    """Outermost part of the application.
+
+    Args:
+        app: The rest of it.
+        now: The broker's time.
+        metrics: Counts them.
+        random: Makes request ids.
+        timer: Seconds since some moment.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        now: Callable[[], int],
+        metrics: Metrics,
+        random: Callable[[int], bytes],
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._app = app
+        self._now = now
+        self._metrics = metrics
+        self._random = random
+        self._timer = timer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and account for it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = self._timer(), 0
+        request_id = self._random(8).hex()
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id.encode()),
+                    # By the broker's clock, not the socket's: clients sign by it.
+                    (b"date", _http_date(self._now())),
+                ]
+            await send(message)
+
+        scope.setdefault("state", {})
+        try:
+            await self._admitted(scope, receive, sending)
+        finally:
+            self._account(scope, status, request_id, self._timer() - began)
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            _bound_head(scope)
+        except HeadTooLarge as error:
+            scope["state"]["code"] = error.code
+            await error_answer(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _account(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
+        route: Any = scope.get("route")
+        code: str | None = scope["state"].get("code")
+        if status == 500:
+            code = "internal"
+        told: dict[str, Any] = {
+            "method": scope["method"] if scope["method"] in _METHODS else "other",
+            # What nobody routes is not repeated: anybody may have put anything into it.
+            "path": getattr(route, "path", None) or "unknown",
+            "status": status,
+            "code": code,
+            "seconds": seconds,
+        }
+        request_line(request_id=request_id, **told)
+        refused = code is not None and issubclass(error_by_code(code), Refused)
+        self._metrics.count(**told, refused=refused)
+
+
+@lru_cache(maxsize=4)
+def _http_date(now: int) -> bytes:
+    return formatdate(now, usegmt=True).encode()
+
+
+def _bound_head(scope: Scope) -> None:
+    """Hold path, query and headers to their cap.
+
+    The server's own cap is for heads that came in parts; one that came at once is whole.
+
+    Raises:
+        HeadTooLarge: They are longer.
+    """
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > _MAX_HEAD:
+        raise HeadTooLarge(
+            "the request's head is too large",
+            check="head size",
+            got=f"{size} bytes",
+            expected=f"at most {_MAX_HEAD} bytes",
+        )

@@ -1,0 +1,115 @@
+"""Challenges that cost the broker nothing until they are used (spec/key-release.md §3).
+
+A challenge says when it expires and is authenticated by a key that only this broker's root secret
+gives, so every process of the broker knows its own challenges and keeps none. Used ones are
+remembered until they have expired by an hour. What was forgotten never serves again, also when the
+clock goes back: a challenge that expires before the newest one forgotten counts as used, and where
+new ones would, a new generation begins.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from sealtrain.base.secret import Secret
+from sealtrain.broker.store.memory import Store
+from sealtrain.broker.store.served_once import UsedChallenges
+from sealtrain.release.facts import ChallengeState
+from sealtrain.release.messages import ChallengePurpose
+
+__all__ = ["Challenges", "expiry_of", "make_challenge"]
+
+_TIME_BYTES: Final = 8
+_RANDOM_BYTES: Final = 8
+_TAG_BYTES: Final = 16
+
+Key = Callable[[ChallengePurpose, str], Secret]
+"""The key of challenges for one purpose, of one generation."""
+
+
+def make_challenge(key: Secret, *, expires_at: int, random: Callable[[int], bytes]) -> str:
+    """A challenge, 64 hex digits.
+
+    Args:
+        key: Of its purpose and generation.
+        expires_at: First second at which it does not serve, seconds since the epoch.
+        random: Source of 8 bytes.
+    """
+    head = expires_at.to_bytes(_TIME_BYTES, "big") + random(_RANDOM_BYTES)
+    return (head + _tag(key, head)).hex()
+
+
+def expiry_of(challenge: str, key: Secret) -> int | None:
+    """When a challenge expires; ``None`` where it was not made with this key.
+
+    Args:
+        challenge: 64 hex digits.
+        key: Of the purpose it is used for and the present generation.
+    """
+    data = bytes.fromhex(challenge)
+    head, tag = data[:-_TAG_BYTES], data[-_TAG_BYTES:]
+    if not hmac.compare_digest(_tag(key, head), tag):
+        return None
+    return int.from_bytes(head[:_TIME_BYTES], "big")
+
+
+def _tag(key: Secret, head: bytes) -> bytes:
+    return hmac.digest(key.reveal(), head, "sha256")[:_TAG_BYTES]
+
+
+class Challenges:
+    """Makes a broker's challenges and burns them. Thread-safe.
+
+    Args:
+        key: Keys of challenges.
+        store: Remembers used ones.
+        random: Makes them differ.
+    """
+
+    def __init__(self, key: Key, store: Store, random: Callable[[int], bytes]) -> None:
+        self._key = key
+        self._store = store
+        self._random = random
+        with store.reading() as transaction:
+            self._memory = transaction.challenges.memory()
+
+    def writes(self, *, expires_at: int) -> bool:
+        """Whether making a challenge that expires then must write first: the clock went back."""
+        return expires_at <= self._memory.forgotten_before
+
+    def issue(self, purpose: ChallengePurpose, *, expires_at: int) -> str:
+        """A fresh challenge. Nothing is written, unless the clock went back by an hour.
+
+        Raises:
+            Unreachable: It did, and the database cannot be written.
+        """
+        memory = self._memory
+        if self.writes(expires_at=expires_at):
+            with self._store.transaction() as transaction:
+                memory = transaction.challenges.memory()
+                if expires_at <= memory.forgotten_before:
+                    memory = transaction.challenges.begin_anew(self._random)
+            self._memory = memory
+        key = self._key(purpose, memory.generation)
+        return make_challenge(key, expires_at=expires_at, random=self._random)
+
+    def burn(
+        self, used: UsedChallenges, challenge: str, purpose: ChallengePurpose, *, now: int
+    ) -> ChallengeState | None:
+        """Use a challenge up and return what it was before; ``None`` if not made here for this.
+
+        Args:
+            used: Of a transaction that writes.
+            challenge: 64 hex digits.
+            purpose: What it is used for.
+            now: The broker's time, seconds since the epoch.
+        """
+        memory = self._memory = used.forget(used.memory(), now=now)
+        expires_at = expiry_of(challenge, self._key(purpose, memory.generation))
+        if expires_at is None:
+            return None
+        forgotten = expires_at < memory.forgotten_before
+        fresh = not forgotten and used.use(challenge, expires_at=expires_at)
+        return ChallengeState(purpose=purpose, expires_at=expires_at, used=not fresh)

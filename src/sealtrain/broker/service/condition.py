@@ -1,0 +1,74 @@
+"""How a broker is: what it needs to decide, what of that fails now, and how much it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.errors import Refused, Unreachable
+
+__all__ = ["Condition"]
+
+
+class Condition:
+    """The condition of one broker. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._size = parts.ledger.size
+
+    def require(self) -> None:
+        """Return if the broker can decide now.
+
+        Raises:
+            Unreachable: A database, the disk, the collateral or the chain cannot be used.
+        """
+        for look in self._needed().values():
+            look()
+
+    def failing(self) -> dict[str, str]:
+        """What it cannot decide without and what fails of it: name → what was found."""
+        found: dict[str, str] = {}
+        for name, look in self._needed().items():
+            try:
+                look()
+            except (Unreachable, Refused) as error:
+                found[name] = error.got or error.message
+        return found
+
+    def sizes(self) -> dict[str, tuple[str, int]]:
+        """What its databases hold: name → words about it and a number; only what can be read."""
+        found: dict[str, tuple[str, int]] = {}
+        with suppress(Unreachable, Refused):
+            found["ledger_entries"] = ("Entries of the ledger.", self._measured())
+        with suppress(Unreachable):
+            challenges, leases, decisions = self._counted()
+            found["leases"] = ("Leases that are live.", leases)
+            found["challenges_used"] = ("Used challenges that are remembered.", challenges)
+            found["decisions"] = ("Decisions of owners.", decisions)
+        return found
+
+    @property
+    def ledger_size(self) -> int:
+        """Entries of the ledger, or as many as there were when it could be read last."""
+        with suppress(Unreachable, Refused):
+            self._measured()
+        return self._size
+
+    def _needed(self) -> dict[str, Callable[[], object]]:
+        chain = {} if self._parts.chain is None else {"chain": self._parts.chain.ready}
+        return {
+            "database": self._counted,
+            "ledger": self._measured,
+            **self._parts.surroundings,
+            **chain,
+        }
+
+    def _measured(self) -> int:
+        self._size = self._parts.ledger.size
+        return self._size
+
+    def _counted(self) -> tuple[int, int, int]:
+        with self._parts.store.reading() as transaction:
+            return transaction.counts(self._parts.clock())

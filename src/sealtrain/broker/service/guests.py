@@ -1,0 +1,162 @@
+"""Turn a guest's evidence into facts: verify, appraise, read the lock it measured (checks 5-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from sealtrain.attest.appraise import Verdict, appraise
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.verify import Verified, verify
+from sealtrain.consortium.policies import SignedPolicy
+from sealtrain.errors import ConfigError, DataInvalid, EvidenceRefused, RecipeChanged
+from sealtrain.recipe.collaboration import is_shared_out
+from sealtrain.recipe.compose import extract_lock
+from sealtrain.recipe.lockfile import Lock, parse_lock
+from sealtrain.recipe.needs import needs_of
+from sealtrain.recipe.privacy import spendings
+from sealtrain.release.facts import Limits, Measured
+from sealtrain.release.messages import (
+    RELEASE_PURPOSE,
+    RENEWAL_PURPOSE,
+    ReleaseRequest,
+    RenewalRequest,
+)
+
+__all__ = ["Appraised", "appraise_guest", "hold_owners_policies"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appraised:
+    """Evidence that holds for one request.
+
+    Attributes:
+        verdict: Claim by claim, for the receipt.
+        measured: What the guest runs, for the decision.
+        evidence_digest: SHA-256 of the evidence document.
+        under: Appraises the same evidence for the same request under another policy.
+    """
+
+    verdict: Verdict
+    measured: Measured
+    evidence_digest: str
+    under: Callable[[AppraisalPolicy], Verdict]
+
+
+def appraise_guest(
+    request: ReleaseRequest | RenewalRequest,
+    policy: AppraisalPolicy,
+    *,
+    collateral: Collateral | None,
+    gpu_collateral: GpuCollateral | None,
+    now: int,
+) -> Appraised:
+    """Verify and appraise the evidence of ``request``.
+
+    Args:
+        request: Its report data, compose hash and app id are what evidence must show.
+        policy: For guests.
+        collateral: The broker's own; what the guest sent is not used, a host could choose it.
+        gpu_collateral: The same for accelerators.
+        now: The broker's time, seconds since the epoch.
+
+    Raises:
+        EvidenceRefused: The subclass of the first claim that fails.
+        RecipeChanged: The measured deployment document holds no lock of this version.
+        KeyProviderMismatch: The recipe pins another key provider than the guest's.
+    """
+    evidence: Evidence = request.evidence.with_collateral(None)
+    purpose = RELEASE_PURPOSE if isinstance(request, ReleaseRequest) else RENEWAL_PURPOSE
+    binding = Binding(purpose, request.transcript())
+
+    def held(rules: AppraisalPolicy) -> tuple[Verified, Verdict]:
+        verified = verify(
+            evidence,
+            rules,
+            now,
+            binding=binding,
+            collateral=collateral,
+            gpu_collateral=gpu_collateral,
+        )
+        verdict = appraise(
+            verified,
+            rules,
+            binding=binding,
+            compose_hash=request.compose_hash,
+            app_id=request.app_id,
+        )
+        return verified, verdict
+
+    verified, verdict = held(policy)
+    lock, recipe_hash = _measured_lock(verified.app_compose)
+    lock.recipe.hardware.require_key_provider(verified.key_provider)
+    return Appraised(
+        verdict=verdict,
+        measured=Measured(
+            app_id=verified.app_id,
+            compose_hash=verified.compose_hash,
+            recipe_hash=recipe_hash,
+            consortium_id=lock.consortium_id,
+            brokers=frozenset(lock.brokers),
+            datasets=frozenset((dataset.owner, dataset.name) for dataset in lock.recipe.datasets),
+            instance_id=verified.instance_id,
+            platform=verified.platform,
+            platforms=frozenset(lock.recipe.hardware.platforms),
+            needs=needs_of(lock.recipe),
+            privacy=spendings(lock.recipe),
+            apart=is_shared_out(lock.recipe),
+        ),
+        evidence_digest=request.evidence.digest,
+        under=lambda rules: held(rules)[1],
+    )
+
+
+def hold_owners_policies(
+    guest: Appraised, policies: Iterable[SignedPolicy], limits: Limits
+) -> Limits:
+    """See that a guest meets what each owner asks whose data its recipe reads.
+
+    Args:
+        guest: As the broker's own policy found it.
+        policies: In force.
+        limits: The broker's own.
+
+    Returns:
+        The broker's bounds, with the shortest lease that these owners ask for.
+
+    Raises:
+        EvidenceRefused: The subclass of the first claim that fails, naming whose policy asks it.
+    """
+    read = {owner for owner, _name in guest.measured.datasets}
+    concerned = [one for one in policies if one.owner.name in read]
+    for one in concerned:
+        if one.document.appraisal is None:
+            continue
+        try:
+            guest.under(one.document.appraisal)
+        except EvidenceRefused as error:
+            raise error.restated(
+                f"by the policy of {one.owner.name}: {error.message}", owner=one.owner.name
+            ) from error
+    leases = [
+        one.document.lease_seconds for one in concerned if one.document.lease_seconds is not None
+    ]
+    return replace(limits, lease_seconds=min([limits.lease_seconds, *leases]))
+
+
+@lru_cache(maxsize=16)  # the same bytes hold the same lock, and few recipes run at a time
+def _measured_lock(compose: bytes) -> tuple[Lock, str]:
+    """The lock inside a deployment document, and its hash."""
+    try:
+        lock = parse_lock(extract_lock(compose))
+    except (ConfigError, DataInvalid) as error:
+        raise RecipeChanged(
+            f"the measured deployment document holds no recipe lock: {error.message}",
+            check="recipe lock",
+            hint="deploy the app-compose.json that sealtrain lock wrote, unchanged",
+        ) from error
+    return lock, lock.recipe_hash

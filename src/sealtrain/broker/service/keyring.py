@@ -1,0 +1,180 @@
+"""The only part of the broker that touches secrets: derives keys, unwraps stanzas, seals answers.
+
+Contract: ``seal_answer`` is called with a ``Permit`` in hand and returns ciphertext for the
+guest's ephemeral key; plaintext keys never leave this module. Check 14 of spec/key-release.md §4.2
+is here.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.secret import Secret
+from sealtrain.consortium.datasets import DatasetManifest
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest
+from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
+from sealtrain.keys.derive import derive, recipe_key, signing_key
+from sealtrain.release.lease_code import LeaseShown, lease_code
+from sealtrain.release.messages import (
+    BrokerKey,
+    DatasetRequest,
+    ReleaseRequest,
+    answer_info,
+    transcript_digest,
+)
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import (
+    BrokerBinding,
+    RecipeBinding,
+    Stanza,
+    unwrap_for_recipe,
+    unwrap_share,
+)
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.identity import broker_id
+
+__all__ = ["Keyring"]
+
+_PAIRS = 256
+"""Recipe keys that are kept; deriving one anew gives the same."""
+_CHALLENGE_KEYS = 16
+_LEASE_KEYS = 1024
+
+
+class Keyring:
+    """Everything derived from one root secret, for one consortium."""
+
+    __slots__ = ("_former", "_lease_key", "_recipe_key", "challenge_key", "former", "signer")
+
+    def __init__(self, root: Secret, former: Sequence[Secret] = ()) -> None:
+        """Derive everything.
+
+        Args:
+            root: The root secret.
+            former: Root secrets it had before, newest first: what was sealed to them still opens.
+        """
+        self.signer: Ed25519Signer = signing_key(root, "broker")
+        """Signs receipts and ledger checkpoints."""
+        # A pair takes longer to derive than to use, and each release uses the same few.
+        self._recipe_key = lru_cache(maxsize=_PAIRS)(partial(recipe_key, root))
+        self.challenge_key = lru_cache(maxsize=_CHALLENGE_KEYS)(
+            partial(derive, root, "challenge-key")
+        )
+        """Of challenges: of consortium id, purpose and generation (spec/key-release.md §3)."""
+        self._lease_key = lru_cache(maxsize=_LEASE_KEYS)(partial(derive, root, "lease-key"))
+        self._former = tuple(Keyring(one) for one in former)
+        self.former = tuple(one.signer for one in self._former)
+        """Signers of the former root secrets."""
+
+    def public_keys(
+        self, consortium: Consortium, *, app_id: str, compose_hash: str
+    ) -> tuple[BrokerKey, ...]:
+        """What each owner seals to for one recipe, in the consortium's order."""
+        return tuple(
+            BrokerKey(
+                owner=owner.name,
+                owner_id=owner.owner_id,
+                public_key=to_base64(
+                    self._recipe_key(
+                        app_id=app_id,
+                        compose_hash=compose_hash,
+                        owner_id=owner.owner_id,
+                    ).public.raw
+                ),
+            )
+            for owner in consortium.owners
+        )
+
+    def granted(self, shown: LeaseShown) -> bool:
+        """Whether a request's head was made by the holder of a lease that was granted here."""
+        for root in (self, *self._former):
+            key = root._lease_key(shown.lease_id)
+            if hmac.compare_digest(lease_code(key, shown.digest), shown.code):
+                return True
+        return False
+
+    def seal_answer(
+        self,
+        request: ReleaseRequest,
+        manifests: Mapping[str, DatasetManifest],
+        receipt: ReleaseReceipt,
+        signed: Envelope,
+    ) -> bytes:
+        """Unwrap the keys, or shares, of a request that was decided on and seal them to the guest.
+
+        Args:
+            request: The request ``decide`` said yes to.
+            manifests: Verified manifest of each dataset in it.
+            receipt: Of the decision.
+            signed: The same, signed: the keys are of use beside this envelope only.
+
+        Returns:
+            HPKE ciphertext (spec/key-release.md §4.4).
+
+        Raises:
+            NoStanza: A stanza is for another recipe, owner or broker.
+            WrongKey: A stanza was made for another dataset or key, or altered.
+            DatasetMismatch: A stanza is not a stanza.
+            DataInvalid: The guest's public key is malformed.
+        """
+        guest = HpkePublicKey(from_base64(request.hpke_public_key))
+        keys = {
+            dataset.dataset_id: to_base64(
+                self._unwrap(dataset, request, manifests[dataset.dataset_id]).reveal()
+            )
+            for dataset in request.datasets
+        }
+        anchored = receipt.checkpoint
+        answer = {
+            "keys": keys,
+            "latest_checkpoint": None if anchored is None else anchored.to_dict(),
+            "lease": receipt.lease.to_dict(),
+            "lease_key": to_base64(self._lease_key(receipt.lease.lease_id).reveal()),
+            "receipt_digest": receipt_digest(signed),
+        }
+        info = answer_info(transcript_digest(request.transcript()))
+        return guest.seal(canonical_json(answer), info=info)
+
+    def _unwrap(
+        self, asked: DatasetRequest, request: ReleaseRequest, manifest: DatasetManifest
+    ) -> Secret:
+        binding = RecipeBinding(
+            app_id=request.app_id, compose_hash=request.compose_hash, owner_id=manifest.owner_id
+        )
+        try:
+            return self._opened(Stanza.from_dict(asked.stanza.to_dict()), asked.dataset_id, binding)
+        except (NoStanza, WrongKey) as error:
+            error.owner = manifest.owner
+            error.check = "stanza"
+            error.hint = "give the guest the folder as its owner sealed it for this recipe"
+            raise
+        except (SealRefused, DataInvalid) as error:
+            raise DatasetMismatch(
+                "the dataset's stanza is malformed",
+                check="stanza",
+                owner=manifest.owner,
+                hint="give the guest the folder as its owner sealed it for this recipe",
+            ) from error
+
+    def _opened(self, stanza: Stanza, dataset_id: str, binding: RecipeBinding) -> Secret:
+        """By the present root secret, or else by one before it."""
+        private = self._recipe_key(
+            app_id=binding.app_id, compose_hash=binding.compose_hash, owner_id=binding.owner_id
+        )
+        mine = BrokerBinding.of(binding, broker_id(self.signer.public))
+        try:
+            if stanza.kind == "share":
+                return unwrap_share(stanza, dataset_id=dataset_id, binding=mine, private=private)
+            return unwrap_for_recipe(stanza, dataset_id=dataset_id, binding=mine, private=private)
+        except (NoStanza, WrongKey):
+            for one in self._former:
+                with suppress(NoStanza, WrongKey):
+                    return one._opened(stanza, dataset_id, binding)
+            raise

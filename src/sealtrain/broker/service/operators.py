@@ -1,0 +1,49 @@
+"""Lets in operators who show a token (spec/requests.md §2), also while the database is away.
+
+The newest tokens that could be read are remembered: an operator asks for the state exactly when
+something fails. A token that is removed meanwhile is good until the database can be read again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.store.tokens import KeptToken, Scope, admitted
+from sealtrain.errors import Unreachable
+
+__all__ = ["Operators"]
+
+_BEARER: Final = "bearer "
+
+
+class Operators:
+    """The operators of one broker. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._kept: list[KeptToken] = []
+        self._read()
+        self.began = parts.clock()
+        """When the broker was put together, seconds since the epoch."""
+
+    def admit(self, authorization: str, scope: Scope) -> str:
+        """Return the name of the token that a request shows.
+
+        Args:
+            authorization: The header of that name; empty where there is none.
+            scope: What is asked for.
+
+        Raises:
+            TokenRefused: None, or one that is not good for this.
+        """
+        bearer = authorization[: len(_BEARER)].lower() == _BEARER
+        token = authorization[len(_BEARER) :].strip() if bearer else ""
+        with suppress(Unreachable):
+            self._read()
+        return admitted(self._kept, token, scope, now=self._parts.clock()).name
+
+    def _read(self) -> None:
+        with self._parts.store.reading() as transaction:
+            self._kept = transaction.tokens.kept()

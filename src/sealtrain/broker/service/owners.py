@@ -1,0 +1,124 @@
+"""Lets in what owners signed for this broker, once (spec/requests.md §1).
+
+``known`` looks at a request's head and costs one signature; ``admit`` needs the body and the
+database. A request that came before is refused before anything counts: whoever keeps and repeats a
+signed request takes nothing from the owner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.service.throttle import Shares
+from sealtrain.broker.store.served_once import replayed
+from sealtrain.errors import RequestStale
+from sealtrain.signing.http_signature import SignedHead, verify_head
+
+__all__ = ["Owners", "OwnersRequest"]
+
+_REMEMBERED_SECONDS: Final = 3600
+_SPENT: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnersRequest:
+    """A request whose head an owner signed."""
+
+    owner: str
+    head: SignedHead
+
+
+class Owners:
+    """The owners of one broker's consortium, as they ask it. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        owners = parts.consortium.owners
+        self._keys = {one.key_id: one.signing_bytes for one in owners}
+        self._names = {one.key_id: one.name for one in owners}
+        self._ids = parts.ids
+        # Apart from everybody else's: no flood keeps an owner from revoking.
+        self._shares = Shares(parts.limits.owner_share, "owner")
+        self._spent: dict[tuple[str, str], None] = {}
+        self._spending = threading.Lock()
+
+    def known(self, *, method: str, url: str, headers: Iterable[tuple[str, str]]) -> OwnersRequest:
+        """Return which owner signed a request's head. Waits for nothing.
+
+        Args:
+            method: HTTP method.
+            url: What is asked, as this broker knows itself.
+            headers: Every header line.
+
+        Raises:
+            SignatureInvalid: Not signed by an owner, for this URL.
+            BrokerMismatch: Signed for another broker.
+            RequestStale: Signed too long ago, or ahead.
+            RequestReplayed: This process saw it before.
+        """
+        limits = self._parts.limits
+        head = verify_head(
+            method,
+            url,
+            headers,
+            self._keys,
+            brokers=self._ids,
+            now=self._parts.clock(),
+            max_age=limits.request_seconds,
+            max_ahead=limits.request_ahead_seconds,
+        )
+        signed = head.request
+        if (signed.key_id, signed.nonce) in self._spent:
+            raise replayed(signed.nonce)
+        return OwnersRequest(owner=self._names[signed.key_id], head=head)
+
+    def admit(self, asked: OwnersRequest, body: bytes) -> str:
+        """Return the name of the owner who signed a request; its nonce has then served.
+
+        Args:
+            asked: What ``known`` returned.
+            body: What came.
+
+        Raises:
+            SignatureInvalid: Not signed for these bytes.
+            RequestStale: Signed before this memory began.
+            RequestReplayed: It came before.
+            TooManyRequests: This owner asked all an owner may ask in one minute.
+        """
+        now, limits = self._parts.clock(), self._parts.limits
+        signed = asked.head.require_body(body)
+        # Longer than it could be used: a clock that is set back a little revives nothing.
+        over = signed.created + limits.request_seconds + _REMEMBERED_SECONDS
+        with self._parts.store.transaction() as transaction:
+            self._since_memory_began(transaction.began_at, signed.created)
+            transaction.nonces.spend(signed.key_id, signed.nonce, now=now, forget_after=over)
+        self._remember(signed.key_id, signed.nonce)
+        self._shares.take(asked.owner, now)
+        return asked.owner
+
+    def _remember(self, key_id: str, nonce: str) -> None:
+        """Keep what was spent last, so that a copy costs no look into the database."""
+        with self._spending:
+            self._spent[key_id, nonce] = None
+            for place in list(islice(self._spent, max(0, len(self._spent) - _SPENT))):
+                del self._spent[place]
+
+    def _since_memory_began(self, began_at: int, created: int) -> None:
+        """Refuse what may have been used in a memory that was lost.
+
+        Only just before it began: a clock that was ahead then must not keep owners out for long.
+        """
+        if began_at - self._parts.limits.request_seconds <= created < began_at:
+            raise RequestStale(
+                "the broker's memory began anew after the request was signed",
+                check="request time",
+                got=to_rfc3339(created),
+                expected=f"{to_rfc3339(began_at)} or later",
+                hint="sign a new request: run the command again",
+            )

@@ -1,0 +1,73 @@
+"""What a broker is put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sealtrain.attest.evidence import Collateral, Evidence
+from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.clock import Clock
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.service.keyring import Keyring
+from sealtrain.broker.store.memory import Store
+from sealtrain.consortium.members import Consortium
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.sealing.datakey import Randomness
+from sealtrain.signing.identity import broker_id
+
+if TYPE_CHECKING:
+    from sealtrain_chain.gate import ChainGate
+
+__all__ = ["BrokerParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """``broker.serve.assemble`` makes these from a ``BrokerConfig``.
+
+    Attributes:
+        consortium: The one it serves.
+        policy: Appraisal policy for guests.
+        keyring: Everything secret.
+        store: Challenges, decisions, datasets, runs, leases.
+        ledger: Append-only log, signed by ``keyring.signer``.
+        collect: Makes the broker's own evidence for one conversation.
+        collateral: Evidence → present collateral to verify it with, of the broker's own choosing;
+            what guests send along is not used.
+        gpu_collateral: The same for their accelerators.
+        clock: The broker's time.
+        random: Source of challenges and lease ids.
+        limits: Caps.
+        lease_seconds: Longest lease.
+        gateway_app_id: What dstack's KMS is told of its gateway; ``None`` where the broker does not
+            answer it (spec/boot-authority.md).
+        chain: What must allow a deployment besides its owners; ``None`` where nothing does
+            (spec/chain.md).
+        surroundings: What it needs besides its databases and the chain to decide, by name; each
+            raises ``Unreachable`` where it fails.
+    """
+
+    consortium: Consortium
+    policy: AppraisalPolicy
+    keyring: Keyring
+    store: Store
+    ledger: Ledger
+    collect: Callable[[Binding], Evidence]
+    collateral: Callable[[Evidence], Collateral | None]
+    gpu_collateral: Callable[[], GpuCollateral | None]
+    clock: Clock
+    random: Randomness
+    limits: BrokerLimits
+    lease_seconds: int
+    gateway_app_id: str | None = None
+    chain: ChainGate | None = None
+    surroundings: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The broker's id, then those that it had before its ledger's key was rotated."""
+        return tuple(broker_id(key) for key in reversed(self.ledger.keys))

@@ -1,0 +1,403 @@
+"""The broker without HTTP: issues challenges, shows its keys, releases, renews.
+
+Contract of a release (spec/key-release.md §4):
+
+1. the challenge is burnt before anything else is looked at;
+2. evidence is verified outside the database; the decision, the record of run and lease and the
+   ledger entry are one transaction;
+3. the answer is sealed before that transaction commits and returned after it: a failure anywhere
+   means that nothing leaves;
+4. every refusal is a ledger entry; if it cannot be written, the caller is not told the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache, partial
+from threading import BoundedSemaphore
+from typing import TypeVar
+
+from sealtrain.attest.report_data import Binding
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import to_rfc3339
+from sealtrain.base.encoding import to_base64
+from sealtrain.broker.config import BrokerLimits
+from sealtrain.broker.service.bootauth import BootAuthority
+from sealtrain.broker.service.budgets import spent_so_far
+from sealtrain.broker.service.challenges import Challenges
+from sealtrain.broker.service.condition import Condition
+from sealtrain.broker.service.counting import Counting
+from sealtrain.broker.service.entries import (
+    granted_entry,
+    is_refusal,
+    receipt_of,
+    refusal_entry,
+    target_of,
+)
+from sealtrain.broker.service.guests import Appraised, appraise_guest, hold_owners_policies
+from sealtrain.broker.service.operators import Operators
+from sealtrain.broker.service.owners import Owners
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.service.submissions import Registry
+from sealtrain.broker.service.throttle import Shares, Throttle
+from sealtrain.broker.store.recording import record
+from sealtrain.broker.store.transaction import Transaction
+from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.consortium.members import MAX_OWNERS, Consortium
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import OwnerPolicy
+from sealtrain.consortium.receipts import ReleaseReceipt, sign_receipt
+from sealtrain.errors import SealtrainError
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.rotation import rotation_entry
+from sealtrain.release.decide import admit, decide, decide_renewal, same_consortium
+from sealtrain.release.facts import ChallengeState, Limits
+from sealtrain.release.lease_code import LeaseShown
+from sealtrain.release.messages import (
+    IDENTITY_PURPOSE,
+    KEYS_PURPOSE,
+    BrokerIdentity,
+    BrokerKeys,
+    Challenge,
+    ChallengePurpose,
+    ChallengeRequest,
+    EnvelopeDocument,
+    LedgerRotation,
+    LedgerRotations,
+    ReleaseAnswer,
+    ReleaseRequest,
+    RenewalAnswer,
+    RenewalRequest,
+)
+from sealtrain.signing.dsse import Envelope
+
+__all__ = ["Broker"]
+
+_log = logging.getLogger("sealtrain.broker")
+_MANIFESTS_A_MINUTE = 8
+_MANIFESTS = 256
+"""How many verified dataset manifests are remembered."""
+
+Asked = TypeVar("Asked", ReleaseRequest, RenewalRequest)
+Answered = TypeVar("Answered", ReleaseAnswer, RenewalAnswer)
+
+
+class Broker:
+    """One consortium's key-release service. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        missing = parts.store.join(parts.ledger, now=parts.clock())
+        if missing:
+            _log.warning("recorded entries=%s that the database lacked", missing)
+        self._counting = Counting(parts.consortium, parts.limits)
+        self.registry = Registry(parts, self._counting)
+        """What owners and guests submit."""
+        self.owners = Owners(parts)
+        """Who may hand in what owners hand in."""
+        self.condition = Condition(parts)
+        """How it is."""
+        self.operators = Operators(parts)
+        """Who may see how it is."""
+        self.throttle = Throttle(parts.limits.posts_per_minute)
+        """Counts requests that cost disk or a quote."""
+        self.shares = Shares(parts.limits.share, "address")
+        """Counts the same for each address."""
+        self.manifest_shares = Shares(_MANIFESTS_A_MINUTE, "run")
+        """Counts manifests that are handed in for each run."""
+        self._lease_shares = Shares(parts.limits.posts_per_lease, "lease")
+        self.boot = None if parts.gateway_app_id is None else BootAuthority(parts, self._counting)
+        """Answers dstack's KMS, where that is switched on."""
+        self._limits = Limits(
+            broker_ids=parts.ids,
+            consortium_id=parts.consortium.consortium_id,
+            lease_seconds=parts.lease_seconds,
+        )
+        self._challenges = Challenges(
+            partial(parts.keyring.challenge_key, parts.consortium.consortium_id),
+            parts.store,
+            parts.random,
+        )
+        # No process changes its own key: what there is now is all there will be.
+        self._rotations = LedgerRotations(
+            rotations=tuple(
+                LedgerRotation(index=index, rotation=rotation_entry(one.envelope))
+                for index, one in parts.ledger.rotations()
+            )
+        )
+        self._at_work = BoundedSemaphore(parts.limits.deciding)
+        self._renewing = BoundedSemaphore(parts.limits.deciding)
+        # Of bytes: what the database holds is verified again as soon as it is anything else.
+        self._policy = lru_cache(maxsize=MAX_OWNERS)(
+            lambda data: verify_owned(OwnerPolicy, Envelope.from_bytes(data), parts.consortium)
+        )
+        self._manifest = lru_cache(maxsize=_MANIFESTS)(
+            lambda data: verify_dataset(Envelope.from_bytes(data), parts.consortium)
+        )
+
+    @property
+    def consortium(self) -> Consortium:
+        """The consortium it serves."""
+        return self._parts.consortium
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its ledger, to read."""
+        return self._parts.ledger
+
+    def rotations(self) -> LedgerRotations:
+        """Every change of the ledger's key."""
+        return self._rotations
+
+    @property
+    def caps(self) -> BrokerLimits:
+        """Caps."""
+        return self._parts.limits
+
+    def now(self) -> int:
+        """The broker's time, seconds since the epoch."""
+        return self._parts.clock()
+
+    def identity(self, nonce: str) -> BrokerIdentity:
+        """Which broker this is, under fresh evidence of its own (§2.2).
+
+        Args:
+            nonce: 64 hex digits the asker chose; makes the evidence fresh.
+        """
+        statement = {
+            "consortium_id": self.consortium.consortium_id,
+            "signing_key": to_base64(self._parts.keyring.signer.public),
+            "nonce": nonce,
+        }
+        evidence = self._parts.collect(Binding(IDENTITY_PURPOSE, statement))
+        return BrokerIdentity.model_validate_json(
+            canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
+        )
+
+    def keys(self, *, app_id: str, compose_hash: str, nonce: str) -> BrokerKeys:
+        """The broker's public keys for one recipe under fresh evidence of its own (§2).
+
+        Args:
+            app_id: 40 hex digits.
+            compose_hash: 64 hex digits.
+            nonce: 64 hex digits the asker chose; makes the evidence fresh.
+        """
+        statement = {
+            "consortium_id": self.consortium.consortium_id,
+            "app_id": app_id,
+            "compose_hash": compose_hash,
+            "keys": [
+                key.to_dict()
+                for key in self._parts.keyring.public_keys(
+                    self.consortium, app_id=app_id, compose_hash=compose_hash
+                )
+            ],
+            "signing_key": to_base64(self._parts.keyring.signer.public),
+            "nonce": nonce,
+        }
+        evidence = self._parts.collect(Binding(KEYS_PURPOSE, statement))
+        return BrokerKeys.model_validate_json(
+            canonical_json({"version": 1, **statement, "evidence": evidence.to_dict()})
+        )
+
+    @property
+    def challenge_writes(self) -> bool:
+        """Whether making a challenge waits for the database now; as a rule it waits for nothing."""
+        return self._challenges.writes(expires_at=self._challenge_ends)
+
+    @property
+    def _challenge_ends(self) -> int:
+        return self.now() + self._parts.limits.challenge_seconds
+
+    def challenge(self, request: ChallengeRequest) -> Challenge:
+        """Issue a challenge (§3).
+
+        Raises:
+            ConsortiumMismatch: The asker means another consortium.
+        """
+        same_consortium(request.consortium_id, self._limits, "request")
+        expires_at = self._challenge_ends
+        challenge = self._challenges.issue(request.purpose, expires_at=expires_at)
+        return Challenge(
+            version=1,
+            consortium_id=request.consortium_id,
+            purpose=request.purpose,
+            challenge=challenge,
+            expires_at=to_rfc3339(expires_at),
+        )
+
+    def release(self, request: ReleaseRequest) -> ReleaseAnswer:
+        """Release keys to a guest, or refuse (§4).
+
+        Raises:
+            Refused: The class of the first check that fails; the refusal is in the ledger.
+        """
+        return self._decide(request, "release", self._release)
+
+    def renew(self, request: RenewalRequest, *, holder: str | None = None) -> RenewalAnswer:
+        """Let a lease end later, or refuse (§5). Errors as ``release``.
+
+        Args:
+            request: The request.
+            holder: Id of the lease whose holder sent it, where that is known already: it is counted
+                for that lease once its challenge is fresh, and for all before, so that a copy takes
+                nothing from the holder.
+        """
+        return self._decide(request, "renewal", self._renew, holder)
+
+    def granted(self, shown: LeaseShown) -> bool:
+        """Whether a request's head was made by the holder of a lease that was granted here."""
+        return self._parts.keyring.granted(shown)
+
+    def _decide(
+        self,
+        request: Asked,
+        action: ChallengePurpose,
+        grant: Callable[[Asked, ChallengeState | None, Appraised, int], Answered],
+        holder: str | None = None,
+    ) -> Answered:
+        """Checks 1-7, the chain, then ``grant``; what is refused goes into the ledger."""
+        now = self.now()
+        try:
+            with self._parts.store.transaction(alone=False) as transaction:
+                challenge = self._challenges.burn(
+                    transaction.challenges, request.challenge, action, now=now
+                )
+            if holder is not None:
+                self._count(holder, challenge, now)
+            admit(request, challenge, now=now, limits=self._limits)
+            collateral = self._parts.collateral(request.evidence)
+            gpu_collateral = self._parts.gpu_collateral()
+            with self._at_work if holder is None else self._renewing:
+                appraised = appraise_guest(
+                    request,
+                    self._parts.policy,
+                    collateral=collateral,
+                    gpu_collateral=gpu_collateral,
+                    now=now,
+                )
+            if self._parts.chain is not None:
+                self._parts.chain.allowed(request.app_id, request.compose_hash)
+            return grant(request, challenge, appraised, now)
+        except SealtrainError as error:
+            if not is_refusal(error):
+                raise
+            with self._parts.store.transaction(alone=False):
+                self.ledger.append("refusal", refusal_entry(request, action, error))
+            raise
+
+    def _count(self, holder: str, challenge: ChallengeState | None, now: int) -> None:
+        if challenge is None or challenge.used or now >= challenge.expires_at:
+            self.throttle.take(now)
+        else:
+            self._lease_shares.take(holder, now)
+
+    def _release(
+        self, request: ReleaseRequest, challenge: ChallengeState | None, guest: Appraised, now: int
+    ) -> ReleaseAnswer:
+        private = guest.measured.privacy
+        # What runs spent is read from the ledger: nothing of it may be on its way there.
+        with self._parts.store.transaction(alone=bool(private)) as transaction:
+            transaction.successions.require_none()
+            run = transaction.run(request.run_id)
+            registered = self._registered(transaction, request)
+            reserved = transaction.reservations() if private else {}
+            spent = spent_so_far(self.ledger, reserved) if private else {}
+            permit = decide(
+                request,
+                challenge=challenge,
+                measured=guest.measured,
+                tally=self._counting.tally(
+                    transaction, target_of(request), now, needs=guest.measured.needs
+                ),
+                run=run,
+                registered=registered,
+                withdrawn=transaction.withdrawals.involved(
+                    request.run_id, [dataset_id for dataset_id, _root in request.data]
+                ),
+                now=now,
+                limits=self._limits_for(transaction, guest),
+                spent=spent,
+            )
+            lease_id = self._parts.random(32).hex()
+            granted = receipt_of(request, permit, guest, lease_id, now)
+            receipt = self._signed(granted)
+            sealed = self._parts.keyring.seal_answer(request, registered, granted, receipt)  # (15)
+            index = record(
+                transaction,
+                self.ledger,
+                "release",
+                granted_entry(
+                    request,
+                    permit,
+                    guest,
+                    lease_id,
+                    receipt,
+                    reserved_at=next(
+                        (place for place, of in reserved.items() if of == request.run_id), None
+                    ),
+                ),
+                now=now,
+                instance_id=guest.measured.instance_id,
+            )
+        return ReleaseAnswer(
+            version=2,
+            run_id=request.run_id,
+            enc=to_base64(sealed),
+            receipt=EnvelopeDocument.of(receipt),
+            proof=self.ledger.proof(index).to_dict(),
+        )
+
+    def _renew(
+        self, request: RenewalRequest, challenge: ChallengeState | None, guest: Appraised, now: int
+    ) -> RenewalAnswer:
+        with self._parts.store.transaction(alone=False) as transaction:
+            transaction.successions.require_none()
+            permit = decide_renewal(
+                request,
+                challenge=challenge,
+                measured=guest.measured,
+                tally=self._counting.tally(
+                    transaction, target_of(request), now, needs=guest.measured.needs
+                ),
+                run=transaction.run(request.run_id),
+                lease=transaction.lease(request.lease_id),
+                withdrawn=transaction.withdrawals.involved(request.run_id),
+                now=now,
+                limits=self._limits_for(transaction, guest),
+            )
+            receipt = self._signed(receipt_of(request, permit, guest, request.lease_id, now))
+            index = record(
+                transaction,
+                self.ledger,
+                "renewal",
+                granted_entry(request, permit, guest, request.lease_id, receipt),
+                now=now,
+            )
+        return RenewalAnswer(
+            version=2,
+            run_id=request.run_id,
+            receipt=EnvelopeDocument.of(receipt),
+            proof=self.ledger.proof(index).to_dict(),
+        )
+
+    def _limits_for(self, transaction: Transaction, guest: Appraised) -> Limits:
+        """The broker's bounds, or narrower ones of owners whose data the guest reads (§4.2, 9)."""
+        policies = [
+            self._policy(envelope) for _, envelope in transaction.policies.in_force().values()
+        ]
+        return hold_owners_policies(guest, policies, self._limits)
+
+    def _registered(
+        self, transaction: Transaction, request: ReleaseRequest
+    ) -> dict[str, DatasetManifest]:
+        found = transaction.datasets(
+            [dataset.dataset_id for dataset in request.datasets],
+            app_id=request.app_id,
+            compose_hash=request.compose_hash,
+        )
+        return {dataset_id: self._manifest(envelope) for dataset_id, envelope in found.items()}
+
+    def _signed(self, receipt: ReleaseReceipt) -> Envelope:
+        return sign_receipt(receipt, self._parts.keyring.signer)

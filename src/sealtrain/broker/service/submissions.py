@@ -1,0 +1,371 @@
+"""What owners and guests hand in: decisions, dataset manifests, run manifests (§6).
+
+Each is verified, then recorded in the database and the ledger in one transaction. Handing in the
+same bytes again changes nothing and answers as the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import to_base64
+from sealtrain.broker.service.counting import Counting
+from sealtrain.broker.service.entries import is_refusal
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.service.witnessing import Witnessing
+from sealtrain.broker.store.recording import record
+from sealtrain.broker.store.succession import ENTRY_KIND
+from sealtrain.broker.store.transaction import StoredDocument, Transaction
+from sealtrain.consortium.approvals import (
+    SignedDecision,
+    Target,
+    tally_as_stated,
+    verify_decision,
+)
+from sealtrain.consortium.datasets import DatasetManifest, dataset_entry, replaces, verify_dataset
+from sealtrain.consortium.decisions import not_overtaken
+from sealtrain.consortium.owned import verify_owned
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy, continues
+from sealtrain.consortium.succession import Succession, verify_succession
+from sealtrain.consortium.withdrawals import SignedWithdrawal, Withdrawal
+from sealtrain.errors import (
+    ApprovalExpired,
+    DatasetMismatch,
+    LimitExceeded,
+    RunMismatch,
+    SealtrainError,
+)
+from sealtrain.ledger.uses import outputs_entry
+from sealtrain.manifest.checks.parties import stays_of
+from sealtrain.manifest.form import read as read_manifest
+from sealtrain.manifest.trust import Trust, TrustedBrokers
+from sealtrain.manifest.verify import verify_manifest
+from sealtrain.release.decide import none_withdrawn
+from sealtrain.release.facts import RunState
+from sealtrain.release.messages import (
+    Accepted,
+    EnvelopeDocument,
+    OwnerPolicies,
+    RegisteredDatasets,
+    TallyAnswer,
+)
+from sealtrain.signing.dsse import Envelope
+
+__all__ = ["Registry"]
+
+
+class Registry:
+    """Accepts submissions for one broker. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts, counting: Counting) -> None:
+        self._parts = parts
+        self._counting = counting
+        self.witnessing = Witnessing(parts)
+        """Owners' cosignatures of the ledger."""
+
+    def submit_decision(self, document: EnvelopeDocument) -> Accepted:
+        """Record an owner's approval or revocation.
+
+        Raises:
+            Refused: Not signed by an owner of this consortium, malformed, or over already.
+            LimitExceeded: The broker holds as many decisions as it keeps.
+        """
+        envelope = document.envelope()
+        now = self._parts.clock()
+        with self._refusing("approval", envelope.digest):
+            signed = verify_decision(envelope, self._parts.consortium, now=now)
+            return self._record_decision(signed, now)
+
+    def register_dataset(self, document: EnvelopeDocument) -> Accepted:
+        """Record an owner's dataset manifest, new or continuing the one recorded.
+
+        Raises:
+            Refused: Not signed by its owner, or not the successor of the recorded manifest.
+        """
+        envelope = document.envelope()
+        with self._refusing("dataset", envelope.digest):
+            manifest = verify_dataset(envelope, self._parts.consortium)
+            return self._record_dataset(manifest, envelope)
+
+    def withdraw(self, document: EnvelopeDocument) -> Accepted:
+        """Record that an owner took datasets back: no release, no renewal, for good.
+
+        Raises:
+            Refused: Not signed by an owner of this consortium, malformed, or of another's data.
+        """
+        envelope = document.envelope()
+        with self._refusing("withdrawal", envelope.digest):
+            signed = verify_owned(Withdrawal, envelope, self._parts.consortium)
+            return self._record_withdrawal(signed)
+
+    def set_policy(self, document: EnvelopeDocument) -> Accepted:
+        """Record what an owner asks of guests that read their data.
+
+        Raises:
+            Refused: Not signed by an owner of this consortium, malformed, or not the continuation
+                of the one in force.
+        """
+        envelope = document.envelope()
+        with self._refusing(POLICY, envelope.digest):
+            return self._record_policy(verify_owned(OwnerPolicy, envelope, self._parts.consortium))
+
+    def policies(self) -> OwnerPolicies:
+        """Owners' policies in force."""
+        with self._parts.store.reading() as transaction:
+            found = transaction.policies.in_force()
+        return OwnerPolicies(
+            policies=tuple(
+                EnvelopeDocument.of(Envelope.from_bytes(data)) for _, data in found.values()
+            )
+        )
+
+    def succeed(self, document: EnvelopeDocument) -> Accepted:
+        """Record that enough owners put another consortium in the place of this one.
+
+        Raises:
+            Refused: Too few owners signed it, it is over, or another one was recorded before.
+        """
+        envelope = document.envelope()
+        with self._refusing("succession", envelope.digest):
+            found = verify_succession(envelope, self._parts.consortium)
+            return self._record_succession(found.in_time(self._parts.clock()))
+
+    def known_run(self, run_ids: Iterable[str]) -> str:
+        """Return the first of these runs that keys were released to here.
+
+        Raises:
+            RunMismatch: None was; nothing is recorded of it.
+        """
+        named = list(run_ids)
+        with self._parts.store.reading() as transaction:
+            for run_id in named:
+                if transaction.run(run_id) is not None:
+                    return run_id
+        raise _no_such_run(named[0])
+
+    def submit_manifest(self, data: bytes) -> Accepted:
+        """Verify a run's manifest as an auditor would and record its digest.
+
+        Args:
+            data: The manifest file's bytes.
+
+        Raises:
+            RunMismatch: No key was ever released to this run here.
+            Refused: The manifest does not verify.
+            LimitExceeded: Too many manifests for this run.
+        """
+        digest = sha256_hex(data)
+        with self._refusing("manifest", digest):
+            read = read_manifest(data)
+            asked = [one.run_id for one in stays_of(read.predicate)]
+            with self._parts.store.reading() as transaction:
+                known = {one: run for one in asked if (run := transaction.run(one)) is not None}
+            trust = self._trust(read.predicate.run.run_id, next(iter(known.values()), None))
+            verify_manifest(data, trust, artefacts=None, now=self._parts.clock())
+            outputs = outputs_entry([(one.name, one.sha256) for one in read.subjects])
+            return self._record_manifest(digest, list(known), outputs)
+
+    def registered(self, *, app_id: str, compose_hash: str) -> RegisteredDatasets:
+        """Which datasets are registered here for a deployment."""
+        with self._parts.store.reading() as transaction:
+            ids = transaction.registered(app_id=app_id, compose_hash=compose_hash)
+        return RegisteredDatasets(dataset_ids=ids)
+
+    def tally(self, target: Target) -> TallyAnswer:
+        """Where a target's approval stands now, with the signed decisions on it, oldest first.
+
+        Counted by the needs that approvals state; a release is decided by the measured recipe's.
+        """
+        now = self._parts.clock()
+        with self._parts.store.reading() as transaction:
+            decisions = self._counting.decisions(transaction)
+        counted = tally_as_stated(decisions, self._parts.consortium, target, now)
+        envelopes = [one.envelope for one in decisions if one.decision.target == target]
+        return TallyAnswer(
+            version=1,
+            tally=counted.to_dict(),
+            decisions=tuple(EnvelopeDocument.of(envelope) for envelope in envelopes),
+        )
+
+    def _record_decision(self, signed: SignedDecision, now: int) -> Accepted:
+        decision = signed.decision
+        if decision.ends is not None and decision.ends < now:
+            raise ApprovalExpired(
+                "the approval is over already",
+                check="not after",
+                owner=signed.owner.name,
+                got=decision.not_after,
+                expected="a time in the future",
+                hint="approve again",
+            )
+        with self._parts.store.transaction() as transaction:
+            known = transaction.decision(signed.digest)
+            if known is not None:
+                return self._accepted(known[0], signed.digest)
+            if decision.decision == "approve":
+                transaction.successions.require_none()
+                not_overtaken(signed, self._counting.decisions(transaction))
+            self._room_for(signed, self._counting.decisions(transaction))
+            index = self._record(transaction, signed.entry_kind, signed.entry)
+        return self._accepted(index, signed.digest)
+
+    def _record(self, transaction: Transaction, kind: str, body: dict[str, JsonValue]) -> int:
+        return record(transaction, self._parts.ledger, kind, body, now=self._parts.clock())
+
+    def _room_for(self, signed: SignedDecision, recorded: Iterable[SignedDecision]) -> None:
+        """Each owner has an own share, half of it for stopping: nobody uses up another's."""
+        word, owner = signed.decision.decision, signed.owner
+        made = sum(one.owner == owner and one.decision.decision == word for one in recorded)
+        most = self._parts.limits.decisions // (2 * len(self._parts.consortium.owners))
+        if made >= most:
+            raise LimitExceeded(
+                f"the broker keeps no more decisions to {word} of this owner",
+                check="decisions",
+                owner=owner.name,
+                got=made,
+                expected=f"fewer than {most}",
+                hint="have the operator raise the limit, or begin a successor",
+            )
+
+    def _record_dataset(self, manifest: DatasetManifest, envelope: Envelope) -> Accepted:
+        digest = envelope.digest
+        with self._parts.store.transaction() as transaction:
+            transaction.successions.require_none()
+            none_withdrawn(transaction.withdrawals.involved("", [manifest.dataset_id]))
+            known = transaction.manifests_of_dataset(manifest.dataset_id)
+            before = known.get((manifest.app_id, manifest.compose_hash))
+            if before is not None and before[1] == digest:
+                return self._accepted(before[0], digest)
+            self._same_owner(manifest.owner, manifest.owner_id, known.values())
+            self._succeeds(manifest, before)
+            index = self._record(transaction, "dataset", dataset_entry(manifest, envelope))
+        return self._accepted(index, digest)
+
+    def _record_succession(self, found: Succession) -> Accepted:
+        digest = found.envelope.digest
+        with self._parts.store.transaction() as transaction:
+            before = transaction.successions.recorded()
+            if before is not None and before[1] == digest:
+                return self._accepted(before[2], digest)
+            transaction.successions.require_none()
+            index = self._record(transaction, ENTRY_KIND, found.entry)
+        return self._accepted(index, digest)
+
+    def _record_withdrawal(self, signed: SignedWithdrawal) -> Accepted:
+        owner, named = signed.owner, signed.document.datasets
+        with self._parts.store.transaction() as transaction:
+            index = transaction.withdrawals.submitted(signed.digest)
+            if index is None:
+                for dataset_id in named:
+                    known = transaction.manifests_of_dataset(dataset_id)
+                    self._same_owner(owner.name, owner.owner_id, known.values())
+                index = self._record(transaction, "withdrawal", signed.entry)
+        return self._accepted(index, signed.digest)
+
+    def _record_policy(self, signed: SignedPolicy) -> Accepted:
+        with self._parts.store.transaction() as transaction:
+            index = transaction.policies.submitted(signed.digest)
+            if index is None:
+                before, _ = transaction.policies.in_force().get(signed.owner.name, (None, b""))
+                continues(signed, before)
+                index = self._record(transaction, POLICY, signed.entry)
+        return self._accepted(index, signed.digest)
+
+    def _same_owner(self, owner: str, owner_id: str, known: Iterable[StoredDocument]) -> None:
+        for _index, _digest, envelope in known:
+            before = verify_dataset(Envelope.from_bytes(envelope), self._parts.consortium)
+            if before.owner_id != owner_id:
+                raise DatasetMismatch(
+                    "another owner registered this dataset id",
+                    check="dataset owner",
+                    owner=owner,
+                    got=owner,
+                    expected=before.owner,
+                    hint="a dataset id is random and made by sealing; seal your own data",
+                )
+
+    def _succeeds(self, manifest: DatasetManifest, known: StoredDocument | None) -> None:
+        if known is None:
+            return
+        before = verify_dataset(Envelope.from_bytes(known[2]), self._parts.consortium)
+        if not replaces(manifest, before, known[1]):
+            raise DatasetMismatch(
+                "the manifest does not continue the one that is registered",
+                check="previous manifest",
+                owner=manifest.owner,
+                got=manifest.previous,
+                expected=known[1],
+                hint="name the registered manifest as previous, or seal as a new dataset",
+            )
+
+    def _trust(self, run_id: str, run: RunState | None) -> Trust:
+        if run is None:
+            raise _no_such_run(run_id)
+        policy = self._parts.policy
+        return Trust(
+            version=1,
+            consortium_id=self._parts.consortium.consortium_id,
+            recipe_hash=run.recipe_hash,
+            compose_hash=run.compose_hash,
+            app_id=run.app_id,
+            brokers=TrustedBrokers(
+                # All of its keys: the run may have begun before the ledger's key was rotated.
+                signing_keys=tuple(to_base64(key) for key in self._parts.ledger.keys),
+                threshold=1,
+                datasets="theirs",
+            ),
+            appraisal=policy,
+            simulated="refuse" if policy.simulator_root is None else "accept-insecure",
+        )
+
+    def _record_manifest(
+        self, digest: str, run_ids: list[str], outputs: list[JsonValue] | None
+    ) -> Accepted:
+        run_id = run_ids[0]
+        parties = {"parties": run_ids} if len(run_ids) > 1 else {}
+        with self._parts.store.transaction() as transaction:
+            index = transaction.manifest(digest)
+            if index is None:
+                recorded = transaction.manifests_of(run_id)
+                if recorded >= self._parts.limits.manifests_per_run:
+                    raise LimitExceeded(
+                        "too many manifests were submitted for this run",
+                        check="manifests",
+                        got=recorded,
+                        expected=f"at most {self._parts.limits.manifests_per_run}",
+                    )
+                index = self._record(
+                    transaction,
+                    "manifest",
+                    {"run_id": run_id, "manifest_digest": digest, "outputs": outputs} | parties,
+                )
+        return self._accepted(index, digest)
+
+    @contextmanager
+    def _refusing(self, action: str, digest: str) -> Iterator[None]:
+        """Record what the block refuses."""
+        try:
+            yield
+        except SealtrainError as error:
+            if is_refusal(error):
+                body = {"action": action, "code": error.code, "check": error.check}
+                with self._parts.store.transaction(alone=False):
+                    self._parts.ledger.append("refusal", body | {"digest": digest})
+            raise
+
+    def _accepted(self, index: int, digest: str) -> Accepted:
+        proof = self._parts.ledger.proof(index).to_dict()
+        return Accepted(version=1, index=index, digest=digest, proof=proof)
+
+
+def _no_such_run(run_id: str) -> RunMismatch:
+    return RunMismatch(
+        "this broker released no key to such a run",
+        check="run",
+        got=run_id,
+        hint="submit the manifest to the broker whose receipts are in it",
+    )

@@ -1,0 +1,109 @@
+"""Keeps owners' cosignatures of the ledger's checkpoints and serves them (spec/ledger.md §7).
+
+A cosigned checkpoint is somebody else's word that so many entries were there. One that does not fit
+the ledger means that the ledger's file was set back or replaced: the broker then does not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sealtrain.broker.service.parts import BrokerParts
+from sealtrain.broker.store.cosignatures import CosignedNote
+from sealtrain.errors import LedgerInconsistent
+from sealtrain.ledger.ledger import MAX_PAGE_BYTES
+from sealtrain.ledger.rotation import signed_by
+from sealtrain.ledger.tree import within
+from sealtrain.ledger.witness import Witnessed, verify_witnessed
+from sealtrain.release.messages import CosignedCheckpoint, CosignedPage
+from sealtrain.signing.checkpoint import Checkpoint
+from sealtrain.signing.identity import PublicIdentity
+from sealtrain.signing.note import MAX_SIGNATURE_LINES, SignedNote
+
+__all__ = ["MAX_COSIGNED_PAGE", "Witnessing"]
+
+MAX_COSIGNED_PAGE = 100
+
+
+class Witnessing:
+    """Cosignatures of one broker's ledger. Thread-safe."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        """Compare the newest cosigned checkpoint with the ledger.
+
+        Raises:
+            LedgerInconsistent: The ledger is not the one that owners cosigned.
+        """
+        self._parts = parts
+        with parts.store.reading() as transaction:
+            newest = transaction.cosignatures.newest(1)
+        if newest is not None:
+            self._verify(_note(newest))
+
+    def submit(self, asked: CosignedCheckpoint) -> CosignedPage:
+        """Keep an owner's cosignature.
+
+        Returns:
+            The checkpoint with every cosignature of it so far.
+
+        Raises:
+            SignatureInvalid: Not a checkpoint of this broker, or cosigned by no owner of it.
+            LedgerInconsistent: A checkpoint of a history that this ledger does not have.
+        """
+        checkpoint = self._verify(asked.cosigned)
+        ledger, consortium = self._parts.ledger, self._parts.consortium
+        witnessed = self._witnessed(asked.cosigned, consortium.owners, quorum=1)
+        with self._parts.store.transaction() as transaction:
+            for owner, line in witnessed.lines.items():
+                transaction.cosignatures.add(
+                    checkpoint.size,
+                    # Signed anew: nothing of the submitted note but the owners' lines is kept.
+                    note=ledger.checkpoint(checkpoint.size),
+                    owner=owner,
+                    line=line.to_line(),
+                )
+            kept = list(transaction.cosignatures.page(checkpoint.size, 1))
+        return CosignedPage(checkpoints=tuple(_note(one) for one in kept))
+
+    def page(self, start: int, limit: int) -> CosignedPage:
+        """Cosigned checkpoints of at least ``start`` entries, smallest first.
+
+        At most ``MAX_COSIGNED_PAGE``, and of no more bytes than a page of entries; the first comes
+        in any case.
+        """
+        with self._parts.store.reading() as transaction:
+            kept = transaction.cosignatures.page(start, min(limit, MAX_COSIGNED_PAGE))
+            notes = list(within((_note(one).encode() for one in kept), MAX_PAGE_BYTES))
+        return CosignedPage(checkpoints=tuple(note.decode() for note in notes))
+
+    def newest(self, quorum: int) -> CosignedPage:
+        """The largest checkpoint that ``quorum`` owners cosigned; empty when there is none."""
+        with self._parts.store.reading() as transaction:
+            found = transaction.cosignatures.newest(quorum)
+        return CosignedPage(checkpoints=() if found is None else (_note(found),))
+
+    def _verify(self, note: str) -> Checkpoint:
+        ledger = self._parts.ledger
+        found = self._witnessed(note, (), quorum=0).checkpoint
+        got = ledger.root(found.size) if found.size <= ledger.size else f"{ledger.size} entries"
+        if got != found.root:
+            raise LedgerInconsistent(
+                "the ledger is not the one whose checkpoint was cosigned",
+                check="cosigned checkpoint",
+                got=got,
+                expected=f"{found.root} at size {found.size}",
+                hint="the ledger's file was set back or replaced: restore the newest copy",
+            )
+        return found
+
+    def _witnessed(self, note: str, owners: Iterable[PublicIdentity], *, quorum: int) -> Witnessed:
+        """Under the ledger's present key, or the one that signed it when the note was made."""
+        ledger = self._parts.ledger
+        key = signed_by(note, ledger.keys, origin=ledger.origin)
+        return verify_witnessed(note, key, origin=ledger.origin, witnesses=owners, quorum=quorum)
+
+
+def _note(kept: CosignedNote) -> str:
+    note, lines = kept
+    room = MAX_SIGNATURE_LINES - len(SignedNote.from_text(note).signatures)
+    return note + "".join(lines[:room])

@@ -1,0 +1,180 @@
+"""Keeps a broker's database what its ledger says, whichever of the two was written last.
+
+A ledger in a file commits before the database, so a broker that dies in between, or whose disk is
+full then, leaves entries that the database lacks. A database may also be an old copy, or new. One
+row of it says how many entries it reflects, and the leaf hash of the last of them.
+
+1. Before a transaction does anything, entries that the row does not reach are recorded, in their
+   order, by the change that each states (``store.recording``).
+2. A database that reflects more than the ledger holds, or other entries, stops the broker: the
+   ledger was set back or replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.broker.store.recording import RECORDED, Entry, change
+from sealtrain.broker.store.statements import run
+from sealtrain.broker.store.tables import metadata, reflected
+from sealtrain.broker.store.transaction import Transaction
+from sealtrain.errors import DataInvalid, LedgerInconsistent, SealtrainError, Unreachable
+from sealtrain.ledger.tree import StoredTree
+from sealtrain.signing import merkle
+
+__all__ = ["Following"]
+
+_PAGE: Final = 500
+# Built once: asked with every transaction (see ``store.statements``).
+_REACHED: Final = sa.select(reflected.c.entries)
+_ADVANCE: Final = (
+    reflected.update()
+    .where(reflected.c.entries == sa.bindparam("before", type_=sa.BigInteger))
+    .values(
+        entries=sa.bindparam("after", type_=sa.BigInteger), leaf=sa.bindparam("last", type_=sa.Text)
+    )
+)
+
+
+class Following:
+    """How far one database reflects one ledger. Thread-safe: what it knows is in the database.
+
+    Args:
+        tree: What the ledger stores.
+        origin: Of the ledger.
+    """
+
+    def __init__(self, tree: StoredTree, origin: str) -> None:
+        self._tree = tree
+        self._origin = origin
+
+    @property
+    def size(self) -> int:
+        """Entries of the ledger."""
+        return self._tree.size()
+
+    def holds(self, connection: Connection, size: int) -> bool:
+        """Whether a database reflects so many entries."""
+        return _reached(connection) >= size
+
+    def catch_up(self, connection: Connection) -> int:
+        """Record what the database lacks; returns how many entries that were.
+
+        Args:
+            connection: In a transaction that holds the write lock.
+
+        Raises:
+            LedgerInconsistent: The ledger is shorter than what the database reflects, or an entry
+                does not state what its kind must.
+            Unreachable: The ledger cannot be read.
+        """
+        before = after = _reached(connection)
+        size = self._tree.size()
+        if size < before:
+            raise _set_back(before, size)
+        if size == before:
+            return 0
+        transaction = Transaction(connection)
+        last = b""
+        while page := self._tree.read(after, _PAGE):
+            for data in page:
+                self._record(transaction, after, data)
+                after, last = after + 1, data
+        self.advance(connection, before, after, last)
+        return after - before
+
+    def advance(self, connection: Connection, before: int, after: int, last: bytes) -> None:
+        """Note that the database reflects more entries.
+
+        Args:
+            connection: In the transaction that holds their changes.
+            before: Entries it reflected.
+            after: Entries it reflects now.
+            last: The last of them.
+
+        Raises:
+            Unreachable: It reflected another number: somebody appends apart from the broker.
+        """
+        said = {"before": before, "after": after, "last": merkle.leaf_hash(last).hex()}
+        if run(connection, _ADVANCE, said).rowcount != 1:
+            raise Unreachable(
+                "another program writes to the broker's ledger",
+                check="ledger",
+                expected=f"a ledger of {before} entries",
+                hint="ask again; nothing of this was recorded",
+            )
+
+    def verify(self, connection: Connection) -> None:
+        """Return if the ledger holds everything that the database says of it.
+
+        Raises:
+            LedgerInconsistent: It does not: one of the two was set back or replaced.
+            Unreachable: One of them cannot be read.
+        """
+        row = connection.execute(sa.select(reflected)).one()
+        if row.entries > (size := self._tree.size()):
+            raise _set_back(row.entries, size)
+        if row.entries and self._tree.subtree(row.entries - 1, row.entries).hex() != row.leaf:
+            raise _set_back(row.entries, "another history")
+        for name, field in RECORDED.items():
+            table = metadata.tables[name]
+            for digest, index in connection.execute(
+                sa.select(table.c.digest, table.c.ledger_index)
+            ):
+                self._recorded(name, field, digest, index)
+
+    def _recorded(self, table: str, field: str, digest: str, index: int) -> None:
+        found = self._tree.read(index, 1) if 0 <= index < self._tree.size() else []
+        if not found or parse_json(found[0])["body"].get(field) != digest:
+            raise LedgerInconsistent(
+                f"the database names an entry of the ledger that is not there ({table})",
+                check="ledger entry",
+                got=index,
+                hint="the two are not of one broker, or not of one moment: see the operator guide",
+            )
+
+    def _record(self, transaction: Transaction, index: int, data: bytes) -> None:
+        try:
+            entry = parse_json(data)
+            change(
+                transaction,
+                Entry(
+                    index=index,
+                    kind=entry["kind"],
+                    at=from_rfc3339(entry["at"]),
+                    body=entry["body"],
+                    origin=self._origin,
+                ),
+            )
+        except (Unreachable, sa.exc.DBAPIError):
+            raise
+        except (KeyError, TypeError, ValueError, SealtrainError) as error:
+            raise LedgerInconsistent(
+                "an entry of the ledger does not state what the database must hold",
+                check="ledger entry",
+                got=index,
+                hint="audit the ledger: sealtrain log audit",
+            ) from error
+
+
+def _reached(connection: Connection) -> int:
+    row = run(connection, _REACHED, {}).fetchone()
+    if row is None:
+        raise DataInvalid("the database does not say which entries it reflects", check="database")
+    return int(row[0])
+
+
+def _set_back(reflects: int, got: object) -> LedgerInconsistent:
+    return LedgerInconsistent(
+        "the ledger is not the one that the broker's database reflects",
+        check="ledger size",
+        got=got,
+        expected=f"the history of {reflects} entries that the database has seen",
+        hint="the ledger was set back or replaced: put its newest copy back; owners compare it "
+        "with the checkpoint they keep",
+    )

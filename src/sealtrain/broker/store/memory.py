@@ -1,0 +1,137 @@
+"""A broker's database and its ledger, as one memory that is true after every crash.
+
+1. Every change is a transaction that begins with the write lock (``store.database``); changes that
+   come at once commit together (``store.group_commit``).
+2. The ledger is the truth. Before a transaction does anything, the database holds what the ledger
+   states: entries whose change it lacks are recorded first (``store.following``).
+3. Reading takes no lock and shows no less than the ledger did when it began.
+4. The ledger is another file or schema (``ledger.ledger``): a change of the tables cannot touch
+   it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
+from sealtrain.broker.store.following import Following
+from sealtrain.broker.store.group_commit import Together
+from sealtrain.broker.store.incarnation import begin_anew, incarnation_of, move_in
+from sealtrain.broker.store.schema import check
+from sealtrain.broker.store.transaction import Transaction
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.ledger.postgres import Postgres
+
+__all__ = ["Store"]
+
+
+class Store:
+    """One database, safe to use from many threads."""
+
+    def __init__(
+        self, where: Path | Postgres, *, random: Callable[[int], bytes] = os.urandom
+    ) -> None:
+        """Open or create.
+
+        Args:
+            where: SQLite file, whose folder must exist; or a PostgreSQL database.
+            random: Source of what tells one memory from another.
+
+        Raises:
+            ConfigError: It was written by another version, is not a broker's, or was copied.
+            Unreachable: It cannot be opened.
+        """
+        self._engine = engine_of(where)
+        self._random = random
+        self._following: Following | None = None
+        self._together = Together(self._engine, self._begin)
+        try:
+            with begun(self._engine) as connection:
+                check(connection)
+                move_in(connection)
+                if incarnation_of(connection) is None:
+                    begin_anew(connection, random, began_at=0)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def transaction(self, *, alone: bool = True) -> Iterator[Transaction]:
+        """Everything inside happens, or nothing if the block raises.
+
+        Args:
+            alone: Commit apart from others. What reads the ledger inside asks for it; what does
+                not may share the sync of the disk.
+
+        Raises:
+            Unreachable: The database cannot be read or written. Nothing happened; unless the
+                connection to a server broke during the commit, or the ledger took the entries and
+                the database did not: then the next transaction records them.
+        """
+        with self._together.block(alone=alone) as (connection, settled):
+            yield Transaction(connection, settled)
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """What is committed, without waiting for writers.
+
+        Raises:
+            Unreachable: The database cannot be read.
+        """
+        size = 0 if self._following is None else self._following.size
+        with failures(self._engine), begin(self._engine, reading=True) as connection:
+            if self._following is None or self._following.holds(connection, size):
+                yield Transaction(connection)
+                return
+        # A writer is between its two commits, or failed there: its turn, or ours, ends that.
+        with self.transaction(alone=False) as transaction:
+            yield transaction
+
+    def join(self, ledger: Ledger, *, now: int) -> int:
+        """Follow a ledger from now on: entries commit with the transaction that appends them.
+
+        What the database lacks of the ledger is recorded. It may then be an old copy, or a new one:
+        leases in those entries end, and nothing that was used before serves again.
+
+        Args:
+            ledger: Of the same database; or a file, which commits by itself.
+            now: Seconds since the epoch.
+
+        Returns:
+            How many entries the database lacked.
+
+        Raises:
+            LedgerInconsistent: The database holds what this ledger does not: the ledger was set
+                back or replaced, or an entry cannot be recorded.
+            Unreachable: The database cannot be written.
+        """
+        following = Following(ledger.stored, ledger.origin)
+        with begun(self._engine) as connection:
+            following.verify(connection)
+            missing = following.catch_up(connection)
+            if missing:
+                begin_anew(connection, self._random, began_at=now)
+        self._following = self._together.following = following
+        self._together.ledger = ledger
+        return missing
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    def _begin(self) -> Connection:
+        """Begin a transaction on a database that holds what the ledger states."""
+        connection = begin(self._engine)
+        try:
+            while self._following is not None and self._following.catch_up(connection):
+                commit(connection)
+                connection.begin()
+        except BaseException:
+            connection.close()
+            raise
+        return connection

@@ -1,0 +1,209 @@
+"""What each entry of the ledger changes in the database, said once for a request and for a replay.
+
+A request appends its entry and makes the change in one transaction (``record``). Where the database
+lacks the change of an entry, because the broker died between two commits or the database is a copy
+or new, the same change is made from the entry (``change``). Entries of kinds that are not named
+here change nothing: refusals, boots, rotations.
+
+What a request knows and no entry states is an argument: the instance that holds a new lease. A
+lease that is made from its entry alone has ended, because nobody can tell whose it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.broker.store.transaction import Transaction
+from sealtrain.consortium.policies import ENTRY_KIND as POLICY
+from sealtrain.consortium.receipts import Anchor, data_of_entry
+from sealtrain.ledger.ledger import Ledger
+from sealtrain.release.messages import ledger_origin
+from sealtrain.signing.dsse import Envelope
+
+__all__ = ["RECORDED", "Entry", "change", "record"]
+
+RECORDED: Final[Mapping[str, str]] = {
+    "decisions": "digest",
+    "datasets": "digest",
+    "withdrawals": "digest",
+    "owner_policies": "digest",
+    "successions": "digest",
+    "manifests": "manifest_digest",
+}
+"""Tables whose rows name their entry, and the field of the entry that is the row's ``digest``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of a ledger.
+
+    Attributes:
+        index: From 0.
+        kind: What it is about.
+        at: Its time, seconds since the epoch.
+        body: What it states.
+        origin: Of its ledger.
+        instance_id: Of the guest that gets the lease of a release, at a request; ``None`` at a
+            replay.
+    """
+
+    index: int
+    kind: str
+    at: int
+    body: Mapping[str, Any]
+    origin: str
+    instance_id: str | None = None
+
+
+def record(
+    transaction: Transaction,
+    ledger: Ledger,
+    kind: str,
+    body: dict[str, JsonValue],
+    *,
+    now: int,
+    instance_id: str | None = None,
+) -> int:
+    """Append an entry and make its change, both in one transaction; returns its index.
+
+    Args:
+        transaction: Commits with the ledger.
+        ledger: The broker's.
+        kind: As ``Ledger.append``, which says what is raised.
+        body: As ``Ledger.append``.
+        now: The broker's time, seconds since the epoch.
+        instance_id: As ``Entry``.
+    """
+    index = ledger.append(kind, body)
+    entry = Entry(
+        index=index, kind=kind, at=now, body=body, origin=ledger.origin, instance_id=instance_id
+    )
+    change(transaction, entry)
+    return index
+
+
+def change(transaction: Transaction, entry: Entry) -> None:
+    """Make the change that an entry states. Making it again changes nothing.
+
+    Raises:
+        KeyError: The entry lacks a field.
+        SealtrainError: A field of it is malformed.
+    """
+    act = _CHANGES.get(entry.kind)
+    if act is not None:
+        act(transaction, entry)
+
+
+def _decision(transaction: Transaction, entry: Entry) -> None:
+    body = entry.body
+    if transaction.decision(body["digest"]) is None:
+        transaction.add_decision(
+            digest=body["digest"],
+            app_id=body["app_id"],
+            compose_hash=body["compose_hash"],
+            recipe_hash=body["recipe_hash"],
+            envelope=_envelope(body),
+            ledger_index=entry.index,
+        )
+
+
+def _dataset(transaction: Transaction, entry: Entry) -> None:
+    body = entry.body
+    transaction.put_dataset(
+        dataset_id=body["dataset_id"],
+        app_id=body["app_id"],
+        compose_hash=body["compose_hash"],
+        digest=body["digest"],
+        envelope=_envelope(body),
+        ledger_index=entry.index,
+    )
+
+
+def _withdrawal(transaction: Transaction, entry: Entry) -> None:
+    body = entry.body
+    if transaction.withdrawals.submitted(body["digest"]) is None:
+        transaction.withdrawals.add(
+            body["datasets"], owner=body["owner"], digest=body["digest"], ledger_index=entry.index
+        )
+
+
+def _policy(transaction: Transaction, entry: Entry) -> None:
+    body = entry.body
+    if transaction.policies.submitted(body["digest"]) is None:
+        transaction.policies.add(
+            body["owner"],
+            digest=body["digest"],
+            envelope=_envelope(body),
+            ledger_index=entry.index,
+        )
+
+
+def _succession(transaction: Transaction, entry: Entry) -> None:
+    """A succession to this ledger's own consortium is how the ledger began, and ends nothing."""
+    body = entry.body
+    if ledger_origin(body["successor_id"]) == entry.origin:
+        return
+    if transaction.successions.recorded() is None:
+        transaction.successions.add(body["successor_id"], body["digest"], ledger_index=entry.index)
+
+
+def _release(transaction: Transaction, entry: Entry) -> None:
+    body, run_id = entry.body, entry.body["run_id"]
+    replayed = entry.instance_id is None
+    if replayed and transaction.lease(body["lease_id"]) is not None:
+        return
+    begins = transaction.run(run_id) is None
+    with transaction.at_once():
+        if begins:
+            transaction.begin_run(
+                run_id,
+                app_id=body["app_id"],
+                compose_hash=body["compose_hash"],
+                recipe_hash=body["recipe_hash"],
+                data=data_of_entry(body),
+                now=entry.at,
+            )
+        transaction.grant_lease(
+            body["lease_id"],
+            run_id,
+            not_after=from_rfc3339(body["not_after"]),
+            instance_id=entry.instance_id or "",
+            now=entry.at,
+            ended=replayed,
+        )
+        if body.get("privacy"):
+            transaction.reserve(run_id, ledger_index=entry.index)
+
+
+def _renewal(transaction: Transaction, entry: Entry) -> None:
+    body = entry.body
+    if body["checkpoint"] is not None:
+        transaction.anchor(body["run_id"], Anchor.model_validate(body["checkpoint"]))
+    transaction.extend_lease(body["lease_id"], not_after=from_rfc3339(body["not_after"]))
+
+
+def _manifest(transaction: Transaction, entry: Entry) -> None:
+    body = entry.body
+    if transaction.manifest(body["manifest_digest"]) is None:
+        transaction.add_manifest(body["manifest_digest"], body["run_id"], ledger_index=entry.index)
+
+
+_CHANGES: Final[Mapping[str, Callable[[Transaction, Entry], None]]] = {
+    "approval": _decision,
+    "revocation": _decision,
+    "dataset": _dataset,
+    "withdrawal": _withdrawal,
+    POLICY: _policy,
+    "succession": _succession,
+    "release": _release,
+    "renewal": _renewal,
+    "manifest": _manifest,
+}
+
+
+def _envelope(body: Mapping[str, Any]) -> bytes:
+    return Envelope.from_dict(body["envelope"]).to_bytes()

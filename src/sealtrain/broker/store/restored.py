@@ -1,0 +1,107 @@
+"""What every restored broker does before it serves: compare its two halves, end what is over.
+
+It records what the ledger states and the tables lack, begins another memory, so that no challenge
+made before serves, and ends leases, because one may have been replaced since. Guests resume with
+fresh evidence. Files are put back by ``store.backup``; in
+PostgreSQL by ``pg_restore``, and a broker there does not start before this was done (``settle``).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sqlalchemy.engine import Connection
+
+from sealtrain.broker.store.database import begun, engine_of
+from sealtrain.broker.store.following import Following
+from sealtrain.broker.store.incarnation import begin_anew, move_in
+from sealtrain.broker.store.schema import HEAD, version_of
+from sealtrain.broker.store.tables import leases
+from sealtrain.errors import ConfigError
+from sealtrain.ledger.postgres import Postgres
+from sealtrain.ledger.tree import StoredTree
+
+__all__ = ["Settled", "ended", "settle"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What a restored database holds.
+
+    Attributes:
+        origin: Of its ledger.
+        size: Entries of the ledger.
+        root: Root over them, hex.
+        leases_ended: Leases that were live in it.
+    """
+
+    origin: str
+    size: int
+    root: str
+    leases_ended: int
+
+
+def settle(database: Postgres, *, now: int) -> Settled:
+    """Check a database that was restored or copied, and let a broker start on it.
+
+    Args:
+        database: Where it is now.
+        now: Seconds since the epoch.
+
+    Raises:
+        LedgerInconsistent: Its ledger does not hold together, or not with its tables.
+        ConfigError: It was written by another version, or holds no broker's state.
+        Unreachable: It cannot be read or written; nothing was changed.
+    """
+    from sealtrain.ledger.postgres_store import PostgresLedger, meta_of
+
+    meta = meta_of(database)
+    ledger = PostgresLedger(database, meta)
+    engine = engine_of(database)
+    try:
+        size = ledger.recompute()
+        with begun(engine) as connection:
+            leases_ended = ended(connection, ledger, meta["origin"], now)
+            move_in(connection, anew=True)
+        return Settled(
+            origin=meta["origin"],
+            size=size,
+            root=ledger.subtree(0, size).hex(),
+            leases_ended=leases_ended,
+        )
+    finally:
+        engine.dispose()
+        ledger.close()
+
+
+def ended(connection: Connection, ledger: StoredTree, origin: str, now: int) -> int:
+    """Bring the tables and their ledger together, then end what must not go on.
+
+    Returns:
+        Leases that ended.
+
+    Raises:
+        ConfigError: The tables are of another version.
+        LedgerInconsistent: They name an entry that the ledger does not have.
+    """
+    version = version_of(connection)
+    if version != HEAD:
+        raise ConfigError(
+            "the backup was made by another version of the broker",
+            check="schema version",
+            got=version,
+            expected=HEAD,
+            hint="restore it with the version of sealtrain that made it",
+        )
+    following = Following(ledger, origin)
+    following.verify(connection)
+    following.catch_up(connection)
+    begin_anew(connection, os.urandom, began_at=now)
+    return int(
+        connection.execute(
+            leases.update()
+            .where(leases.c.superseded_at.is_(None), leases.c.not_after > now)
+            .values(superseded_at=now)
+        ).rowcount
+    )

@@ -1,0 +1,169 @@
+"""What every challenge and release asks the database: built once, for their cost is in building.
+
+A statement written where it is used is assembled and looked up anew each time, which takes several
+times as long as running it. ``run`` hands the driver the finished text; rows are its own tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Dialect
+
+from sealtrain.broker.store.tables import datasets, decisions, leases, run_datasets, runs
+
+__all__ = [
+    "BEGIN_RUN",
+    "DECISIONS",
+    "END_LEASES",
+    "GIVE_DATA",
+    "GRANT_LEASE",
+    "LEASE",
+    "RUN",
+    "Settled",
+    "among",
+    "datasets_named",
+    "places",
+    "run",
+    "run_all",
+    "settled_rows",
+]
+
+Settled = dict[tuple[sa.Executable, tuple[Any, ...]], list[Any]]
+"""Rows by statement and parameters."""
+
+_key: Final[sa.BindParameter[str]] = sa.bindparam("key", type_=sa.Text)
+_at: Final[sa.BindParameter[int]] = sa.bindparam("at", type_=sa.BigInteger)
+
+DECISIONS: Final = (
+    sa.select(decisions.c.envelope)
+    .order_by(decisions.c.sequence)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+RUN: Final = (
+    sa.select(
+        runs.c.app_id,
+        runs.c.compose_hash,
+        runs.c.recipe_hash,
+        runs.c.checkpoint_counter,
+        runs.c.checkpoint_digest,
+        run_datasets.c.dataset_id,
+        run_datasets.c.root,
+    )
+    .join_from(runs, run_datasets, isouter=True)
+    .where(runs.c.run_id == _key)
+)
+"""A run, once for each of its datasets."""
+BEGIN_RUN: Final = runs.insert()
+GIVE_DATA: Final = run_datasets.insert()
+LEASE: Final = sa.select(
+    leases.c.run_id, leases.c.not_after, leases.c.superseded_at, leases.c.instance_id
+).where(leases.c.lease_id == _key)
+END_LEASES: Final = (
+    leases.update()
+    .where(leases.c.run_id == _key, leases.c.superseded_at.is_(None))
+    .values(superseded_at=_at)
+)
+GRANT_LEASE: Final = leases.insert()
+
+
+def places(names: Sequence[str]) -> dict[str, str]:
+    """Parameters for ``among``: each name in a place, some twice, so that few statements do."""
+    padded = [*names, *[names[0] if names else ""] * (_room(len(names)) - len(names))]
+    return {f"place{number}": name for number, name in enumerate(padded)}
+
+
+def among(column: sa.ColumnElement[str], count: int) -> sa.ColumnElement[bool]:
+    """That a column holds one of ``count`` names."""
+    return column.in_([sa.bindparam(f"place{one}", type_=sa.Text) for one in range(_room(count))])
+
+
+def _room(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+@lru_cache(maxsize=16)
+def datasets_named(count: int) -> sa.Select[Any]:
+    """Manifests of so many datasets; which ones is told by ``places``."""
+    return (
+        sa.select(
+            datasets.c.dataset_id,
+            datasets.c.app_id,
+            datasets.c.compose_hash,
+            datasets.c.ledger_index,
+            datasets.c.digest,
+            datasets.c.envelope,
+        )
+        .where(among(datasets.c.dataset_id, count))
+        .order_by(datasets.c.ledger_index)
+    )
+
+
+def run_all(
+    connection: Connection, statement: sa.Insert, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Insert rows; as ``run``."""
+    text, _, order = _compiled(statement, connection.dialect, tuple(rows[0]))
+    driver: Any = connection.connection.driver_connection
+    given = rows if order is None else [[row[one] for one in order] for row in rows]
+    driver.cursor().executemany(text, given)
+
+
+def run(connection: Connection, statement: sa.Executable, values: Mapping[str, Any]) -> Any:
+    """Run a statement.
+
+    Args:
+        connection: In a transaction.
+        statement: One of the above, or another that is built once and expands nothing.
+        values: Of its parameters; those of an insert name its columns.
+
+    Returns:
+        The driver's cursor.
+
+    Raises:
+        Error: Of the driver; ``database.failures`` knows it.
+    """
+    names = tuple(values) if isinstance(statement, sa.Insert) else None
+    text, constants, order = _compiled(statement, connection.dialect, names)
+    driver: Any = connection.connection.driver_connection
+    given = {**constants, **values}
+    return driver.execute(text, given if order is None else [given[one] for one in order])
+
+
+def settled_rows(
+    connection: Connection,
+    statement: sa.Executable,
+    values: Mapping[str, Any],
+    settled: Settled | None,
+) -> list[Any]:
+    """Rows of what owners handed in, read once for all blocks that share a transaction.
+
+    Args:
+        connection: In a transaction.
+        statement: As for ``run``, on tables that only change in transactions of one block.
+        values: Of its parameters.
+        settled: What was read in this transaction before; ``None`` in one that may change it.
+
+    Raises:
+        Error: As ``run``.
+    """
+    if settled is None:
+        return list(run(connection, statement, values).fetchall())
+    key = (statement, tuple(values.values()))
+    if key not in settled:
+        settled[key] = run(connection, statement, values).fetchall()
+    return settled[key]
+
+
+@lru_cache(maxsize=128)
+def _compiled(
+    statement: Any, dialect: Dialect, names: tuple[str, ...] | None
+) -> tuple[str, Mapping[str, Any], tuple[str, ...] | None]:
+    """Text for a driver, its constants, and the order of parameters that have no name in it."""
+    found = statement.compile(dialect=dialect, column_keys=names)
+    order = found.positiontup
+    return str(found), dict(found.params), None if order is None else tuple(order)

@@ -1,0 +1,182 @@
+"""Operators' tokens: made once, kept as hashes (spec/requests.md §2).
+
+A token is ``sealtrain_`` and 32 random bytes in base64url. The database holds its SHA-256, a name,
+a scope and its end; who reads the database cannot use it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from sealtrain.base.digests import sha256_hex
+from sealtrain.broker.store.tables import tokens
+from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, UsageError
+from sealtrain.sealing.datakey import Randomness
+
+__all__ = [
+    "MAX_TOKENS",
+    "KeptToken",
+    "Scope",
+    "TokenState",
+    "Tokens",
+    "admitted",
+    "make_token",
+    "name_of",
+    "scope_of",
+]
+
+Scope = Literal["metrics", "status"]
+MAX_TOKENS: Final = 64
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_PREFIX: Final = "sealtrain_"
+_BYTES: Final = 32
+_MAX_LENGTH: Final = 256
+
+
+def scope_of(name: str) -> Scope:
+    """Return ``name``, checked.
+
+    Raises:
+        UsageError: No such scope.
+    """
+    for scope in get_args(Scope):
+        if scope == name:
+            found: Scope = scope
+            return found
+    raise UsageError(
+        "no such scope of a token", check="scope", got=name, expected=" or ".join(get_args(Scope))
+    )
+
+
+def name_of(name: str) -> str:
+    """Return the name of a token, checked.
+
+    Raises:
+        UsageError: Not a name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError("not a name", check="token", got=name[:64], expected=_NAME.pattern)
+    return name
+
+
+def make_token(random: Randomness) -> str:
+    """A new token.
+
+    Args:
+        random: Source of its 32 bytes.
+    """
+    return _PREFIX + base64.urlsafe_b64encode(random(_BYTES)).decode("ascii").rstrip("=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenState:
+    """A token without what makes it one."""
+
+    name: str
+    scope: Scope
+    made_at: int
+    not_after: int
+
+
+KeptToken = tuple[str, TokenState]
+"""SHA-256 of a token, and what it is for."""
+
+
+class Tokens:
+    """Reads and writes of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, token: str, state: TokenState) -> None:
+        """Keep a token's hash.
+
+        Raises:
+            AlreadyExists: A token has that name.
+            LimitExceeded: There are as many as are kept.
+        """
+        names = [one.name for one in self.all()]
+        if state.name in names:
+            raise AlreadyExists(
+                f"a token is named {state.name}", check="token", hint="remove it first"
+            )
+        if len(names) >= MAX_TOKENS:
+            raise LimitExceeded(
+                "there are too many tokens",
+                check="tokens",
+                got=len(names),
+                expected=f"fewer than {MAX_TOKENS}",
+                hint="remove those that nobody uses",
+            )
+        self._connection.execute(
+            tokens.insert().values(
+                name=state.name,
+                digest=_digest(token),
+                scope=state.scope,
+                made_at=state.made_at,
+                not_after=state.not_after,
+            )
+        )
+
+    def remove(self, name: str) -> None:
+        """Forget a token: it opens nothing from now on.
+
+        Raises:
+            UsageError: None has that name.
+        """
+        if self._connection.execute(tokens.delete().where(tokens.c.name == name)).rowcount != 1:
+            raise UsageError("no token has that name", check="token", got=name)
+
+    def all(self) -> list[TokenState]:
+        """Every token, by name."""
+        return [state for _, state in self.kept()]
+
+    def kept(self) -> list[KeptToken]:
+        """Every token with its hash."""
+        rows = self._connection.execute(sa.select(tokens).order_by(tokens.c.name)).all()
+        return [(row.digest, _state(row)) for row in rows]
+
+
+def admitted(kept: Sequence[KeptToken], token: str, scope: Scope, *, now: int) -> TokenState:
+    """Return the token that was shown, if it is good for ``scope``.
+
+    Args:
+        kept: The tokens that there are.
+        token: As shown; empty for none.
+        scope: What is asked for.
+        now: Seconds since the epoch.
+
+    Raises:
+        TokenRefused: Unknown, over, or of another scope.
+    """
+    shown = _digest(token[:_MAX_LENGTH])
+    # Every one is compared, each in constant time.
+    same = [state for digest, state in kept if hmac.compare_digest(digest, shown)]
+    for state in same:
+        if state.scope == scope and now <= state.not_after:
+            return state
+    raise TokenRefused(
+        "this is for operators who show a token",
+        check="token",
+        got="none" if not token else "one that is unknown, over or of another scope",
+        expected=f"Authorization: Bearer, a token of scope {scope}",
+        hint=f"sealtrain broker token create NAME --scope {scope}",
+    )
+
+
+def _state(row: Any) -> TokenState:
+    return TokenState(
+        name=row.name, scope=scope_of(row.scope), made_at=row.made_at, not_after=row.not_after
+    )
+
+
+def _digest(token: str) -> str:
+    return sha256_hex(token.encode("utf-8", "surrogateescape"))

@@ -1,1 +1,0 @@
-"""Both sides of a cut run (spec/split-cut.md): a guest serves, owners send."""

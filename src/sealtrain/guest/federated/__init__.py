@@ -1,1 +1,0 @@
-"""Roles of a federated run: the lead that merges, and the parties that learn."""

@@ -1,0 +1,1 @@
+"""Sealed checkpoints: what they keep, when they are written, and exact resume from them."""

@@ -1,0 +1,401 @@
+"""``SealedRun``: sealed checkpoints, exact resume, released metrics for any Hugging Face trainer.
+
+One callback does it for ``sealtrain train`` and for a user's own script:
+
+1. It turns off everything the trainer would write or report by itself.
+2. It saves a checkpoint every ``save_steps`` and after the last step. A checkpoint closes the
+   interval of the running loss average, and is copied once that step's metrics have left: just
+   before the next step draws its first random number. It is sealed while training goes on; what
+   goes wrong there stops the run at a later step, at the latest before training returns.
+3. On resume it restores weights, optimizer, scheduler, random states, loss history and the data
+   position, so that the continued run equals the uninterrupted one bit for bit on the same machine.
+4. It lets out the metrics that the release policy names.
+5. Every ``eval_steps`` it measures the model with the phase's own evaluation, which closes the
+   interval of the running loss average too. It stops early and ends with the best weights when the
+   recipe says so; the best evaluation always has a sealed checkpoint.
+6. Where the lease on the keys does not go on, it seals a checkpoint and stops, after a step that
+   the recipe logs if there is time. Otherwise the checkpoint holds the averages of the open
+   interval; what leaves after the resume are those of the whole interval, never of a part.
+
+A pure callback is enough; the trainer keeps its class. What a trainer holds in private attributes
+(the step of its last log, the epoch's step counter, TRL's count of tokens) shows only in three
+logged numbers, which are put right here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from math import lcm
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from sealtrain.errors import CheckpointRefused, RecipeInvalid
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.best import BestSoFar
+from sealtrain.training.checkpoints.lease import stops_here
+from sealtrain.training.checkpoints.position import DataPosition
+from sealtrain.training.checkpoints.randomness import (
+    random_states,
+    restore_random_states,
+    undisturbed,
+)
+from sealtrain.training.checkpoints.saver import CheckpointSaver
+from sealtrain.training.distributed.agreement import gathered_states, own_states, same_for_all
+from sealtrain.training.distributed.chosen import Copies
+from sealtrain.training.distributed.ranks import place
+from sealtrain.training.models.weights import load_weights
+from sealtrain.training.telemetry.averages import OpenInterval, mean_since
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from sealtrain.recipe.trainers import TrainerArguments
+    from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.lease import LeaseKeeping
+    from sealtrain.training.data.hugging import Positioned
+    from sealtrain.training.data.sources import BlobStore
+    from sealtrain.training.distributed.chosen import Machinery
+    from sealtrain.training.telemetry.released import MetricGate
+
+__all__ = ["Evaluation", "RunContext", "SealedRun"]
+
+Evaluation = Callable[[Any], dict[str, float]]
+"""Measures a model on the sealed test split: metrics by name."""
+
+# The trainer's last log sums up the call to train(): times, not measurements of the model.
+_SUMMARY = "train_loss"
+
+
+@dataclass(slots=True, kw_only=True)
+class RunContext:
+    """What the callback needs of the run around it.
+
+    Attributes:
+        run_id: 32 hex digits.
+        store: Seals checkpoints; ``None`` where a part that was interrupted is done again.
+        gate: Lets metrics out.
+        on_checkpoint: Told of every sealed checkpoint, by the sealing thread; may raise to stop.
+        resume: Checkpoint to continue from, ``None`` to begin.
+        arguments: Trainer settings of the recipe: evaluation, early stopping and how many
+            checkpoints stay. Without them none, none and two.
+        evaluation: What the phase measures on the test split, set before training starts.
+        streams: Data streams of the run, kept alive here.
+        on_step: Told of every step and its latest logged values, for a progress bar.
+        saver: Seals the checkpoints; made when training begins, by rank 0 only.
+        machinery: Knows where the recipe's backend keeps weights and optimizer.
+        keeper: Says when to stop for the sake of the lease; ``None`` where nothing is leased.
+    """
+
+    run_id: str
+    store: BlobStore | None
+    gate: MetricGate
+    on_checkpoint: Callable[[CheckpointRef], None]
+    resume: CheckpointRef | None
+    arguments: TrainerArguments | None = None
+    evaluation: Evaluation | None = None
+    streams: list[Positioned] = field(default_factory=list)
+    on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
+    saver: CheckpointSaver | None = None
+    machinery: Machinery = field(default_factory=Copies)
+    keeper: LeaseKeeping | None = None
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The store. Raises ``CheckpointRefused`` where there is none."""
+        if self.store is None:
+            raise CheckpointRefused("this training keeps no checkpoints", check="store")
+        return self.store
+
+    def open_saver(self) -> CheckpointSaver:
+        """Begin, or continue from ``resume``. For rank 0."""
+        self.close()
+        arguments, keeper = self.arguments, self.keeper
+        self.saver = CheckpointSaver(
+            self.blobs,
+            self.run_id,
+            told=self.on_checkpoint,
+            keep=2 if arguments is None else arguments.save_total_limit,
+            last=self.resume,
+            anchored=None if keeper is None else lambda: keeper.anchored,
+        )
+        return self.saver
+
+    def close(self) -> None:
+        """Wait for a checkpoint in flight and leave nothing but checkpoints."""
+        if self.saver is not None:
+            self.saver.close()
+            self.saver = None
+        if self.store is not None and place().leads:
+            self.store.sweep()
+
+
+class SealedRun(TrainerCallback):
+    """See the module. Give it to a trainer as ``callbacks=[SealedRun(context)]``.
+
+    Attributes:
+        last: Latest logged values of training.
+        steps: Optimizer steps done, resumed ones included.
+        rows: Training rows used for them.
+        tokens: Tokens without padding, ``None`` where the trainer does not count them.
+        mark: Where the data stand after them (``Positioned.mark``), ``None`` where it is unknown.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._resumed_at: int | None = None
+        self._unlogged_since: int | None = None
+        self._tokens_before = 0.0
+        self._due = False
+        self._random_states: dict[str, Any] | None = None
+        self._position: DataPosition | None = None
+        self._save_steps = 0
+        self._best = None if context.arguments is None else BestSoFar(context.arguments)
+        self._measured: dict[str, float] = {}
+        self._stopping = False
+        self._closes = True
+        self._logged_at = 0
+        self._opened: OpenInterval | None = None
+        self.last: dict[str, float] = {}
+        self.steps = 0
+        self.rows = 0
+        self.tokens: int | None = None
+        self.mark: dict[str, Any] | None = None
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Keep the trainer from writing and reporting by itself."""
+        from transformers.trainer_utils import SaveStrategy
+
+        args.save_strategy = SaveStrategy.NO
+        args.report_to = []
+        args.push_to_hub = False
+        if args.load_best_model_at_end:
+            raise CheckpointRefused(
+                "load_best_model_at_end reads plaintext checkpoints",
+                check="trainer",
+                hint="leave it out; sealed checkpoints are kept for you",
+            )
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> TrainerControl:
+        """Restore the checkpoint to continue from, if there is one."""
+        # A fraction of all steps is resolved in the state, not in the arguments.
+        self._save_steps = max(1, int(state.save_steps))
+        self._position = DataPosition(args, objects["train_dataloader"])
+        self._refuse_unmeasured()
+        if place().leads and self._context.store is not None:
+            self._context.open_saver()
+        ref = self._context.resume
+        if ref is not None:
+            self._restore(ref, state, objects)
+            stopped = self._best is not None and self._best.stopped
+            if stopped or state.global_step >= state.max_steps:
+                self._position.give_nothing()
+                control.should_training_stop = True
+        return control
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        """Restore random states once the data iterator has drawn from them; save what is due."""
+        if self._random_states is not None:
+            restore_random_states(self._random_states)
+            self._random_states = None
+        if self._context.saver is not None:
+            self._context.saver.check()
+        self._save_if_due(state, objects)
+        if self._stopping and self._context.keeper is not None:
+            if self._context.saver is not None:
+                self._context.saver.flush()
+            self._context.keeper.stopped()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> TrainerControl:
+        """Evaluate if due; note that a checkpoint is due, sealed once this step's metrics left."""
+        self.steps = int(state.global_step)
+        self.tokens = int(state.num_input_tokens_seen) or None
+        if self._position is not None:
+            self.rows = self._position.rows_at(self.steps)
+            self.mark = self._position.mark
+        if self._resumed_at is not None and self._position is not None:
+            state.epoch = self._position.epoch_at(self.steps, state)
+        self._due = self.steps % self._save_steps == 0 or self.steps >= state.max_steps
+        self._evaluate_if_due(control, objects["model"])
+        self._closes = self._due or control.should_log
+        self._stopping = not control.should_training_stop and self._stops_here(state)
+        self._due = self._due or self._stopping
+        if self._due:
+            control.should_log = True
+        control.should_save = False
+        for told in self._context.on_step:
+            told(self.steps, self.last)
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        """Save after the last step, which no other step follows."""
+        if control.should_training_stop:
+            self._save_if_due(state, objects)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
+    ) -> None:
+        """Wait for the last checkpoint; take back the best weights, if the recipe wants them."""
+        saver = self._context.saver
+        if saver is None:
+            return
+        saver.flush()
+        if saver.best is not None and saver.best.step != self.steps:
+            wanted, context = ["model"], self._context
+            kept = checkpoint.load(context.blobs, context.run_id, saver.best, wanted=wanted)
+            load_weights(objects["model"], kept["model"])
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Put the first loss after a resume right, then offer the values to the release policy."""
+        if logs is None or _SUMMARY in logs:
+            return
+        mended: dict[str, float] = {}
+        if self._unlogged_since is not None and "loss" in logs:
+            mended["loss"] = mean_since(logs["loss"], state.global_step, self._unlogged_since)
+            self._unlogged_since = None
+        if "num_tokens" in logs:  # TRL counts from the start of the process
+            mended["num_tokens"] = logs["num_tokens"] + self._tokens_before
+        mended |= self._measured
+        self._measured = {}
+        step, opened = int(state.global_step), self._opened
+        if opened is not None and "loss" in logs:
+            mended |= opened.closed(logs | mended, step)
+            self._opened = None
+        logs.update(mended)
+        state.log_history[-1].update(mended)
+        values = {
+            name: float(value) for name, value in logs.items() if isinstance(value, (int, float))
+        }
+        if self._stopping and not self._closes:
+            since = self._logged_at if opened is None else opened.since
+            self._opened = OpenInterval(since, step, values)
+            del state.log_history[-1]
+            return
+        if "loss" in values:
+            self.last, self._logged_at = values, step
+        self._context.gate.offer(step, values)
+
+    def _refuse_unmeasured(self) -> None:
+        arguments = self._context.arguments
+        if arguments is None or arguments.eval_steps is None or self._context.evaluation:
+            return
+        raise RecipeInvalid(
+            "nothing here can be evaluated during training",
+            check="trainer.eval_steps",
+            hint="leave eval_steps out, or give SealedRun an evaluation in your own script",
+        )
+
+    def _evaluate_if_due(self, control: TrainerControl, model: Any) -> None:
+        arguments, evaluation = self._context.arguments, self._context.evaluation
+        if arguments is None or self._best is None or evaluation is None:
+            return
+        if not arguments.eval_steps or self.steps % arguments.eval_steps:
+            return
+        with undisturbed(model):
+            # Every rank measures, since all may be needed for it; one answer decides for all.
+            self._measured = same_for_all(evaluation(model))
+        control.should_log = True
+        if self._best.take(self.steps, self._measured) and arguments.load_best_model_at_end:
+            self._due = True
+        if self._best.stopped:
+            self._due = control.should_training_stop = True
+
+    def _stops_here(self, state: TrainerState) -> bool:
+        """Whether training ends after this step for the sake of the lease."""
+        arguments = self._context.arguments
+        # Answers of several steps are not kept in a checkpoint.
+        unit = getattr(arguments, "num_iterations", 1)
+        if self.steps >= state.max_steps or self.steps % unit:
+            return False
+        periods = [self._save_steps, max(1, int(state.logging_steps))]
+        rest = [lcm(one, unit) - self.steps % lcm(one, unit) for one in periods]
+        span = min(*rest, state.max_steps - self.steps) // unit
+        return stops_here(
+            self._context.keeper,
+            self._context.saver,
+            self.steps,
+            ahead=0 if self._closes else span,
+            span=max(1, span),
+        )
+
+    def _save_if_due(self, state: TrainerState, objects: dict[str, Any]) -> None:
+        if not self._due:
+            return
+        self._due = False
+        saver = self._context.saver
+        if saver is not None:
+            saver.flush()
+        # All ranks together, where each holds a part; only rank 0 gets the whole.
+        weights = self._context.machinery.state(objects["model"], objects["optimizer"])
+        random = gathered_states(random_states())
+        if saver is None:
+            return
+        kept = {
+            **weights,
+            "scheduler": objects["lr_scheduler"].state_dict(),
+            "random": random,
+            "rows": self.rows,
+            "mark": self.mark,
+            "trainer": {
+                "tokens": int(state.num_input_tokens_seen),
+                "flos": float(state.total_flos),
+                "history": state.log_history,
+            },
+            "opened": None if self._opened is None else asdict(self._opened),
+            "best": None if self._best is None else self._best.state(),
+            "best_kept": None if saver.best is None else asdict(saver.best),
+        }
+        saver.save(self.steps, kept, best=self._is_best(self.steps))
+
+    def _is_best(self, step: int) -> bool:
+        arguments, best = self._context.arguments, self._best
+        wanted = arguments is not None and arguments.load_best_model_at_end
+        return wanted and best is not None and best.step == step
+
+    def _restore(self, ref: CheckpointRef, state: TrainerState, objects: dict[str, Any]) -> None:
+        kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
+        self._context.machinery.restore(objects["model"], objects["optimizer"], kept)
+        objects["lr_scheduler"].load_state_dict(kept["scheduler"])
+        trainer = kept["trainer"]
+        state.global_step = self.steps = ref.step
+        state.num_input_tokens_seen = trainer["tokens"]
+        state.total_flos = trainer["flos"]
+        state.log_history = list(trainer["history"])
+        self.tokens = trainer["tokens"] or None
+        self.rows, self.mark = kept["rows"], kept["mark"]
+        self.last = next((one for one in reversed(state.log_history) if "loss" in one), {})
+        self._logged_at = ref.step
+        latest = self.last
+        if kept["opened"] is not None:
+            self._opened = OpenInterval(**kept["opened"])
+            self._logged_at, latest = self._opened.since, self._opened.values
+        self._tokens_before = latest.get("num_tokens", 0.0)
+        if self._best is not None and kept["best"] is not None:
+            self._best.restore(kept["best"])
+        saver = self._context.saver
+        if saver is not None and self._is_best(ref.step):
+            saver.best = ref
+        elif saver is not None and kept["best_kept"] is not None:
+            saver.best = checkpoint.CheckpointRef(**kept["best_kept"])
+        self._resumed_at = self._unlogged_since = ref.step
+        self._random_states = own_states(kept["random"])
+        if self._position is not None:
+            self._position.resume(step=ref.step, mark=self.mark)

@@ -1,0 +1,66 @@
+"""Where training asks whether it may go on: after each step, the same answer for all ranks.
+
+Training knows nothing of leases but this: whoever keeps the lease says after which step to stop.
+The step's checkpoint is sealed as any other, and then the keeper raises why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from sealtrain.training.distributed.agreement import flag_of_first
+from sealtrain.training.distributed.ranks import place
+
+if TYPE_CHECKING:
+    from sealtrain.training.checkpoints.saver import CheckpointSaver
+
+__all__ = ["LeaseKeeping", "stops_here"]
+
+
+class LeaseKeeping(Protocol):
+    """Who keeps the lease on the keys, as training sees it."""
+
+    @property
+    def anchored(self) -> int:
+        """Counter of the newest checkpoint that is known outside, 0 for none."""
+
+    def must_stop(self, step: int, *, ahead: int, span: int, sealing: float | None) -> bool:
+        """Whether training ends after this step. Called by rank 0 only.
+
+        Args:
+            step: Optimizer steps done.
+            ahead: Questions until the next step that is a better place to stop; 0 for this one.
+            span: Questions from here to the next such step after this one, at least 1.
+            sealing: Seconds that the last checkpoint took, ``None`` before the first.
+
+        Raises:
+            SealtrainError: It ends now, without a checkpoint.
+        """
+
+    def stopped(self) -> NoReturn:
+        """Raise why training ended; its checkpoint is sealed."""
+
+
+def stops_here(
+    keeper: LeaseKeeping | None,
+    saver: CheckpointSaver | None,
+    step: int,
+    *,
+    ahead: int = 0,
+    span: int = 1,
+) -> bool:
+    """Whether training ends after this step. All ranks ask, and get rank 0's answer.
+
+    Args:
+        keeper: Who knows, ``None`` where nobody leased anything.
+        saver: Of rank 0.
+        step: As for ``must_stop``, like the rest.
+        ahead: See there.
+        span: See there.
+    """
+    if keeper is None:
+        return False
+    sealing = None if saver is None else saver.seconds
+    mine = place()
+    wanted = mine.leads and keeper.must_stop(step, ahead=ahead, span=span, sealing=sealing)
+    return wanted if mine.world == 1 else flag_of_first(wanted)

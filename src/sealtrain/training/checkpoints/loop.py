@@ -1,0 +1,163 @@
+"""A PyTorch loop of one's own: sealed checkpoints, exact resume, released metrics.
+
+``SealedLoop`` gives batches and stands around whatever is done with them:
+
+1. Batches come from the recipe's training data, mixed and shuffled as for any phase.
+2. When a batch has been used, that is when the next one is asked for, a step is over: what was
+   logged leaves as averages every ``logging_steps``, and every ``save_steps`` model, optimizer,
+   scheduler, random states and the place in the data are sealed. Where the lease on the keys does
+   not go on, they are sealed then and the run stops.
+3. A resumed run begins with the batch after its checkpoint, in the same state, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import CheckpointRefused, UsageError
+from sealtrain.training.checkpoints import checkpoint
+from sealtrain.training.checkpoints.lease import stops_here
+from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
+from sealtrain.training.models.weights import load_weights, trainable_state
+from sealtrain.training.telemetry.averages import Account
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.trainers import TrainerArguments
+    from sealtrain.training.checkpoints.callback import RunContext
+    from sealtrain.training.data.stream import RecordStream
+
+__all__ = ["SealedLoop"]
+
+
+class SealedLoop:
+    """Batches to train on, and what has to happen between them.
+
+    Attributes:
+        model: The module that learns.
+        processing_class: Its tokenizer or processor, sealed beside it; ``None`` without one.
+        last: Averages reported last.
+        steps: Batches used, those of resumed runs included.
+        rows: Records in them.
+        tokens: ``None``: what a token is, the loop does not know.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        stream: RecordStream,
+        arguments: TrainerArguments,
+        *,
+        model: Any,
+        optimizer: Any,
+        scheduler: Any = None,
+        processing_class: Any = None,
+    ) -> None:
+        """Take the place of the run's checkpoint, if it continues from one.
+
+        Args:
+            context: Of the run.
+            stream: Its training records.
+            arguments: The recipe's ``trainer``: steps, batch size, logging and saving.
+            model: ``torch.nn.Module``.
+            optimizer: Of its parameters.
+            scheduler: With ``state_dict`` and ``load_state_dict``; ``None`` without one.
+            processing_class: Tokenizer to seal with the model.
+
+        Raises:
+            CheckpointRefused: The checkpoint is of another model or another kind of training.
+        """
+        self._context = context
+        self._stream = stream
+        self._arguments = arguments
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._account = Account()
+        self._random: dict[str, Any] | None = None
+        self.model = model
+        self.processing_class = processing_class
+        self.last: dict[str, float] = {}
+        self.steps = 0
+        self.rows = 0
+        self.tokens: int | None = None
+        if context.resume is not None:
+            self._restore()
+
+    def batches(self) -> Iterator[dict[str, list[Any]]]:
+        """Columns of ``per_device_train_batch_size`` records, until ``max_steps`` have been used.
+
+        Raises:
+            SealRefused, RecordInvalid: The data do not open or are not what they must be.
+            SealtrainError: A checkpoint could not be sealed, or the lease on the keys ends.
+        """
+        size, steps = self._arguments.per_device_train_batch_size, self._arguments.max_steps
+        saver = self._context.open_saver()
+        if self._random is not None:
+            restore_random_states(self._random)
+            self._random = None
+        for table in self._stream.batches(size, self.rows, steps * size):
+            batch: dict[str, list[Any]] = table.to_pydict()
+            saver.check()
+            yield batch
+            self.steps += 1
+            self.rows += size
+            self._conclude()
+        saver.flush()
+
+    def log(self, **values: Any) -> None:
+        """Note measurements of this step; averages of them are offered to the release policy.
+
+        Args:
+            values: Numbers, or tensors that hold one.
+        """
+        self._account.add({name: _number(value) for name, value in values.items()})
+
+    def _conclude(self) -> None:
+        arguments, final = self._arguments, self.steps >= self._arguments.max_steps
+        due = final or self.steps % arguments.save_steps == 0
+        keeper, saver = self._context.keeper, self._context.saver
+        stops = not final and stops_here(keeper, saver, self.steps)
+        # A checkpoint closes the interval of the averages: none of them spans two processes.
+        if due or self.steps % arguments.logging_steps == 0:
+            self.last = self._account.close()
+            self._context.gate.offer(self.steps, self.last)
+        for told in self._context.on_step:
+            told(self.steps, self.last)
+        if (due or stops) and saver is not None:
+            saver.save(self.steps, self._state())
+            if stops and keeper is not None:
+                saver.flush()
+                keeper.stopped()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "loop": {"rows": self.rows, "last": self.last, "account": self._account.state()},
+            "model": trainable_state(self.model),
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "random": random_states(),
+        }
+
+    def _restore(self) -> None:
+        ref = self._context.resume
+        if ref is None:
+            raise UsageError("there is no checkpoint to continue from")
+        kept = checkpoint.load(self._context.blobs, self._context.run_id, ref)
+        if "loop" not in kept or (kept["scheduler"] is None) != (self._scheduler is None):
+            raise CheckpointRefused(
+                "the checkpoint is of another training",
+                check="checkpoint",
+                hint="resume with the script the run began with",
+            )
+        load_weights(self.model, kept["model"])
+        self._optimizer.load_state_dict(kept["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(kept["scheduler"])
+        self.steps, self.rows, self.last = ref.step, kept["loop"]["rows"], kept["loop"]["last"]
+        self._account.restore(kept["loop"]["account"])
+        self._random = kept["random"]
+
+
+def _number(value: Any) -> float:
+    detach = getattr(value, "detach", None)
+    return float(value if detach is None else detach())

@@ -1,0 +1,93 @@
+"""All the random generators training draws from: kept, restored, or left undisturbed.
+
+And kernels that draw nothing: the same bits each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["deterministic", "random_states", "restore_random_states", "seed_of", "undisturbed"]
+
+
+def seed_of(label: str) -> int:
+    """A seed that follows from words, below 2³²; of draws that hide nothing.
+
+    Args:
+        label: What is drawn for; each use has one of its own.
+    """
+    return int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
+
+
+def random_states() -> dict[str, Any]:
+    """States of all random generators training draws from, as plain data."""
+    import numpy as np
+    import torch
+
+    version, internal, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    states: dict[str, Any] = {
+        "python": [version, list(internal), gauss],
+        "numpy": [str(kind), [int(key) for key in keys], int(position), int(has_gauss), cached],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Inverse of ``random_states``."""
+    import numpy as np
+    import torch
+
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
+@contextmanager
+def undisturbed(model: Any) -> Iterator[None]:
+    """Let the block use ``model`` for inference; training goes on as if it had not happened.
+
+    Inside, the model is in evaluation mode and no gradients are recorded. Afterwards every module
+    is in the mode it was in, and every random generator in the state it was in.
+    """
+    import torch
+
+    modes = [(module, module.training) for module in model.modules()]
+    states = random_states()
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        restore_random_states(states)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Only kernels that give the same bits each time; on CUDA those that have one."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    settings: Any = torch.utils.deterministic
+    filling = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    # Uninitialised memory is never read by these trainers; filling it costs time for nothing.
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        settings.fill_uninitialized_memory = filling

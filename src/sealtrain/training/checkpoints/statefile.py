@@ -1,0 +1,245 @@
+"""Training state in safetensors layout: tensors as they lie in memory, everything else as JSON.
+
+::
+
+    u64 header length | header | tensors
+
+The header is safetensors' own, so any reader of that format finds the tensors by their path in the
+state (``model.layer.weight``). What is no tensor stands as one JSON text in its metadata: lists as
+lists, ``{"dict": [[key, value] …]}``, ``{"tuple": […]}`` and ``{"tensor": path}``. Plain data only:
+nothing in a file can name code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from io import RawIOBase
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import CheckpointRefused
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Layout", "bytes_of", "lay_out", "read_state"]
+
+MAX_HEADER_BYTES = 1 << 30
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError)
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "complex64": "C64",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where everything in a state file lies.
+
+    Attributes:
+        header: Its first bytes, up to the tensors.
+        tensors: Tensors with their offset after the header, in order, without a gap.
+        size: Bytes of all tensors.
+    """
+
+    header: bytes
+    tensors: tuple[tuple[int, torch.Tensor], ...]
+    size: int
+
+    @property
+    def header_view(self) -> memoryview:
+        """The header as bytes to write."""
+        return memoryview(self.header)
+
+
+def lay_out(state: Mapping[str, Any]) -> Layout:
+    """Plan the file of ``state``; no tensor is touched.
+
+    Args:
+        state: Nested dicts, lists, tuples, numbers, strings, ``None`` and dense tensors.
+
+    Raises:
+        CheckpointRefused: Something else is in it.
+    """
+    found: dict[str, torch.Tensor] = {}
+    document = _outline(state, "", found, {})
+    # Wide types first: every tensor then begins at a multiple of its own width.
+    order = sorted(found, key=lambda path: -found[path].element_size())
+    table: dict[str, Any] = {"__metadata__": {"state": json.dumps(document)}}
+    placed, offset = [], 0
+    for path in order:
+        tensor = found[path]
+        end = offset + tensor.numel() * tensor.element_size()
+        table[path] = {
+            "dtype": _NAMES[str(tensor.dtype).removeprefix("torch.")],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        placed.append((offset, tensor))
+        offset = end
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return Layout(header=len(text).to_bytes(8, "little") + text, tensors=tuple(placed), size=offset)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor, byte by byte."""
+    import torch
+
+    flat: memoryview = tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    return flat
+
+
+def read_state(file: RawIOBase, *, wanted: Iterable[str] | None = None) -> dict[str, Any]:
+    """Read a state file.
+
+    Args:
+        file: At its beginning; every byte it gives has been authenticated.
+        wanted: First-level keys to read, all when ``None``. Tensors of others are passed over.
+
+    Raises:
+        CheckpointRefused: It is no state file.
+        SealRefused: As reading raises.
+    """
+    try:
+        return _read(file, None if wanted is None else set(wanted))
+    except _MALFORMED as error:
+        raise CheckpointRefused(
+            "the checkpoint holds no training state", check="checkpoint"
+        ) from error
+
+
+def _read(file: RawIOBase, wanted: set[str] | None) -> dict[str, Any]:
+    length = int.from_bytes(_exactly(file, 8), "little")
+    if length > MAX_HEADER_BYTES:
+        raise ValueError("header is too long")
+    table = json.loads(_exactly(file, length))
+    outline = json.loads(table.pop("__metadata__")["state"])["dict"]
+    start = 8 + length
+
+    def tensor(path: str) -> torch.Tensor:
+        if path not in read:
+            entry = table[path]
+            file.seek(start + entry["data_offsets"][0])
+            read[path] = _tensor(file, entry)
+        return read[path]
+
+    read: dict[str, torch.Tensor] = {}
+    return {
+        key: _filled(value, tensor) for key, value in outline if wanted is None or key in wanted
+    }
+
+
+def _tensor(file: RawIOBase, entry: Mapping[str, Any]) -> torch.Tensor:
+    import torch
+
+    kinds = {short: getattr(torch, name) for name, short in _NAMES.items()}
+    made = torch.empty(entry["shape"], dtype=kinds[entry["dtype"]])
+    begin, end = entry["data_offsets"]
+    if end - begin != made.numel() * made.element_size():
+        raise ValueError("tensor has another size than its place")
+    if made.numel():
+        _fill(file, bytes_of(made))
+    return made
+
+
+def _outline(value: Any, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str]) -> Any:
+    import torch
+
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, float):  # a NumPy number
+        return float(value)
+    if isinstance(value, torch.Tensor):
+        return {"tensor": _noted(value, path, found, seen)}
+    if isinstance(value, Mapping):
+        return {
+            "dict": [
+                [key, _outline(inner, f"{path}.{key}" if path else str(key), found, seen)]
+                for key, inner in value.items()
+                if _is_key(key)
+            ]
+        }
+    if isinstance(value, (list, tuple)):
+        items = [_outline(one, f"{path}.{at}", found, seen) for at, one in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    raise _not_plain(value)
+
+
+def _noted(
+    tensor: torch.Tensor, path: str, found: dict[str, torch.Tensor], seen: dict[Any, str]
+) -> str:
+    import torch
+
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _NAMES or tensor.layout != torch.strided:
+        raise _not_plain(tensor)
+    # Tied weights are one tensor under several names.
+    place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+    if tensor.numel() and place in seen:
+        return seen[place]
+    while path in found or path == "__metadata__":
+        path += "_"
+    seen[place] = path
+    found[path] = tensor
+    return path
+
+
+def _filled(outline: Any, tensor: Callable[[str], torch.Tensor]) -> Any:
+    if isinstance(outline, list):
+        return [_filled(one, tensor) for one in outline]
+    if not isinstance(outline, dict):
+        return outline
+    ((kind, inner),) = outline.items()
+    if kind == "tensor":
+        return tensor(inner)
+    if kind == "tuple":
+        return tuple(_filled(one, tensor) for one in inner)
+    if kind == "dict":
+        return {key: _filled(one, tensor) for key, one in inner}
+    raise ValueError("unknown kind of value")
+
+
+def _is_key(key: object) -> bool:
+    if type(key) not in (str, int):
+        raise _not_plain(key)
+    return True
+
+
+def _exactly(file: RawIOBase, length: int) -> bytes:
+    data = bytearray(length)
+    _fill(file, memoryview(data))
+    return bytes(data)
+
+
+def _fill(file: RawIOBase, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        count = file.readinto(view[done:])
+        if not count:
+            raise ValueError("file ends too early")
+        done += count
+
+
+def _not_plain(value: object) -> CheckpointRefused:
+    return CheckpointRefused(
+        "the training state holds something that is no plain data",
+        check="checkpoint",
+        got=type(value).__name__,
+        expected="dicts, lists, numbers, strings and dense tensors",
+    )

@@ -1,0 +1,96 @@
+"""Everything a phase works with, laid out by ``training.run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training.data.hugging import Positioned
+from sealtrain.training.data.stream import RecordStream
+
+if TYPE_CHECKING:
+    from sealtrain.training.checkpoints.callback import Evaluation, RunContext
+    from sealtrain.training.data.sources import SealedFolder, Source
+    from sealtrain.training.distributed.chosen import Machinery
+    from sealtrain.training.models.standins import StandIns
+    from sealtrain.training.schedule_slice import Stretch
+
+__all__ = ["Workplace"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Workplace:
+    """Recipe, data and callbacks of one training.
+
+    Attributes:
+        recipe: A recipe of the phase that works here.
+        base_dir: Folder that the recipe's paths start from.
+        scratch: Empty folder for libraries that insist on one.
+        train_sources: Sources with role train.
+        test_sources: Sources with role test.
+        context: What the checkpoint callback needs.
+        beside: Files that go with the model's own, name → content.
+        noise: ``NoiseSource`` of draws that only this run can make; ``None`` outside a guest.
+        model: The sealed model of the recipe; ``None`` where it names another kind.
+        standins: What takes the place of layers while the model trains; ``None`` for nothing.
+        built: Model with its adapter, and tokenizer; a phase builds them itself when ``None``.
+        stretch: Which steps of the training are done here; ``None`` for all.
+        plan: ``Plan`` of private training, once it is known.
+    """
+
+    recipe: Any
+    base_dir: Path
+    scratch: Path
+    train_sources: list[Source]
+    test_sources: list[Source]
+    context: RunContext
+    beside: dict[str, bytes] = field(default_factory=dict)
+    noise: Any = None
+    model: SealedFolder | None = None
+    standins: StandIns | None = None
+    built: tuple[Any, Any] | None = None
+    stretch: Stretch | None = None
+    plan: Any = None
+    _streams: list[Positioned] = field(default_factory=list)
+
+    @property
+    def machinery(self) -> Machinery:
+        """What the recipe's backend does differently."""
+        return self.context.machinery
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """What measures the model on the test split; used during training as the recipe says."""
+        return self.context.evaluation
+
+    @evaluation.setter
+    def evaluation(self, measure: Evaluation) -> None:
+        self.context.evaluation = measure
+
+    def training_stream(self, names: Mapping[str, str]) -> Positioned:
+        """The shuffled training rows, restartable at any step.
+
+        Args:
+            names: Column of the data → name it gets in the rows.
+
+        Raises:
+            SchemaMismatch: A column is missing or differs between owners.
+        """
+        trainer = self.recipe.trainer
+        seed = trainer.seed if trainer.data_seed is None else trainer.data_seed
+        stream = RecordStream(self.train_sources, list(names), seed=seed, names=dict(names))
+        positioned = Positioned(stream)
+        if self.stretch is not None:
+            step = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps
+            positioned.start = self.stretch.first * step
+        self._streams.append(positioned)
+        self.context.streams.append(positioned)
+        return positioned
+
+    def test_stream(self, names: Mapping[str, str]) -> Positioned:
+        """Every test record once. As ``training_stream``; neither shuffled anew nor resumed."""
+        stream = RecordStream(self.test_sources, list(names), seed=0, names=dict(names))
+        count = sum(sum(source.dataset.batch_rows) for source in self.test_sources)
+        return Positioned(stream, stop=count)

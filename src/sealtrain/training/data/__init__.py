@@ -1,0 +1,1 @@
+"""From opened datasets to batches: order (pure), streams, and what each kind of record becomes."""

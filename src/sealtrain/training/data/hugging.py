@@ -1,0 +1,153 @@
+"""Streams as the types Hugging Face trainers accept, without a copy on disk and without pickling.
+
+``load_dataset`` and ``Dataset.from_generator`` write plaintext Arrow under a cache folder, and
+``IterableDataset.from_generator`` fingerprints a generator by pickling it. Nothing here does
+either: the dataset is built on one internal class of ``datasets``, which is why that library's
+version is bounded, and the stream refuses to be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import datasets
+from datasets.iterable_dataset import _BaseExamplesIterable
+
+from sealtrain.errors import UsageError
+from sealtrain.training.data.stream import RecordStream, read_all
+
+if TYPE_CHECKING:
+    from sealtrain.training.data.sources import Source
+
+__all__ = ["ROW", "Positioned", "as_iterable_dataset", "as_map_style_dataset", "positioned_under"]
+
+ROW = "sealtrain_row"
+"""Under this name a numbered row carries its position in the stream."""
+
+
+class Positioned:
+    """A stream with a place to begin at and a count of where its newest reader is.
+
+    Attributes:
+        stream: The records.
+        start: Row at which the next iteration begins; a resumed run sets it.
+        position: Row after the one handed out last.
+        stop: Row at which iterations end; endless when ``None``.
+        numbered: Rows carry their position, as ``ROW``.
+    """
+
+    def __init__(self, stream: RecordStream, *, stop: int | None = None) -> None:
+        self.stream = stream
+        self.start = 0
+        self.position = 0
+        self.stop = stop
+        self.numbered = False
+
+    def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
+        """Rows from ``start`` on, the attribute when not given."""
+        self.position = self.start if start is None else start
+        for row in self.stream.rows(self.position, self.stop):
+            if self.numbered:
+                row[ROW] = self.position
+            self.position += 1
+            yield row
+
+    def mark(self) -> dict[str, Any]:
+        """Where the newest reader is: plain data for ``seek``; ``row`` counts rows begun."""
+        return {"row": self.position}
+
+    def seek(self, mark: Mapping[str, Any]) -> None:
+        """Make the next iteration begin where ``mark`` was taken."""
+        self.start = int(mark["row"])
+
+    def __reduce__(self) -> Any:
+        """Refuse: keys and plaintext stay in this process."""
+        raise UsageError(
+            "a sealed stream does not leave its process",
+            hint="set dataloader_num_workers to 0; decryption runs ahead in a thread",
+        )
+
+
+class _StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets ships no types
+    """The one shard of a stream. Its state is a row number."""
+
+    def __init__(self, positioned: Positioned) -> None:
+        super().__init__()
+        self.positioned = positioned
+
+    @property
+    def features(self) -> datasets.Features:
+        return datasets.Features.from_arrow_schema(self.positioned.stream.schema)
+
+    @property
+    def is_typed(self) -> bool:
+        return True
+
+    @property
+    def num_shards(self) -> int:
+        return 1
+
+    def _init_state_dict(self) -> dict[str, Any]:
+        self._state_dict: dict[str, Any] = {"row": None, "type": type(self).__name__}
+        return self._state_dict
+
+    def shuffle_data_sources(self, generator: Any) -> _StreamExamples:
+        """Itself: it is shuffled, and a trainer's epochs are none of its own."""
+        return self
+
+    def shard_data_sources(
+        self, num_shards: int, index: int, contiguous: bool = True
+    ) -> _StreamExamples:
+        """Itself: rows are divided among ranks, shards are not."""
+        return self
+
+    def reshard_data_sources(self) -> _StreamExamples:
+        """Itself."""
+        return self
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        state = self._state_dict
+        for row in self.positioned.rows(state["row"] if state else None):
+            if state:
+                state["row"] = self.positioned.position
+            yield self.positioned.position - 1, row
+
+
+def as_iterable_dataset(positioned: Positioned) -> datasets.IterableDataset:
+    """A ``datasets.IterableDataset`` over a stream, as ``SFTTrainer`` wants it.
+
+    Endless unless the stream has a stop: give the trainer ``max_steps``.
+    """
+    features = datasets.Features.from_arrow_schema(positioned.stream.schema)
+    return datasets.IterableDataset(
+        _StreamExamples(positioned), info=datasets.DatasetInfo(features=features)
+    )
+
+
+def as_map_style_dataset(
+    sources: Sequence[Source],
+    columns: Sequence[str] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> datasets.Dataset:
+    """A ``datasets.Dataset`` with every record decrypted in memory, for data that fits there."""
+    import pyarrow as pa
+
+    return datasets.Dataset(pa.Table.from_batches(list(read_all(sources, columns, names=names))))
+
+
+def positioned_under(dataset: Any) -> Positioned | None:
+    """The stream under a dataset that was mapped, filtered or divided since; ``None`` if none."""
+    while dataset is not None:
+        if isinstance(getattr(dataset, "positioned", None), Positioned):
+            found: Positioned = dataset.positioned
+            return found
+        examples = getattr(dataset, "_ex_iterable", None)
+        while examples is not None:
+            if isinstance(getattr(examples, "positioned", None), Positioned):
+                found = examples.positioned
+                return found
+            examples = getattr(examples, "ex_iterable", None)
+        dataset = getattr(dataset, "dataset", None)
+    return None

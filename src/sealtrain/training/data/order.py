@@ -1,0 +1,297 @@
+"""The order of a training stream: a pure function of seed, batch sizes and weights.
+
+The stream is endless. Each source's record batches are dealt once, by seed, to *lanes*. A lane
+walks its batches in a fresh random order on every pass and permutes the rows inside each batch, so
+one decrypted batch per lane is all a reader holds. *Rounds* of up to a few thousand rows take its
+exact share from every lane and permute the result: neighbours in the stream come from all owners.
+
+Promises:
+
+1. With equal weights every epoch holds every row exactly once; nothing is dropped at its end.
+2. A row of a source with weight 2w comes up twice as often as one of weight w, and all rows of a
+   source equally often, give or take one. A capped source gives no epoch more rows than its cap;
+   the next epoch goes on where this one stopped, so that in time every row comes up.
+3. Any position is found in time that does not grow with it: the state of a run is one integer.
+4. The order does not depend on how many processes read it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from sealtrain.errors import DataInvalid
+from sealtrain.training.data.quota import divided
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Indices = npt.NDArray[np.int64]
+
+__all__ = ["MAX_LANES", "Order", "Pick", "Place", "Round"]
+
+MAX_LANES = 32
+MIN_ROUND_ROWS = 16
+MAX_ROUND_ROWS = 4096
+# Domain tags of the random streams, so that no two uses share one.
+_LANES, _PASS, _ROWS, _ROUND = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """Rows ``start`` … ``stop`` of one shuffled record batch.
+
+    Attributes:
+        lane: Which lane asks; a reader keeps one shuffled batch per lane.
+        turn: Pass of the lane, which decides how the batch is shuffled.
+        source: Position of the source.
+        batch: Record batch of the source.
+        start: First row of the shuffled batch.
+        stop: Row after the last.
+    """
+
+    lane: int
+    turn: int
+    source: int
+    batch: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A stretch of the stream: concatenate the picks, then take ``order``.
+
+    Attributes:
+        start: Position of its first row in the stream.
+        picks: By lane.
+        order: Permutation of the concatenated rows, int64.
+    """
+
+    start: int
+    picks: tuple[Pick, ...]
+    order: Indices
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a stream position lies.
+
+    Attributes:
+        epoch: Number of whole epochs before it.
+        round: Round of the epoch that holds it.
+    """
+
+    epoch: int
+    round: int
+
+
+class _Lane:
+    """Some record batches of one source, walked again and again."""
+
+    def __init__(
+        self, number: int, source: int, batches: Indices, rows: Indices, share: Fraction, seed: int
+    ) -> None:
+        self.number, self.source = number, source
+        self._batches, self._rows, self._seed = batches, rows, seed
+        self._share = share
+        self.total = int(rows.sum())
+        self._pass: tuple[int, list[int], list[int]] | None = None
+
+    @property
+    def epoch_rows(self) -> Fraction:
+        """Rows it gives to an epoch, on average."""
+        return self._share * self.total
+
+    def before(self, epoch: int) -> int:
+        """Rows of the lane's endless walk that lie before ``epoch``."""
+        return int(epoch * self.epoch_rows)
+
+    def picks(self, start: int, stop: int) -> list[Pick]:
+        """Rows ``start`` … ``stop`` of the walk."""
+        found = []
+        while start < stop:
+            turn, offset = divmod(start, self.total)
+            walk, ends = self._walk(turn)
+            at = bisect_right(ends, offset)
+            begin = ends[at - 1] if at else 0
+            count = min(ends[at] - offset, stop - start)
+            first = offset - begin
+            found.append(
+                Pick(
+                    lane=self.number,
+                    turn=turn,
+                    source=self.source,
+                    batch=walk[at],
+                    start=first,
+                    stop=first + count,
+                )
+            )
+            start += count
+        return found
+
+    def _walk(self, turn: int) -> tuple[list[int], list[int]]:
+        """The lane's batches in the order of a pass, and where each of them ends."""
+        import numpy as np
+
+        if self._pass is None or self._pass[0] != turn:
+            generator = np.random.default_rng([self._seed, _PASS, self.number, turn])
+            walk = generator.permutation(len(self._batches))
+            # Lists: one number at a time is looked up, which takes numpy ten times as long.
+            self._pass = turn, self._batches[walk].tolist(), np.cumsum(self._rows[walk]).tolist()
+        return self._pass[1], self._pass[2]
+
+
+class Order:
+    """The stream over several sources."""
+
+    def __init__(
+        self,
+        batch_rows: Sequence[Sequence[int]],
+        weights: Sequence[float],
+        *,
+        seed: int,
+        lanes: int = MAX_LANES,
+        caps: Sequence[int | None] | None = None,
+    ) -> None:
+        """Deal the batches to lanes.
+
+        Args:
+            batch_rows: Rows of each record batch, by source.
+            weights: Relative frequency of each source's rows; above 0.
+            seed: 0 … 2**64 - 1.
+            lanes: Lanes over all sources; every source has at least one.
+            caps: Most rows of each source in an epoch; ``None`` where its weight decides alone.
+
+        Raises:
+            DataInvalid: There is no row at all.
+        """
+        import numpy as np
+
+        self._seed = seed
+        filled = [source for source, rows in enumerate(batch_rows) if sum(rows)]
+        if not filled:
+            raise DataInvalid("training data holds no record", hint="the sealed datasets are empty")
+        # Decimal text, so that a weight of 0.1 is a tenth and not its nearest binary fraction.
+        exact = [Fraction(repr(float(weight))) for weight in weights]
+        least = min(exact[source] for source in filled)
+        self._lanes: list[_Lane] = []
+        self._groups: list[tuple[list[_Lane], int | None]] = []
+        for source in filled:
+            rows = np.asarray(batch_rows[source], dtype=np.int64)
+            generator = np.random.default_rng([seed, _LANES, source])
+            dealt = generator.permutation(np.flatnonzero(rows))
+            count = min(len(dealt), max(1, lanes // len(filled)))
+            for first in range(count):
+                mine = dealt[first::count]
+                share = exact[source] / least
+                self._lanes.append(_Lane(len(self._lanes), source, mine, rows[mine], share, seed))
+            own = self._lanes[-count:]
+            cap = caps[source] if caps else None
+            wanted = sum((lane.epoch_rows for lane in own), Fraction(0))
+            self._groups.append((own, cap if cap is not None and cap < wanted else None))
+        self._laid_out: tuple[int, list[int], list[int]] | None = None
+        self._epoch_rows = sum(
+            (
+                sum((lane.epoch_rows for lane in own), Fraction(0))
+                if cap is None
+                else Fraction(cap)
+                for own, cap in self._groups
+            ),
+            Fraction(0),
+        )
+        largest = max(max(rows, default=0) for rows in batch_rows)
+        self.round_rows = min(MAX_ROUND_ROWS, max(MIN_ROUND_ROWS, 4 * largest))
+
+    @property
+    def lanes(self) -> int:
+        """Lanes over all sources."""
+        return len(self._lanes)
+
+    def before(self, epoch: int) -> int:
+        """Rows of the stream that lie before ``epoch``."""
+        return sum(self._starts(epoch))
+
+    def epoch_rows(self, epoch: int = 0) -> int:
+        """Rows of one epoch; with fractional weights epochs differ by a row or two."""
+        return sum(self._epoch(epoch)[1])
+
+    def place(self, row: int) -> Place:
+        """Find a position of the stream."""
+        epoch = int(row / self._epoch_rows)
+        while self.before(epoch + 1) <= row:
+            epoch += 1
+        while self.before(epoch) > row:
+            epoch -= 1
+        offset = row - self.before(epoch)
+        _starts, counts = self._epoch(epoch)
+        number = offset // self.round_rows
+        while sum(self._given(counts, number + 1)) <= offset:
+            number += 1
+        while sum(self._given(counts, number)) > offset:
+            number -= 1
+        return Place(epoch=epoch, round=number)
+
+    def rounds_in(self, epoch: int) -> int:
+        """Number of rounds of an epoch."""
+        return -(-self.epoch_rows(epoch) // self.round_rows)
+
+    def round(self, epoch: int, number: int) -> Round:
+        """One round of an epoch; the last one may be short."""
+        import numpy as np
+
+        starts, counts = self._epoch(epoch)
+        lows, highs = self._given(counts, number), self._given(counts, number + 1)
+        picks: list[Pick] = []
+        for lane, start, low, high in zip(self._lanes, starts, lows, highs, strict=True):
+            picks.extend(lane.picks(start + low, start + high))
+        generator = np.random.default_rng([self._seed, _ROUND, epoch, number])
+        return Round(
+            start=sum(starts) + sum(lows),
+            picks=tuple(picks),
+            order=generator.permutation(sum(highs) - sum(lows)),
+        )
+
+    def shuffled(self, pick: Pick, rows: int) -> Indices:
+        """How the batch of a pick is shuffled: a permutation of its ``rows`` rows, int64."""
+        import numpy as np
+
+        generator = np.random.default_rng([self._seed, _ROWS, pick.lane, pick.turn, pick.batch])
+        return generator.permutation(rows)
+
+    def _epoch(self, epoch: int) -> tuple[list[int], list[int]]:
+        """Where every lane's walk is at the beginning of an epoch, and its rows in it."""
+        if self._laid_out is None or self._laid_out[0] != epoch:
+            starts, ends = self._starts(epoch), self._starts(epoch + 1)
+            counts = [end - start for start, end in zip(starts, ends, strict=True)]
+            self._laid_out = epoch, starts, counts
+        return self._laid_out[1], self._laid_out[2]
+
+    def _starts(self, epoch: int) -> list[int]:
+        """Rows of every lane's walk that lie before an epoch."""
+        starts: list[int] = []
+        for own, cap in self._groups:
+            if cap is None:
+                starts.extend(lane.before(epoch) for lane in own)
+            else:
+                starts.extend(divided(epoch * cap, [lane.total for lane in own]))
+        return starts
+
+    def _given(self, counts: list[int], rounds: int) -> list[int]:
+        """Rows of each lane in the first ``rounds`` rounds of an epoch.
+
+        Every lane's share is rounded by itself and so never runs backwards, as shares that are
+        made to sum up would; rounds differ from ``round_rows`` by half a row per lane at most.
+        """
+        total = sum(counts)
+        passed = min(rounds * self.round_rows, total)
+        return [(2 * count * passed + total) // (2 * total) for count in counts]

@@ -1,0 +1,331 @@
+"""Shuffled records of several owners, decrypted ahead of their use.
+
+A stream is an endless order (``loaders.order``) over opened datasets. Reading it needs one
+decrypted record batch per lane, up to as many that are prepared ahead, and a few rounds of rows;
+nothing is written anywhere. Position ``n`` is the same row for every reader, so a run is resumed by
+a number.
+
+Batches are opened ahead of the reader (``loaders.opening``): in a process of their own where that
+helps; else in a thread together with everything else, several at a time where a store elsewhere is
+waited for. A reader that begins, as after a resume, gets its first rows as soon as the batches that
+hold them are open.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice, tee
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training.data.columns import Projection
+from sealtrain.training.data.fetching import AT_A_TIME, far, fetched
+from sealtrain.training.data.opening import Evenly, Turned, beside, elsewhere, here
+from sealtrain.training.data.order import MAX_LANES, Order, Pick, Round
+from sealtrain.training.data.prefetch import prefetched
+from sealtrain.training.data.prefetch_process import PrefetchProcess
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from sealtrain.training.data.sources import BatchedRecords, Source
+
+    Indices = npt.NDArray[np.int64]
+
+__all__ = ["RecordStream", "read_all"]
+
+AHEAD_ROUNDS = 2
+# Rows that are given before the rest of the first round: for a small batch, then a larger one.
+FIRST_ROWS = (16, 48)
+_OPENING_THREADS = 4
+
+
+class RecordStream:
+    """Records of several sources in shuffled order, from any position on.
+
+    Attributes:
+        order: The order being followed.
+        schema: Arrow schema of the rows.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        columns: Sequence[str] | None = None,
+        *,
+        seed: int,
+        names: Mapping[str, str] | None = None,
+        lanes: int = MAX_LANES,
+        ahead: int = AHEAD_ROUNDS,
+    ) -> None:
+        """Lay out the order; nothing is decrypted yet.
+
+        Args:
+            sources: Opened datasets with their weights.
+            columns: Columns of the records to read; all when ``None``.
+            seed: Seed of the order.
+            names: Column of the records → name it gets in the stream.
+            lanes: Decrypted record batches held at a time, at least one a source.
+            ahead: Rounds to work ahead; 0 does all when asked, without a thread or process.
+
+        Raises:
+            SchemaMismatch: The sources do not have these columns.
+            DataInvalid: There is no row.
+        """
+        self._datasets = [source.dataset for source in sources]
+        self._projection = Projection(sources, columns, names)
+        self._ahead = ahead
+        self.schema = self._projection.schema
+        self.order = Order(
+            [source.dataset.batch_rows for source in sources],
+            [source.weight for source in sources],
+            seed=seed,
+            lanes=lanes,
+            caps=[source.max_records for source in sources],
+        )
+        batches = sum(len(dataset.batch_rows) for dataset in self._datasets)
+        rows = sum(sum(dataset.batch_rows) for dataset in self._datasets)
+        self._batches_a_round = -(-batches * self.order.round_rows // rows)
+
+    def rounds(
+        self, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows ``start`` … ``stop`` as record batches of changing length: the fast path.
+
+        Args:
+            start: First row.
+            stop: Row after the last; endless when ``None``.
+            rank: Give only rows whose position leaves this remainder …
+            world: … divided by this number. Together, all ranks read every row once.
+        """
+        share = _Share(stop=stop, rank=rank, world=world)
+        if self._in_process:
+            # A thread beside this one would wait milliseconds for the interpreter lock each turn.
+            yield from self._read(start, share)
+        else:
+            yield from prefetched(lambda: self._read(start, share), self._ahead)
+
+    def batches(
+        self, size: int, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
+    ) -> Iterator[pa.Table]:
+        """Columns of exactly ``size`` rows at a time; a last partial batch is left out."""
+        import pyarrow as pa
+
+        held: list[pa.RecordBatch] = []
+        count = 0
+        for batch in self.rounds(start, stop, rank=rank, world=world):
+            offset = 0
+            while count + batch.num_rows - offset >= size:
+                part = batch.slice(offset, size - count)
+                offset += part.num_rows
+                yield pa.Table.from_batches([*held, part])
+                held, count = [], 0
+            if offset < batch.num_rows:
+                held.append(batch.slice(offset))
+                count += batch.num_rows - offset
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
+        """Rows ``start`` … ``stop`` as dictionaries; endless when ``stop`` is ``None``."""
+        for batch in self.rounds(start, stop):
+            yield from batch.to_pylist()
+
+    def _read(self, start: int, share: _Share) -> Iterator[pa.RecordBatch]:
+        """A few rows as soon as the batches that hold them are open, then the rest."""
+        batches = _OpenBatches(self._datasets, self._projection, self.order)
+        for current, _ in islice(self._touched(start, share.stop), 1):
+            for many in FIRST_ROWS:
+                few = share.of(current, start)[:many]
+                if len(few):
+                    rows = self._beginning(current, few, batches)
+                    start = share.after(current, start, len(few))
+                    yield rows
+        yield from self._gathered(start, share, batches)
+
+    def _gathered(
+        self, start: int, share: _Share, batches: _OpenBatches
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of each round, put together."""
+        import pyarrow as pa
+
+        held: dict[int, Turned] = {}
+        rounds, beforehand = tee(self._touched(start, share.stop))
+        picks = (pick for _, fresh in beforehand for pick in fresh if pick)
+        with closing(Evenly(self._opening(picks, batches))) as opening:
+            for current, fresh in rounds:
+                pieces = []
+                for pick, first in zip(current.picks, fresh, strict=True):
+                    if first is not None:
+                        held[pick.lane] = opening.take()
+                    pieces.append(held[pick.lane].part(pick.start, pick.stop))
+                wanted = share.of(current, start)
+                if len(wanted):
+                    together = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+                    yield together.take(pa.array(wanted))
+                if self._ahead:
+                    opening.work_ahead(self._batches_a_round)
+
+    def _opening(self, picks: Iterator[Pick], batches: _OpenBatches) -> Generator[Turned]:
+        if self._in_process:
+            return beside(picks, batches, largest=_largest(self._datasets))
+        if self._ahead and far(self._datasets):
+            return elsewhere(picks, batches)
+        return here(picks, batches)
+
+    @property
+    def _in_process(self) -> bool:
+        return self._ahead > 0 and PrefetchProcess.helps(self._datasets)
+
+    def _beginning(self, current: Round, few: Indices, batches: _OpenBatches) -> pa.RecordBatch:
+        """Some rows of a round, of which only the batches that hold them are opened.
+
+        Args:
+            current: The round.
+            few: Places of the rows in its picks, put together.
+            batches: Keeps the batches that were opened.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        ends = np.cumsum([pick.stop - pick.start for pick in current.picks])
+        which = np.searchsorted(ends, few, side="right")
+        numbers = np.unique(which)
+        picks = [current.picks[number] for number in numbers]
+        pieces = []
+        for number, pick, turned in zip(
+            numbers, picks, batches.keep(picks, self._threads), strict=True
+        ):
+            pieces.append(turned.at(few[which == number] - ends[number] + pick.stop))
+        # The pieces hold the rows by pick; back into the order of the stream.
+        back = np.argsort(np.argsort(which, kind="stable"))
+        return pa.concat_batches(pieces).take(pa.array(back))
+
+    @property
+    def _threads(self) -> int:
+        """Threads that open batches for which the reader waits anyway."""
+        if not self._ahead:
+            return 1
+        return AT_A_TIME if far(self._datasets) else min(_OPENING_THREADS, os.cpu_count() or 1)
+
+    def _touched(self, start: int, stop: int | None) -> Iterator[tuple[Round, list[Pick | None]]]:
+        """Rounds, each with those of its picks whose shuffled batch no earlier one had."""
+        held: dict[int, tuple[int, int]] = {}
+        place = self.order.place(start)
+        epoch, number = place.epoch, place.round
+        while stop is None or start < stop:
+            if number == self.order.rounds_in(epoch):
+                epoch, number = epoch + 1, 0
+            current = self.order.round(epoch, number)
+            fresh: list[Pick | None] = []
+            for pick in current.picks:  # a lane may come to its next batch within one round
+                wanted = pick.turn, pick.batch
+                fresh.append(None if held.get(pick.lane) == wanted else pick)
+                held[pick.lane] = wanted
+            if current.rows:
+                yield current, fresh
+            number += 1
+            start = current.start + current.rows
+
+
+class _OpenBatches:
+    """The batches of a stream for one reader; those of its first rows wait here for the rest."""
+
+    def __init__(
+        self, datasets: Sequence[BatchedRecords], projection: Projection, order: Order
+    ) -> None:
+        self._datasets, self._projection, self._order = datasets, projection, order
+        self._kept: dict[tuple[int, int], pa.RecordBatch] = {}
+
+    def opened(self, pick: Pick) -> pa.RecordBatch:
+        batch = self._datasets[pick.source].batch(pick.batch)
+        return self._projection.project(pick.source, batch)
+
+    def turned(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
+        return Turned(batch, self._order.shuffled(pick, batch.num_rows))
+
+    def waiting(self, pick: Pick) -> Turned | None:
+        kept = self._kept.pop((pick.source, pick.batch), None)
+        return None if kept is None else self.turned(pick, kept)
+
+    def keep(self, picks: Sequence[Pick], threads: int) -> list[Turned]:
+        """The batches of several picks, opened in threads where they are not open."""
+        missing = [pick for pick in picks if (pick.source, pick.batch) not in self._kept]
+        if threads == 1 or len(missing) < 2:
+            opened = [self.opened(pick) for pick in missing]
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="sealtrain-opening") as pool:
+                opened = list(pool.map(self.opened, missing))
+        for pick, batch in zip(missing, opened, strict=True):
+            self._kept[pick.source, pick.batch] = batch
+        return [self.turned(pick, self._kept[pick.source, pick.batch]) for pick in picks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """Which rows of a stream one reader gives: up to ``stop``, every ``world``-th of them."""
+
+    stop: int | None
+    rank: int
+    world: int
+
+    def of(self, current: Round, start: int) -> Indices:
+        """Places in a round's picks, put together, of the rows from position ``start`` on."""
+        low, high = self._bounds(current, start)
+        return current.order[low : high : self.world]
+
+    def after(self, current: Round, start: int, rows: int) -> int:
+        """Position behind the first ``rows`` of ``of``."""
+        low, _ = self._bounds(current, start)
+        return current.start + low + (rows - 1) * self.world + 1
+
+    def _bounds(self, current: Round, start: int) -> tuple[int, int]:
+        low = max(0, start - current.start)
+        high = current.rows if self.stop is None else min(current.rows, self.stop - current.start)
+        return low + (self.rank - current.start - low) % self.world, high
+
+
+def read_all(
+    sources: Sequence[Source],
+    columns: Sequence[str] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Every record once, source after source, as sealed. For evaluation and statistics.
+
+    Args:
+        sources: Opened datasets; none gives nothing.
+        columns: Columns of the records to read; all when ``None``.
+        names: Column of the records → name it gets.
+
+    Raises:
+        SchemaMismatch: The sources do not have these columns.
+    """
+    if not sources:
+        return
+    projection = Projection(sources, columns, names)
+    datasets = [source.dataset for source in sources]
+    places = (
+        (number, batch)
+        for number, dataset in enumerate(datasets)
+        for batch in range(len(dataset.batch_rows))
+    )
+
+    def read(place: tuple[int, int]) -> pa.RecordBatch:
+        source, batch = place
+        return projection.project(source, datasets[source].batch(batch))
+
+    if far(datasets):
+        yield from fetched(read, places)
+    elif PrefetchProcess.helps(datasets):
+        with closing(PrefetchProcess(places, read, largest=_largest(datasets))) as process:
+            yield from process
+    else:
+        yield from map(read, places)
+
+
+def _largest(datasets: Sequence[BatchedRecords]) -> int:
+    return max(getattr(dataset, "largest_batch", 0) for dataset in datasets)

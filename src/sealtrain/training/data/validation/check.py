@@ -1,0 +1,54 @@
+"""Measure, judge, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import ValidationFailed
+from sealtrain.training.data.validation.columns import CountTokens
+from sealtrain.training.data.validation.measure import measure
+from sealtrain.training.data.validation.verdict import broken_rules, report
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.validation import Validation
+    from sealtrain.training.data.sources import Source
+
+__all__ = ["check"]
+
+_MOST_NAMED = 20
+
+
+def check(
+    rules: Validation,
+    sources: Sequence[Source],
+    *,
+    count_tokens: CountTokens | None = None,
+    publish: Callable[[dict[str, Any]], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Hold all records against the rules.
+
+    Args:
+        rules: Of the recipe.
+        sources: Opened datasets.
+        count_tokens: By the recipe's tokenizer, where there is one.
+        publish: Gets the report, whether rules hold or not; it decides whether it leaves.
+        progress: Told of records read.
+
+    Raises:
+        ValidationFailed: A rule does not hold; names rules in the recipe's words only.
+        SealRefused, DataInvalid: A dataset is damaged or not what its index says.
+    """
+    findings = measure(rules, sources, count_tokens=count_tokens, progress=progress)
+    publish(report(findings))
+    broken = broken_rules(findings)
+    if not broken:
+        return
+    named = "; ".join(broken[:_MOST_NAMED]) + ("; …" if len(broken) > _MOST_NAMED else "")
+    raise ValidationFailed(
+        "the data breaks rules of the recipe",
+        check="validation",
+        got=named,
+        hint="each owner runs: sealtrain validate",
+    )

@@ -1,0 +1,1 @@
+"""Several processes that train one model: forked ranks, what they agree on, sharded state."""

@@ -1,0 +1,354 @@
+"""Several processes of one guest that train together, forked from the run itself.
+
+A launcher would start programs, which a run forbids. So ranks are forked before anything of the
+training is loaded, and have what the run has: opened datasets, keys, hushed streams and confined
+egress come by inheritance and are never serialised. Rank 0 is the run: evidence, journal,
+checkpoints and manifest are its own, the others train and hand nothing out.
+
+1. They meet over an anonymous file in memory and connect to each other over loopback. Only then
+   does each lock itself down; from then on none can listen or connect any more.
+2. Every rank but 0 waits until the run says from which checkpoint to begin.
+3. When a rank fails, the run fails with that rank's error; when one is gone, with ``RankLost``. The
+   others end with the run, whatever ended it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.base.processes import answer_of, packed, packed_error
+from sealtrain.errors import RankLost, SealtrainError, UsageError
+from sealtrain.training.silence import silence
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+__all__ = ["Place", "Ranks", "gathered", "place"]
+
+MEETING_SECONDS: Final = 120.0
+ANSWER_SECONDS: Final = 30 * 60.0
+GRACE_SECONDS: Final = 5.0
+_PR_SET_PDEATHSIG: Final = 1
+_LOOPBACK: Final = "lo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which of how many ranks this process is."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """It is the run itself."""
+        return self.rank == 0
+
+
+def place() -> Place:
+    """The place of this process; alone when no ranks were gathered."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized():
+        return Place()
+    return Place(rank=distributed.get_rank(), world=distributed.get_world_size())
+
+
+@dataclass(slots=True)
+class _Other:
+    """A rank that is not this process."""
+
+    process: BaseProcess
+    answers: Connection
+    answer: Any = None
+    ended: bool = False
+
+
+class Ranks:
+    """The ranks of a run as rank 0 sees them. Made by ``gathered``."""
+
+    def __init__(self) -> None:
+        self._others: list[_Other] = []
+        # Closed, it ends the others: once both sides are locked down, no signal reaches them.
+        self._ends, self._lifeline = multiprocessing.Pipe(duplex=False)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of all ranks but this one."""
+        return tuple(one.process.pid or 0 for one in self._others)
+
+    @contextmanager
+    def together(self, order: Any) -> Iterator[None]:
+        """Let the other ranks begin; what this one does meanwhile is the block.
+
+        Args:
+            order: Given to their work.
+
+        Raises:
+            RankLost: One ended without a word.
+            SealtrainError: What a rank or the block raised, whichever came first.
+        """
+        for one in self._others:
+            try:
+                one.answers.send(order)
+            except OSError:
+                raise self._lost(one) from None
+        try:
+            yield
+        except SealtrainError:
+            raise
+        except Exception:
+            # A rank that went took the connection with it: blame the rank, not the connection.
+            cause = self._cause()
+            if cause is not None:
+                raise cause from None
+            raise
+        self._finish()
+
+    def _finish(self) -> None:
+        until = time.monotonic() + ANSWER_SECONDS
+        while waiting := [one for one in self._others if not one.ended]:
+            self._listen(waiting, until - time.monotonic())
+            for one in waiting:
+                if isinstance(one.answer, BaseException):
+                    raise one.answer
+                if one.ended and one.answer is None:
+                    raise self._lost(one)
+            if time.monotonic() > until:
+                raise self._lost(waiting[0])
+
+    def _cause(self) -> BaseException | None:
+        """What another rank met, as far as it tells within the time of grace."""
+        until = time.monotonic() + GRACE_SECONDS
+        while True:
+            for one in self._others:
+                # A RuntimeError may itself be of a connection to a rank that is gone.
+                if isinstance(one.answer, Exception) and not isinstance(one.answer, RuntimeError):
+                    return one.answer
+            for one in self._others:
+                if one.ended and one.answer is None:
+                    return self._lost(one)
+            waiting = [one for one in self._others if not one.ended]
+            if not waiting or time.monotonic() > until:
+                return None
+            self._listen(waiting, until - time.monotonic())
+
+    @staticmethod
+    def _listen(waiting: list[_Other], seconds: float) -> None:
+        """Take what ranks say, until one says something or the time is over."""
+        handles = [each for one in waiting for each in (one.answers, one.process.sentinel)]
+        ready = wait(handles, timeout=max(0.0, seconds))
+        for one in waiting:
+            if one.answers in ready or one.process.sentinel in ready:
+                with contextlib.suppress(EOFError, OSError):
+                    if one.answers.poll(0):
+                        one.answer = answer_of(one.answers.recv_bytes())
+                one.ended = True
+
+    @staticmethod
+    def _lost(one: _Other) -> RankLost:
+        one.process.join(GRACE_SECONDS)
+        code = one.process.exitcode
+        return RankLost(
+            "a process that trains with this one is gone",
+            check="ranks",
+            got=f"signal {signal.Signals(-code).name}" if code and code < 0 else f"status {code}",
+            hint="see whether the machine ran out of memory, then resume the run",
+        )
+
+    def fork(self, rank: int, world: int, memory: int, first: Any, work: Any) -> None:
+        """Add a rank. See ``gathered``."""
+        here, there = multiprocessing.Pipe()
+        inherited = [self._lifeline, here, *(one.answers for one in self._others)]
+        process = multiprocessing.get_context("fork").Process(
+            target=_serve,
+            args=(
+                Place(rank=rank, world=world),
+                memory,
+                there,
+                self._ends,
+                inherited,
+                first,
+                work,
+            ),
+            name=f"sealtrain-rank-{rank}",
+        )
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forking beside threads; nothing that they hold is used there.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        there.close()
+        self._others.append(_Other(process=process, answers=here))
+
+    def end(self) -> None:
+        """End every other rank."""
+        self._lifeline.close()
+        self._ends.close()
+        for one in self._others:
+            one.process.join(GRACE_SECONDS)
+            if one.process.is_alive():
+                with contextlib.suppress(PermissionError):  # then it ends with this process
+                    one.process.kill()
+                    one.process.join()
+            one.answers.close()
+
+
+@contextmanager
+def gathered(
+    world: int,
+    *,
+    group: bool,
+    prepare: Callable[[], None],
+    secure: Callable[[], None],
+    work: Callable[[Any], None],
+) -> Iterator[Ranks]:
+    """Fork the other ranks and connect all of them. This process becomes rank 0.
+
+    Args:
+        world: How many there are, this one counted.
+        group: Make a process group for one rank too, as backends want that share models out.
+        prepare: Called in every rank once it is connected, while more connections can be made.
+        secure: Called in each other rank after that: gives up what it does not need.
+        work: What each other rank does with the order of ``Ranks.together``.
+
+    Raises:
+        UsageError: PyTorch is loaded already, so its threads would be missing in a fork.
+        RankLost: A rank ended before all were connected.
+    """
+    ranks = Ranks()
+    if world == 1 and not group:
+        try:
+            yield ranks
+        finally:
+            ranks.end()
+        return
+    if world > 1 and "torch" in sys.modules:
+        raise UsageError(
+            "ranks are forked before PyTorch is loaded",
+            check="ranks",
+            hint="start the run with: sealtrain train",
+        )
+    kept = dict(os.environ)
+    memory = os.memfd_create("sealtrain-ranks")
+    try:
+        for rank in range(1, world):
+            ranks.fork(rank, world, memory, (prepare, secure), work)
+        try:
+            _join(Place(rank=0, world=world), memory)
+            prepare()
+        except RuntimeError:
+            raise ranks._cause() or RankLost(  # its own
+                "the processes that train together did not find each other", check="ranks"
+            ) from None
+        yield ranks
+    finally:
+        ranks.end()
+        _leave()
+        os.close(memory)
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def _join(mine: Place, memory: int) -> None:
+    """Meet the other ranks and connect to each of them."""
+    os.environ.update(
+        {
+            "RANK": str(mine.rank),
+            "LOCAL_RANK": str(mine.rank),
+            "WORLD_SIZE": str(mine.world),
+            "LOCAL_WORLD_SIZE": str(mine.world),
+            # Nothing outside this machine, whatever its name resolves to.
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "0",
+            "GLOO_SOCKET_IFNAME": _LOOPBACK,
+            "NCCL_SOCKET_IFNAME": _LOOPBACK,
+            "NCCL_IB_DISABLE": "1",
+        }
+    )
+    if mine.world > 1:
+        threads = max(1, len(os.sched_getaffinity(0)) // mine.world)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    silence()
+    import torch
+    import torch.distributed as dist
+
+    cuda = torch.cuda.is_available()
+    if cuda and torch.cuda.device_count() < mine.world:
+        raise UsageError(
+            "there are fewer accelerators than ranks",
+            check="backend.ranks",
+            got=torch.cuda.device_count(),
+            expected=f"at least {mine.world}",
+        )
+    device = torch.device("cuda", mine.rank) if cuda else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    store: Any = dist.FileStore(  # type: ignore[attr-defined]  # exported all the same
+        f"/proc/self/fd/{memory}", mine.world
+    )
+    store.set_timeout(timedelta(seconds=MEETING_SECONDS))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=store,
+        rank=mine.rank,
+        world_size=mine.world,
+        timeout=timedelta(seconds=ANSWER_SECONDS),
+        device_id=device,  # connects now: later nothing may listen any more
+    )
+
+
+def _leave() -> None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _serve(
+    mine: Place,
+    memory: int,
+    answers: Connection,
+    ends: Connection,
+    inherited: list[Connection],
+    first: Sequence[Callable[[], None]],
+    work: Callable[[Any], None],
+) -> None:
+    """Another rank's whole life."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]
+        return  # the run ended before the line above
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
+    for one in inherited:
+        one.close()
+    threading.Thread(target=_end_with, args=(ends,), name="lifeline", daemon=True).start()
+    try:
+        _join(mine, memory)
+        for one_by_one in first:
+            one_by_one()
+        work(answers.recv())
+    except EOFError:
+        return
+    except BaseException as error:
+        answers.send_bytes(packed_error(error))
+    else:
+        answers.send_bytes(packed("done"))
+    # Connections close with the process: closing them here would look like a loss to the others.
+
+
+def _end_with(ends: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        ends.recv_bytes()
+    os._exit(1)

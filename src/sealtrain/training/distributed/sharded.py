@@ -1,0 +1,115 @@
+"""``fsdp``: ranks share the model out with ``torch.distributed.fsdp.fully_shard``.
+
+Transformers' own switch (``TrainingArguments.fsdp``) trains plain copies on a CPU without a word.
+So the layers are shared out here, on any device, before the optimizer is made, and the trainer is
+told what it knows of models that arrive shared out: to leave placement and gradients to the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.training.distributed.outline import filled, outline_of
+from sealtrain.training.distributed.ranks import place
+from sealtrain.training.models.weights import of_training, refuse_another_model
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.backends import Fsdp
+
+__all__ = ["Sharded"]
+
+
+class Sharded:
+    """``Machinery`` over FSDP2."""
+
+    def __init__(self, backend: Fsdp) -> None:
+        self._reshard = backend.reshard_after_forward
+        self._outline: Any = None
+
+    def arguments(self) -> dict[str, Any]:
+        """None: what it takes, ``TrainingArguments`` does not know."""
+        return {}
+
+    def trainer(self, kind: type[Any]) -> type[Any]:
+        """The class, whose model is shared out when training begins."""
+        machinery = self
+
+        class ShardedTrainer(kind):  # type: ignore[misc]  # any trainer
+            def _move_model_to_device(self, model: Any, device: Any) -> None:
+                """It stays where it is until each rank takes its part of it."""
+
+            def _prepare_for_training(self, *words: Any, **named: Any) -> Any:
+                machinery.share_out(self.model)
+                self.is_distributed_loading_by_transformers = True
+                return super()._prepare_for_training(*words, **named)
+
+            @contextlib.contextmanager
+            def _defer_fsdp_gradient_reduction(self) -> Iterator[None]:
+                self.model.set_requires_gradient_sync(False)
+                try:
+                    yield
+                finally:
+                    self.model.set_requires_gradient_sync(True)
+
+        return ShardedTrainer
+
+    def share_out(self, model: Any) -> None:
+        """Leave each rank its part of every layer."""
+        import torch
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        self._outline = outline_of(model)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        # Over all ranks the mesh takes the group that exists: no connection is made any more.
+        mesh = init_device_mesh(device, (place().world,))
+        layers = set(getattr(model, "_no_split_modules", None) or ())
+        for module in reversed(list(model.modules())):
+            if type(module).__name__ in layers:
+                fully_shard(module, mesh=mesh, reshard_after_forward=self._reshard)
+        fully_shard(model, mesh=mesh)
+        model._is_fsdp_managed_module = True  # Transformers' own mark
+
+    def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
+        """Gathered from all ranks, under the names an unshared model has."""
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_model_state_dict,
+            get_optimizer_state_dict,
+        )
+
+        options = StateDictOptions(
+            full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
+        )
+        weights = get_model_state_dict(model, options=options)
+        moments = get_optimizer_state_dict(model, optimizer.optimizer, options=options)
+        if not place().leads:
+            return {}
+        # PyTorch leaves frozen weights out under one of their names only, if they are tied.
+        return {"model": of_training(model, weights), "optimizer": moments}
+
+    def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
+        """Each rank takes its part of the whole."""
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_model_state_dict,
+            set_optimizer_state_dict,
+        )
+
+        refuse_another_model(model, kept["model"])
+        options = StateDictOptions(full_state_dict=True, strict=False)
+        set_model_state_dict(model, kept["model"], options=options)
+        set_optimizer_state_dict(model, optimizer.optimizer, kept["optimizer"], options=options)
+
+    def whole(self, trainer: Any) -> Any:
+        """The outline kept from before, filled with the gathered weights."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights = get_model_state_dict(trainer.model, options=options)
+        if not place().leads:
+            return None
+        outline, self._outline = self._outline, None
+        return filled(outline, weights, trainer.args.device)

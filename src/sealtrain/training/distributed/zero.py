@@ -1,0 +1,175 @@
+"""``deepspeed``: ranks share out optimizer, gradients and weights by DeepSpeed's ZeRO.
+
+DeepSpeed's own checkpoints are files in the clear, so none are made: what each rank holds is
+brought together and sealed as any checkpoint is, and a resumed rank gets its own part again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import CheckpointRefused
+from sealtrain.training.distributed.agreement import to_first
+from sealtrain.training.distributed.dsconfig import ds_config
+from sealtrain.training.distributed.outline import filled, outline_of
+from sealtrain.training.distributed.ranks import place
+from sealtrain.training.models.weights import refuse_another_model, trainable_state
+
+if TYPE_CHECKING:
+    from sealtrain.recipe.backends import DeepSpeed
+    from sealtrain.recipe.trainers import TrainerArguments
+
+__all__ = ["Zero", "connect"]
+
+
+def connect() -> None:
+    """Load DeepSpeed and make the group it needs, as long as connections can be made."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        os.environ["LOCAL_SIZE"] = str(place().world)  # else it starts a program to count memories
+    import deepspeed
+    from deepspeed.utils import groups
+
+    # Its own operations would be compiled when first used, and a run starts no programs.
+    compiled = deepspeed.ops.__compatible_ops__
+    compiled.update(dict.fromkeys(compiled, False))
+    deepspeed.init_distributed(
+        torch.distributed.get_backend(), auto_mpi_discovery=False, verbose=False
+    )
+    groups._clone_world_group()  # kept there for the engine, which asks for it
+
+
+class Zero:
+    """``Machinery`` over DeepSpeed's engine."""
+
+    def __init__(self, backend: DeepSpeed, trainer: TrainerArguments) -> None:
+        self._stage = backend.zero_stage
+        self._config = ds_config(backend, trainer)
+        self._trainer: Any = None
+        self._outline: Any = None
+
+    def arguments(self) -> dict[str, Any]:
+        """DeepSpeed's configuration, and the place of this process as Accelerate has to see it."""
+        import torch
+        from accelerate import PartialState
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)  # as Transformers
+        cuda = torch.cuda.is_available()
+        told = {"ACCELERATE_USE_DEEPSPEED": "true"}
+        # Accelerate knows DeepSpeed on devices only, unless it is told which device this is.
+        told |= {} if cuda else {"ACCELERATE_TORCH_DEVICE": "cpu"}
+        os.environ.update(told)
+        try:
+            PartialState(backend="nccl" if cuda else "gloo")
+        finally:
+            del os.environ["ACCELERATE_USE_DEEPSPEED"]
+        return {
+            "deepspeed": self._config,
+            "use_cpu": False,
+            "accelerator_config": {"use_configured_state": True, "dispatch_batches": False},
+        }
+
+    def trainer(self, kind: type[Any]) -> type[Any]:
+        """The class, which tells where its engine is."""
+        machinery = self
+
+        class ZeroTrainer(kind):  # type: ignore[misc]  # any trainer
+            def _prepare_for_training(self, *words: Any, **named: Any) -> Any:
+                machinery.begin(self)
+                return super()._prepare_for_training(*words, **named)
+
+        return ZeroTrainer
+
+    def begin(self, trainer: Any) -> None:
+        """Remember the trainer, and the model as it is before its weights are shared out."""
+        self._trainer = trainer
+        if self._stage == 3:
+            self._outline = outline_of(trainer.model)
+
+    def state(self, model: Any, optimizer: Any) -> dict[str, Any]:
+        """Trained weights once, and each rank's part of the optimizer."""
+        weights = self._gathered(model, trainable_only=True)
+        parts = to_first(self._own_part())
+        return {"model": weights, "optimizer": parts} if place().leads else {}
+
+    def restore(self, model: Any, optimizer: Any, kept: dict[str, Any]) -> None:
+        """Weights, then this rank's part, which has the weights it works on too."""
+        mine, parts = place(), kept["optimizer"]
+        if not isinstance(parts, list) or len(parts) != mine.world:
+            raise CheckpointRefused(
+                "the checkpoint is of another number of ranks",
+                check="ranks",
+                expected=mine.world,
+                hint="resume with the recipe the run began with",
+            )
+        if self._stage == 3:
+            buffers = dict(model.named_buffers())
+            for name in buffers.keys() & kept["model"].keys():
+                buffers[name].copy_(kept["model"][name])
+        else:
+            refuse_another_model(model, kept["model"])
+            model.load_state_dict(kept["model"], strict=False)
+        engine = self._engine.optimizer
+        if self._stage == 0:
+            engine.load_state_dict(parts[mine.rank]["base"])
+            return
+        whole = {**engine.state_dict(), **parts[mine.rank]}
+        engine.load_state_dict(
+            [whole] * mine.world, load_optimizer_states=True, load_from_fp32_weights=True
+        )
+
+    def whole(self, trainer: Any) -> Any:
+        """The model itself, or its outline filled with what every rank has of it."""
+        if self._stage < 3:
+            return trainer.model if place().leads else None
+        weights = self._gathered(trainer.model, trainable_only=False)
+        outline, self._outline = self._outline, None
+        return filled(outline, weights, trainer.args.device) if place().leads else None
+
+    @property
+    def _engine(self) -> Any:
+        return self._trainer.model_wrapped
+
+    def _own_part(self) -> dict[str, Any]:
+        from deepspeed.checkpoint.constants import (
+            BASE_OPTIMIZER_STATE,
+            FP32_FLAT_GROUPS,
+            OPTIMIZER_STATE_DICT,
+            SINGLE_PARTITION_OF_FP32_GROUPS,
+        )
+
+        state = self._engine.optimizer.state_dict()
+        if self._stage == 0:
+            return {"base": state}
+        moments, weights = (
+            (OPTIMIZER_STATE_DICT, FP32_FLAT_GROUPS)
+            if self._stage == 3
+            else (BASE_OPTIMIZER_STATE, SINGLE_PARTITION_OF_FP32_GROUPS)
+        )
+        return {
+            moments: state[moments],
+            weights: [tensor.detach() for tensor in state[weights]],
+        }
+
+    def _gathered(self, model: Any, *, trainable_only: bool) -> dict[str, Any]:
+        """Weights and persistent buffers by name, on rank 0."""
+        leads = place().leads
+        if self._stage < 3:
+            return trainable_state(model) if leads else {}
+        import deepspeed
+
+        found: dict[str, Any] = {}
+        persistent = set(model.state_dict())
+        for name, one in model.named_parameters(remove_duplicate=False):
+            if trainable_only and not one.requires_grad:
+                continue
+            with deepspeed.zero.GatheredParameters([one]):
+                if leads:
+                    found[name] = one.detach().cpu().clone()
+        if leads:
+            found |= {name: one for name, one in model.named_buffers() if name in persistent}
+        return found

@@ -1,0 +1,164 @@
+"""Records as the batches a classifier reads: text, columns of numbers, images; and their labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import RecordInvalid
+from sealtrain.training.data.augmentation import image_changes, text_changes
+from sealtrain.training.data.hugging import ROW
+from sealtrain.training.data.images import decode, pixels
+from sealtrain.training.data.stream import read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.recipe.images import Preparation
+    from sealtrain.training.context import Workplace
+
+__all__ = ["feature_scale", "image_encoder", "tabular_encoder", "text_encoder"]
+
+Encoded = dict[str, Any]
+
+
+def text_encoder(
+    recipe: Any, tokenizer: PreTrainedTokenizerBase
+) -> Callable[[list[Encoded]], Encoded]:
+    """Reads ``columns.text``, cut to ``trainer.max_length`` tokens.
+
+    Raises:
+        ModelInvalid: The augmentation needs a token that the tokenizer lacks.
+    """
+    import torch
+
+    read_label = _label_reader(recipe)
+    wanted = getattr(recipe, "augmentation", None)
+    vary = None if wanted is None else text_changes(wanted, recipe.trainer.seed, tokenizer)
+
+    def encode(records: list[Encoded]) -> Encoded:
+        """Ids and mask int64 (batch, tokens), labels int64 (batch,)."""
+        texts = [record[recipe.columns.text] for record in records]
+        if any(not isinstance(text, str) for text in texts):
+            raise RecordInvalid("a record has no text", check="columns")
+        rows = tokenizer(texts, truncation=True, max_length=recipe.trainer.max_length)["input_ids"]
+        if vary is not None:
+            rows = [
+                vary(record[ROW], ids) if ROW in record else ids
+                for record, ids in zip(records, rows, strict=True)
+            ]
+        batch = tokenizer.pad({"input_ids": rows}, return_tensors="pt")
+        labels = [read_label(record[recipe.columns.label]) for record in records]
+        return {
+            "input_ids": batch["input_ids"],
+            "attention_mask": batch["attention_mask"],
+            "labels": torch.tensor(labels, dtype=torch.int64),
+        }
+
+    return encode
+
+
+def image_encoder(recipe: Any, preparation: Preparation) -> Callable[[list[Encoded]], Encoded]:
+    """Reads ``columns.image``."""
+    import torch
+
+    read_label = _label_reader(recipe)
+    wanted = recipe.augmentation
+    changes = None if wanted is None else image_changes(wanted, recipe.trainer.seed)
+
+    def encode(records: list[Encoded]) -> Encoded:
+        """Pixels float32 (batch, 3, size, size), labels int64 (batch,)."""
+        images = [
+            decode(record[recipe.columns.image], preparation.max_pixels) for record in records
+        ]
+        if changes is not None:
+            images = [
+                changes(record[ROW])(image) if ROW in record else image
+                for record, image in zip(records, images, strict=True)
+            ]
+        labels = [read_label(record[recipe.columns.label]) for record in records]
+        return {
+            "pixel_values": pixels(images, preparation),
+            "labels": torch.tensor(labels, dtype=torch.int64),
+        }
+
+    return encode
+
+
+def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
+    """Reads ``columns.features``."""
+    import torch
+
+    read_label = _label_reader(recipe)
+
+    def encode(records: list[Encoded]) -> Encoded:
+        """Features float32 (batch, features), labels int64 (batch,)."""
+        rows = [[record[name] for name in recipe.columns.features] for record in records]
+        if any(not isinstance(value, (int, float)) for row in rows for value in row):
+            raise RecordInvalid("a record has a feature that is no number", check="features")
+        features = torch.tensor(rows, dtype=torch.float32)
+        if not torch.isfinite(features).all():
+            raise RecordInvalid("a record has a feature that is not finite", check="features")
+        labels = [read_label(record[recipe.columns.label]) for record in records]
+        return {
+            "features": features,
+            "labels": torch.tensor(labels, dtype=torch.int64),
+        }
+
+    return encode
+
+
+def feature_scale(work: Workplace) -> tuple[Any, Any]:
+    """Mean and deviation of every feature, float32 (features,).
+
+    Over the training records; with differential privacy, which these would not keep, of even
+    spreads over the ranges that the recipe makes public.
+    """
+    import numpy as np
+    import torch
+
+    features = work.recipe.columns.features
+    ranges = getattr(work.recipe.privacy, "feature_ranges", None)
+    if ranges is not None:
+        low, high = torch.tensor([ranges[name] for name in features], dtype=torch.float32).T
+        return (low + high) / 2, (high - low) / 12**0.5
+    count, total, squares = 0, np.zeros(len(features)), np.zeros(len(features))
+    origin: Any = None
+    for batch in read_all(work.train_sources, features):
+        columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in features]
+        try:
+            values = np.stack(columns, axis=1).astype(np.float64)
+        except (TypeError, ValueError):
+            raise RecordInvalid("a feature is no number", check="features") from None
+        if origin is None:
+            # Sums of squares lose their digits when all values lie far from zero.
+            origin = values.mean(axis=0)
+        values -= origin
+        count += len(values)
+        total += values.sum(axis=0)
+        squares += (values**2).sum(axis=0)
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
+    return (
+        torch.tensor(mean + origin, dtype=torch.float32),
+        torch.tensor(deviation, dtype=torch.float32),
+    )
+
+
+def _label_reader(recipe: Any) -> Callable[[Any], int]:
+    names: Mapping[Any, int] = {
+        name: index for index, name in enumerate(recipe.labels or range(recipe.num_labels))
+    }
+
+    def read(value: Any) -> int:
+        if value not in names:
+            raise RecordInvalid(
+                "a record carries a label the recipe does not know",
+                check="labels",
+                expected=f"one of {len(names)} labels",
+                hint="list every label in the recipe",
+            )
+        return names[value]
+
+    return read

@@ -1,0 +1,150 @@
+"""Preference records for TRL's trainers: checked, streamed under the names those look for.
+
+A record with a wrong type or an empty conversation would make a trainer fail with an error of its
+own, which may quote it. So columns are checked before the first record is read, and every record
+before a trainer sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import RecordInvalid, SchemaMismatch
+from sealtrain.training.data.conversations import (
+    EITHER,
+    check_conversation,
+    check_tokenizer,
+    field_names,
+    kind_of,
+)
+from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
+
+    from sealtrain.recipe.columns import Columns
+    from sealtrain.recipe.trainers import TrainerArguments
+    from sealtrain.training.context import Workplace
+
+import datasets
+
+__all__ = ["InOneGo", "batches", "own_arguments", "preference_rows"]
+
+_LABEL = "label"
+
+
+class InOneGo(datasets.IterableDataset):  # type: ignore[misc]  # datasets ships no types
+    """A stream for a trainer that maps its data as if they lay in memory: it names processes."""
+
+    @classmethod
+    def of(cls, rows: datasets.IterableDataset) -> InOneGo:
+        """The same rows."""
+        return cls(rows._ex_iterable, info=rows.info)
+
+    def map(self, function: Any, *, num_proc: None = None, **settings: Any) -> InOneGo:
+        """As ``datasets.IterableDataset.map``, lazily and in this process."""
+        return self.of(super().map(function, **settings))
+
+
+def preference_rows(
+    work: Workplace, tokenizer: PreTrainedTokenizerBase
+) -> tuple[datasets.IterableDataset, datasets.IterableDataset | None]:
+    """The endless training rows, and every test record once.
+
+    Args:
+        work: Recipe and sources; the recipe's columns carry the names that TRL looks for.
+        tokenizer: Turns the rows into tokens later.
+
+    Returns:
+        Training rows and test rows, ``None`` without test data.
+
+    Raises:
+        SchemaMismatch: A column is missing, or holds neither text nor messages.
+        ModelInvalid: The tokenizer has no end token, or no chat template where messages need one.
+    """
+    columns = work.recipe.columns
+    names = field_names(columns)
+    training = work.training_stream(names)
+    _check_columns(training.stream.schema, columns, tokenizer)
+    test = None
+    if work.test_sources:
+        test = _checked(work.test_stream(names))
+    return _checked(training), test
+
+
+def own_arguments(arguments: TrainerArguments) -> dict[str, Any]:
+    """The settings a phase adds to those of every trainer, as its trainer's arguments."""
+    from sealtrain.recipe.trainers import TrainerArguments
+
+    chosen = {
+        name: getattr(arguments, name)
+        for name in type(arguments).model_fields
+        if name not in TrainerArguments.model_fields
+    }
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()
+    }
+
+
+def batches(trainer: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The trainer's prepared test rows as its own collator batches them.
+
+    Gives the number of rows and the batch, its tensors where the model is.
+    """
+    rows = iter(trainer.eval_dataset)
+    while chunk := list(islice(rows, trainer.args.per_device_eval_batch_size)):
+        batch = trainer.data_collator(chunk)
+        yield (
+            len(chunk),
+            {
+                name: value.to(trainer.args.device) if hasattr(value, "to") else value
+                for name, value in batch.items()
+            },
+        )
+
+
+def _check_columns(schema: pa.Schema, columns: Columns, tokenizer: PreTrainedTokenizerBase) -> None:
+    import pyarrow as pa
+
+    kinds = set()
+    for field in schema:
+        column = getattr(columns, field.name)
+        if field.name == _LABEL:
+            if not pa.types.is_boolean(field.type):
+                raise SchemaMismatch(
+                    f"column {column} does not say whether an answer is desirable",
+                    check="columns",
+                    got=field.type,
+                    expected="true or false",
+                )
+            continue
+        kind = kind_of(field.type)
+        if kind is None:
+            raise SchemaMismatch(
+                f"column {column} holds neither text nor messages",
+                check="columns",
+                got=field.type,
+                expected=EITHER,
+            )
+        kinds.add(kind)
+    if len(kinds) > 1:
+        raise SchemaMismatch(
+            "the columns mix text and messages", check="columns", expected="one of the two"
+        )
+    check_tokenizer(tokenizer, conversations="messages" in kinds)
+
+
+def _checked(positioned: Positioned) -> datasets.IterableDataset:
+    return as_iterable_dataset(positioned).map(_check_record)
+
+
+def _check_record(record: dict[str, Any]) -> dict[str, Any]:
+    for name, value in record.items():
+        if isinstance(value, list):
+            check_conversation(name, value)
+        elif value == "" and name != "prompt":
+            raise RecordInvalid(f"a record's {name} is empty", check="columns")
+    return record

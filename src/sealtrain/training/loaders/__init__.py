@@ -1,1 +1,0 @@
-"""From opened datasets to shuffled rows: order (pure), stream (threads), adapters (frameworks)."""

@@ -1,0 +1,1 @@
+"""Models of a recipe: built from files or a config, adapted, merged, read out of sealed files."""

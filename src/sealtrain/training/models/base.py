@@ -1,0 +1,193 @@
+"""Base models and tokenizers: from a local folder of safetensors, or from a config and a seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.errors import ModelInvalid, UsageError
+from sealtrain.training.models.adapters import prepare_base, quantization_config
+from sealtrain.training.models.sealed import sealed_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from sealtrain.recipe.schema import Recipe
+    from sealtrain.training.data.sources import SealedFolder
+
+__all__ = [
+    "BYTE_VOCABULARY",
+    "adopt_tokens",
+    "build_causal_model",
+    "build_model",
+    "build_tokenizer",
+    "byte_tokenizer",
+    "check_vocabulary",
+]
+
+_SPECIAL = ("<pad>", "<bos>", "<eos>")
+BYTE_VOCABULARY = len(_SPECIAL) + 256
+"""Tokens of the byte tokenizer: padding, begin, end, then one for each byte."""
+
+
+def byte_tokenizer() -> PreTrainedTokenizerBase:
+    """One token per byte of UTF-8, in byte order after the three special tokens.
+
+    Built in memory; nothing of it depends on data.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *alphabet))}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL])
+    wrapped: Any = PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerBase = wrapped(
+        tokenizer_object=core,
+        pad_token="<pad>",  # noqa: S106  # names of tokens, not secrets
+        bos_token="<bos>",  # noqa: S106
+        eos_token="<eos>",  # noqa: S106
+        model_max_length=1 << 30,
+    )
+    return tokenizer
+
+
+def build_tokenizer(
+    recipe: Recipe, base_dir: Path, sealed: SealedFolder | None = None
+) -> PreTrainedTokenizerBase:
+    """The recipe's tokenizer.
+
+    Args:
+        recipe: Its model names a tokenizer.
+        base_dir: Folder that the recipe's paths start from.
+        sealed: The opened model, where the tokenizer lies in a sealed one.
+
+    Raises:
+        ModelInvalid: The folder holds none, or the recipe names none.
+        UsageError: It lies in a sealed model, which is not opened here.
+    """
+    named = recipe.model.tokenizer
+    if named is None:
+        raise ModelInvalid("the recipe names no tokenizer", check="tokenizer")
+    path = getattr(named, "path", None)
+    if getattr(named, "kind", None) == "sealed":
+        if sealed is None:
+            raise UsageError(
+                "the tokenizer lies in the sealed model", hint="only the guest can open it"
+            )
+        tokenizer = sealed_tokenizer(sealed)
+    elif path is None:
+        tokenizer = byte_tokenizer()
+    else:
+        tokenizer = _open_tokenizer(base_dir, path)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _open_tokenizer(base_dir: Path, path: str) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            base_dir / path, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelInvalid(
+            f"no tokenizer can be loaded from {path}",
+            check="tokenizer",
+            got=type(error).__name__,
+            hint="save it with tokenizer.save_pretrained",
+        ) from None
+    return tokenizer
+
+
+def build_model(recipe: Recipe, base_dir: Path, kind: str, **settings: Any) -> PreTrainedModel:
+    """The recipe's base model on the CPU, in four bits if the recipe's adapter wants that.
+
+    Args:
+        recipe: Names a folder, or a config and a seed.
+        base_dir: Folder that the recipe's paths start from.
+        kind: Transformers' auto class: ``AutoModelForCausalLM``,
+            ``AutoModelForSequenceClassification``.
+        settings: Config values the phase needs (``num_labels``, ``pad_token_id``).
+
+    Raises:
+        ModelInvalid: Unknown architecture, or weights that do not fit.
+    """
+    import torch
+    import transformers
+
+    auto = getattr(transformers, kind)
+    model = recipe.model
+    if model.kind == "sealed":
+        raise UsageError("a sealed model is in no folder", hint="see training.sealedmodel")
+    dtype = getattr(torch, model.dtype)
+    wanted = None if recipe.peft is None else recipe.peft.quantization
+    if wanted is not None:
+        settings["quantization_config"] = quantization_config(wanted)
+        settings["device_map"] = {"": "cuda" if torch.cuda.is_available() else "cpu"}
+    try:
+        if model.kind == "folder":
+            torch.manual_seed(recipe.trainer.seed)  # a head the folder does not have is random
+            built: PreTrainedModel = auto.from_pretrained(
+                base_dir / model.path,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=dtype,
+                **settings,
+            )
+        else:
+            values = {**model.config, **settings}
+            config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+            torch.manual_seed(model.init_seed)
+            built = auto.from_config(config, dtype=dtype)
+    except Exception as error:  # libraries have errors of their own for a bad config
+        raise ModelInvalid(
+            "the base model cannot be built",
+            check="model",
+            got=type(error).__name__,
+            hint="check model.path or model.config in the recipe",
+        ) from error
+    return built if wanted is None else prepare_base(built)
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """See that the model has a row for every token, before a record is read.
+
+    Raises:
+        ModelInvalid: It has fewer.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    rows = int(embeddings.weight.shape[0])
+    if rows < len(tokenizer):
+        raise ModelInvalid(
+            "the model has fewer tokens than its tokenizer",
+            check="model",
+            got=f"vocab_size {rows}",
+            expected=f"at least {len(tokenizer)}",
+            hint="set vocab_size in model.config",
+        )
+
+
+def build_causal_model(
+    recipe: Recipe, base_dir: Path, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """The recipe's causal language model, fit for its tokenizer. Raises as ``build_model``."""
+    model = build_model(recipe, base_dir, "AutoModelForCausalLM")
+    check_vocabulary(model, tokenizer)
+    adopt_tokens(model, tokenizer)
+    return model
+
+
+def adopt_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A model from a config knows no special tokens yet; take the tokenizer's."""
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        value = getattr(tokenizer, name)
+        setattr(model.config, name, value)
+        if model.generation_config is not None:
+            setattr(model.generation_config, name, value)

@@ -1,0 +1,194 @@
+"""Watches one training: throughput, the machine, alerts, and the page for Prometheus.
+
+Nothing here lets a measurement out: the release policy does (``telemetry.released``), and the
+gauges of the machine only where the recipe says ``monitoring.system_metrics``.
+
+A full disk or an unreadable machine ends neither training nor the watch: an alert that could not be
+written is written at the next tick, and a tick that could not read the machine is left out. A fault
+of this module's own ends the training at its next step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from sealtrain.recipe.monitoring import Monitoring
+from sealtrain.training.telemetry.alerts import Alerts, Fired, to_file, to_webhook
+from sealtrain.training.telemetry.endpoint import Page, Shown, page
+from sealtrain.training.telemetry.gauges import SystemGauges
+
+__all__ = ["ALERTS_FILE", "Monitor"]
+
+ALERTS_FILE = "alerts.jsonl"
+_TICK_SECONDS = 1.0
+_TOKEN_COUNTS = ("num_input_tokens_seen", "num_tokens")
+
+
+class Monitor:
+    """See the module. A context manager around training.
+
+    Attributes:
+        shown: What the page for Prometheus shows.
+    """
+
+    def __init__(
+        self,
+        monitoring: Monitoring | None = None,
+        *,
+        folder: Path = Path(),
+        rows_per_step: int = 1,
+        port: int | None = None,
+        lease_left: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            monitoring: The recipe's section.
+            folder: The run's folder, for alerts that go to a file.
+            rows_per_step: Training records used by one optimizer step.
+            port: Loopback port of the page for Prometheus, 0 for any free one; none without.
+            lease_left: Seconds until the keys must not be used any longer.
+            clock: Seconds, never going back.
+        """
+        self._wanted = Monitoring() if monitoring is None else monitoring
+        self._rows_per_step = rows_per_step
+        self._port = port
+        self._lease_left = lease_left
+        self._clock = clock
+        self._folder = folder
+        self._stack = ExitStack()
+        self._over = threading.Event()
+        self._last_step = clock()
+        self._interval: tuple[float, int, float | None] | None = None
+        self._gauges: SystemGauges | None = None
+        self._reading = threading.Lock()
+        self._untold: deque[Fired] = deque()
+        self._telling = threading.Lock()
+        self._fault: Exception | None = None
+        self.shown = Shown()
+        self.alerts = Alerts(self._wanted.alerts, self._fired)
+        self.bound_port: int | None = None
+        self._page: Page | None = None
+
+    def __enter__(self) -> Self:
+        """Take the page's port. Nothing is served or watched before ``watch``."""
+        if self._wanted.system_metrics or "memory-percent" in self.alerts.watched:
+            self._gauges = SystemGauges()
+        if self._port is not None:
+            self._page = self._stack.enter_context(page(self.shown, self._port))
+            self.bound_port = self._page.port
+        return self
+
+    def watch(self) -> None:
+        """Serve the page and begin to watch, in threads of their own.
+
+        Called once the process is locked down: threads are bound by what was so before them.
+        """
+        self._last_step = self._clock()
+        if self._page is not None:
+            self._page.serve()
+        if self._wanted.alerts or self._gauges is not None:
+            watcher = threading.Thread(target=self._watch, name="monitor", daemon=True)
+            watcher.start()
+            self._stack.callback(self._tell_all)
+            self._stack.callback(watcher.join)
+            self._stack.callback(self._over.set)
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching and close the page."""
+        self._stack.close()
+
+    def step(self, step: int, _values: Mapping[str, Any]) -> None:
+        """An optimizer step has ended; counts stay monotone after a resume, as steps do.
+
+        Raises:
+            Exception: What ended the watch, where that is a fault of the watch itself.
+        """
+        if self._fault is not None:
+            raise self._fault
+        self._last_step = self._clock()
+        self.shown.steps = step
+        self.shown.samples = step * self._rows_per_step
+
+    def measured(self, step: int, values: Mapping[str, float]) -> dict[str, float]:
+        """Look at what training logged, before the release policy; return what there is besides.
+
+        Returns:
+            ``steps_per_second``, ``samples_per_second`` and ``tokens_per_second`` since the last
+            log of this training, and the gauges of the machine.
+        """
+        if "loss" not in values:
+            return {}
+        self.alerts.loss(step, values["loss"])
+        tokens = next((values[name] for name in _TOKEN_COUNTS if name in values), None)
+        before, self._interval = self._interval, (self._clock(), step, tokens)
+        found = self._read() if self._wanted.system_metrics else {}
+        if before is None or before[1] >= step:
+            return found
+        seconds = max(self._interval[0] - before[0], 1e-9)
+        found["steps_per_second"] = (step - before[1]) / seconds
+        found["samples_per_second"] = found["steps_per_second"] * self._rows_per_step
+        if tokens is not None and before[2] is not None:
+            found["tokens_per_second"] = (tokens - before[2]) / seconds
+        return found
+
+    def released(self, _step: int, values: Mapping[str, float | None]) -> None:
+        """The release policy let these out."""
+        self.shown.metrics = {**self.shown.metrics, **values}
+
+    def look(self) -> None:
+        """Read the machine and check what no step would show. Called every second.
+
+        Raises:
+            OSError: The machine cannot be read now.
+        """
+        step = self.shown.steps
+        self._tell_all()
+        self.alerts.no_step_for(step, self._clock() - self._last_step)
+        if self._lease_left is not None:
+            self.alerts.lease(step, self._lease_left())
+        read = self._read()
+        if "memory_percent" in read:
+            self.alerts.memory(step, read["memory_percent"])
+        if self._wanted.system_metrics:
+            self.shown.system = read
+
+    def _read(self) -> dict[str, float]:
+        if self._gauges is None:
+            return {}
+        with self._reading:
+            return self._gauges.read()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_TICK_SECONDS):
+            try:
+                self.look()
+            except OSError:  # the next tick reads again
+                continue
+            except Exception as fault:  # training raises it: it must not go on unwatched
+                self._fault = fault
+                return
+
+    def _fired(self, fired: Fired) -> None:
+        self.shown.alerts[fired.alert] += 1
+        self._untold.append(fired)
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        """Pass on the alerts that fired, oldest first; those that cannot be now stay."""
+        webhook = self._wanted.webhook
+        tell = to_file(self._folder / ALERTS_FILE) if webhook is None else to_webhook(webhook)
+        with self._telling:
+            try:
+                while self._untold:
+                    tell(self._untold[0])
+                    self._untold.popleft()
+            except OSError:  # the disk is full: the next tick tries again
+                return

@@ -1,0 +1,151 @@
+"""Proposals to a Safe that owns dstack's app contract: add or remove one compose hash, no more.
+
+A proposal file means exactly one SafeTx (spec/chain.md §6). There is no field for other calls,
+values or gas refunds, so none can be slipped in. Copies with signatures are joined to execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.models import Hex64, StrictModel, load_canonical
+from sealtrain.errors import StatementInvalid
+from sealtrain_chain.account import address, signed, signed_by, typed
+from sealtrain_chain.chainfile import MAX_CHAIN_ID, Address, ChainFile
+from sealtrain_chain.decision import Signature
+
+if TYPE_CHECKING:
+    from eth_account.messages import SignableMessage
+    from eth_account.signers.local import LocalAccount
+
+__all__ = ["NOBODY", "SafeProposal", "joined", "sign_proposal", "verify_proposal"]
+
+NOBODY = "0x" + "00" * 20
+_MAX_BYTES = 64 << 10
+_SELECTORS = {"add": "dfc77223", "remove": "67b3f22c"}
+"""Of ``addComposeHash(bytes32)`` and ``removeComposeHash(bytes32)``."""
+
+_FIELDS = {
+    "to": "address",
+    "value": "uint256",
+    "data": "bytes",
+    "operation": "uint8",
+    "safeTxGas": "uint256",
+    "baseGas": "uint256",
+    "gasPrice": "uint256",
+    "gasToken": "address",
+    "refundReceiver": "address",
+    "nonce": "uint256",
+}
+
+
+class SafeSignature(StrictModel):
+    """One owner's."""
+
+    owner: Address
+    signature: Signature
+
+
+class SafeProposal(StrictModel):
+    """One call of the app contract by the Safe that owns it."""
+
+    version: Literal[1]
+    chain_id: int = Field(ge=1, le=MAX_CHAIN_ID)
+    safe: Address
+    contract: Address
+    action: Literal["add", "remove"]
+    compose_hash: Hex64
+    nonce: int = Field(ge=0, le=2**53 - 1)
+    """The Safe's."""
+    signatures: tuple[SafeSignature, ...] = Field(max_length=64)
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        owners = [one.owner for one in self.signatures]
+        if owners != sorted(set(owners)):
+            raise ValueError("signatures stand in the order of their owners, none twice")
+        return self
+
+    @property
+    def data(self) -> bytes:
+        """The call that the Safe makes."""
+        return bytes.fromhex(_SELECTORS[self.action] + self.compose_hash)
+
+    def message(self) -> SignableMessage:
+        """The SafeTx that is signed."""
+        return typed(
+            {"chainId": self.chain_id, "verifyingContract": self.safe},
+            "SafeTx",
+            _FIELDS,
+            {
+                "to": self.contract,
+                "value": 0,
+                "data": self.data,
+                "operation": 0,
+                "safeTxGas": 0,
+                "baseGas": 0,
+                "gasPrice": 0,
+                "gasToken": NOBODY,
+                "refundReceiver": NOBODY,
+                "nonce": self.nonce,
+            },
+        )
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON."""
+        return canonical_json(self.to_dict())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Parse a proposal file. Raises ``StatementInvalid``."""
+        return load_canonical(
+            cls, data, StatementInvalid, "Safe proposal", max_bytes=_MAX_BYTES, check="proposal"
+        )
+
+
+def sign_proposal(account: LocalAccount, proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
+    """The proposal with one more signature. Raises as ``verify_proposal``."""
+    one = SafeSignature(owner=address(account), signature=signed(account, proposal.message()))
+    return joined([proposal, proposal.model_copy(update={"signatures": (one,)})], chain)
+
+
+def joined(copies: Sequence[SafeProposal], chain: ChainFile) -> SafeProposal:
+    """One proposal with the signatures of all copies.
+
+    Raises:
+        StatementInvalid: They are of different proposals.
+        SignatureInvalid: As ``verify_proposal``.
+    """
+    if len({one.model_copy(update={"signatures": ()}) for one in copies}) != 1:
+        raise StatementInvalid(
+            "the files are different proposals",
+            check="proposal",
+            hint="join copies of one proposal only",
+        )
+    found = {sign.owner: sign for one in copies for sign in verify_proposal(one, chain).signatures}
+    return copies[0].model_copy(
+        update={"signatures": tuple(found[owner] for owner in sorted(found))}
+    )
+
+
+def verify_proposal(proposal: SafeProposal, chain: ChainFile) -> SafeProposal:
+    """Return a proposal about this contract whose signatures hold.
+
+    Raises:
+        StatementInvalid: It is about another contract or chain.
+        SignatureInvalid: A signature is nobody's here, or does not hold.
+    """
+    if (proposal.chain_id, proposal.contract) != (chain.chain_id, chain.contract):
+        raise StatementInvalid(
+            "the proposal is about another contract",
+            check="chain contract",
+            got=f"{proposal.contract} on chain {proposal.chain_id}",
+            expected=f"{chain.contract} on chain {chain.chain_id}",
+        )
+    for one in proposal.signatures:
+        signed_by(chain, one.owner, proposal.message(), one.signature, what="proposal")
+    return proposal

@@ -1,0 +1,121 @@
+"""What a party of a channel answers when it was asked for something: what it did, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic import Field
+
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.models import StrictModel
+from sealtrain.errors import ChannelBroken, DataInvalid, SealtrainError
+from sealtrain.release.messages import ErrorFields, load_message
+from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.channel.streams import Buffer
+
+__all__ = ["Done", "answer", "operation", "receive_answer", "receive_answer_into"]
+
+Done = tuple[dict[str, JsonValue], Buffer]
+"""What was done, and the message that follows the answer; none where it is empty."""
+
+
+class _Answer(StrictModel):
+    """One answer.
+
+    Attributes:
+        ok: What it did.
+        error: Why not.
+        payload: Length of the message that follows; 0 for none.
+    """
+
+    ok: dict[str, Any] = Field(default_factory=dict)
+    error: ErrorFields | None = None
+    payload: int = 0
+
+
+def operation(message: bytes, known: Iterable[str]) -> tuple[str, dict[str, Any]]:
+    """What a party asks for: the operation that ``do`` names, and the other fields.
+
+    Args:
+        message: JSON, as it came.
+        known: Names of the operations.
+
+    Raises:
+        DataInvalid: It asks for none of them.
+    """
+    asked = parse_json(message)
+    name = asked.pop("do", None) if isinstance(asked, dict) else None
+    if not isinstance(asked, dict) or not isinstance(name, str) or name not in known:
+        raise DataInvalid("no such operation", expected=", ".join(known), check="operation")
+    return name, asked
+
+
+def answer(
+    channel: AttestedChannel, act: Callable[[], Done], *, refusal_ends: bool = False
+) -> None:
+    """Do what was asked, and say so: the answer, and the message that follows it if there is one.
+
+    Args:
+        channel: To whoever asked.
+        act: Does it. A refusal of ours becomes the answer.
+        refusal_ends: Raise a refusal, once it was answered.
+
+    Raises:
+        SealtrainError: As the channel, or what was refused.
+    """
+    try:
+        done, data = act()
+    except SealtrainError as error:
+        channel.send(canonical_json({"error": error.to_dict(), "payload": 0}))
+        if refusal_ends:
+            raise
+        return
+    channel.send(canonical_json({"ok": done, "payload": len(data)}))
+    if data:
+        channel.send(data)
+
+
+def receive_answer(
+    channel: AttestedChannel, *, max_bytes: int, max_data_bytes: int
+) -> tuple[dict[str, Any], bytes]:
+    """The answer of a party that did as it was asked, and the message that follows it.
+
+    Args:
+        channel: To the party.
+        max_bytes: Of the answer.
+        max_data_bytes: Of what follows.
+
+    Raises:
+        ChannelBroken: It ended the conversation, or answers something else than it says.
+        SealtrainError: What it refused with.
+    """
+    ok, size = _receive_words(channel, max_bytes)
+    data = channel.receive(max_bytes=max_data_bytes) if size else b""
+    if data is None or len(data) != size:
+        raise _another_payload()
+    return ok, data
+
+
+def receive_answer_into(
+    channel: AttestedChannel, target: memoryview, *, max_bytes: int
+) -> dict[str, Any]:
+    """As ``receive_answer``, where what follows is known to be as long as ``target``."""
+    ok, size = _receive_words(channel, max_bytes)
+    if size != len(target) or (size and channel.receive_into(target) != size):
+        raise _another_payload()
+    return ok
+
+
+def _receive_words(channel: AttestedChannel, max_bytes: int) -> tuple[dict[str, Any], int]:
+    message = channel.receive(max_bytes=max_bytes)
+    if message is None:
+        raise ChannelBroken("the other side ended the conversation", check="channel")
+    found = load_message(_Answer, message, error=ChannelBroken)
+    if found.error is not None:
+        raise found.error.error()
+    return found.ok, found.payload
+
+
+def _another_payload() -> ChannelBroken:
+    return ChannelBroken("the other side sent another payload than was due", check="payload")

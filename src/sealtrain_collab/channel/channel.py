@@ -1,0 +1,191 @@
+"""A channel between two parties that proved themselves: messages in, messages out, or nothing.
+
+    channel = connect(address, conversation, timeout=10.0)
+    channel.send(b"...")
+    answer = channel.receive(max_bytes=1 << 20)
+
+Made by ``connect`` and ``accept`` only, so an object of this class is proof that both proofs held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.secret import Secret
+from sealtrain.errors import ChannelBroken, PeerUnreachable
+from sealtrain_collab.channel.handshake import Conversation, Keys, initiate, respond
+from sealtrain_collab.channel.proofs import Peer
+from sealtrain_collab.channel.records import (
+    END,
+    RATCHET,
+    READY,
+    RecordReader,
+    RecordWriter,
+    stepped,
+)
+from sealtrain_collab.channel.streams import Address, Buffer, Stream, Timed, dialled, prepared
+
+__all__ = ["AttestedChannel", "accept", "accept_over", "connect", "open_over"]
+
+
+HANDSHAKE_SECONDS: Final = 120.0
+"""Longest handshake of a caller: time for both sides' evidence."""
+
+
+class AttestedChannel:
+    """One conversation. Sending is thread-safe; one thread receives."""
+
+    def __init__(
+        self, sock: Stream, *, sends: RecordWriter, receives: RecordReader, keys: Keys
+    ) -> None:
+        self._socket = sock
+        self._sends = sends
+        self._receives = receives
+        self._export: Secret | None = keys.export
+        self.peer: Peer = keys.peer
+        """Who is at the other end."""
+        self.context: dict[str, JsonValue] = keys.context
+        """What the initiator said it wants to talk about; both proofs cover it."""
+
+    def send(self, message: Buffer) -> None:
+        """Send one message of any length.
+
+        Raises:
+            ChannelBroken: The channel is closed.
+            PeerUnreachable: The other side does not take it in time.
+        """
+        self._sends.send(message)
+
+    def receive(self, *, max_bytes: int) -> bytes | None:
+        """The next message, ``None`` when the other side said that it ends here.
+
+        Raises:
+            ChannelBroken: Something was altered, dropped, repeated or cut off.
+            LimitExceeded: The message is longer than ``max_bytes``.
+            PeerUnreachable: Nothing arrives in time.
+        """
+        return self._receives.receive(max_bytes=max_bytes)
+
+    def receive_into(self, target: memoryview) -> int:
+        """As ``receive``, into ``target``; returns the length. An end is ``ChannelBroken``."""
+        length = self._receives.receive_into(target)
+        if length is None:
+            raise ChannelBroken("the other side ended the conversation", check="channel")
+        return length
+
+    def export(self, label: str) -> Secret:
+        """A secret that both ends have, that no message carries and neither end chose (spec §2).
+
+        Args:
+            label: What it is for; the same at both ends.
+
+        Returns:
+            32 bytes, another for every channel. A channel gives one, once.
+
+        Raises:
+            ChannelBroken: It was given, or the channel is closed.
+        """
+        key, self._export = self._export, None
+        if key is None:
+            raise ChannelBroken(
+                "a channel gives one secret to its application",
+                check="channel",
+                hint="open a new channel",
+            )
+        return stepped(key, f"export {label}".encode())
+
+    def ratchet(self) -> None:
+        """Move this direction's key on: what was sent before opens for nobody any more."""
+        self._sends.control(RATCHET)
+
+    def close(self) -> None:
+        """Say that nothing follows, forget the keys and close the connection."""
+        if self._sends.open:
+            with contextlib.suppress(PeerUnreachable):
+                self._sends.control(END)
+        self._export = None
+        self._sends.forget()
+        self._receives.forget()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            # Whoever fails in the middle must not tell the other side that all was said.
+            self._sends.forget()
+        self.close()
+
+
+def connect(address: Address, conversation: Conversation, *, timeout: float) -> AttestedChannel:
+    """Open a channel to a listening party.
+
+    Args:
+        address: Host and port.
+        conversation: What both sides agree on, and how they prove themselves.
+        timeout: Seconds to connect and between bytes.
+
+    Raises:
+        PeerUnreachable: Nobody answers there.
+        Refused: The other side's proof does not hold, or it refused ours (``ChannelBroken``).
+    """
+    return open_over(dialled(address, timeout=timeout), conversation)
+
+
+def open_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
+    """Open a channel over a connection that is there. Errors as ``connect``."""
+    with _closed_on_error(stream):
+        keys = initiate(stream, conversation)
+        reader = RecordReader(stream, keys.responder)
+        reader.expect(READY)  # (6)
+        return _channel(stream, keys, RecordWriter(stream, keys.initiator), reader)
+
+
+def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:
+    """Answer a party that connected. Arguments and errors as ``connect``.
+
+    A caller that proves nothing is left after ``HANDSHAKE_SECONDS``, however slowly it speaks.
+    """
+    with _closed_on_error(sock):
+        prepared(sock, timeout)
+        keys = respond(Timed(sock, HANDSHAKE_SECONDS, pause=timeout), conversation)
+        sock.settimeout(timeout)
+        return _answering(sock, keys)
+
+
+def accept_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
+    """Answer a party at the other end of a connection. Errors as ``connect``."""
+    with _closed_on_error(stream):
+        return _answering(stream, respond(stream, conversation))
+
+
+def _answering(stream: Stream, keys: Keys) -> AttestedChannel:
+    writer = RecordWriter(stream, keys.responder)
+    writer.control(READY)
+    return _channel(stream, keys, writer, RecordReader(stream, keys.initiator))
+
+
+def _channel(
+    sock: Stream, keys: Keys, sends: RecordWriter, receives: RecordReader
+) -> AttestedChannel:
+    return AttestedChannel(sock, sends=sends, receives=receives, keys=keys)
+
+
+@contextlib.contextmanager
+def _closed_on_error(sock: Stream) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,155 @@
+"""``split serve`` and ``split client``: a model cut in two, its front with the data's owners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.alone import alone
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.runoptions import (
+    ANYWHERE,
+    Base,
+    BrokerFiles,
+    Collateral,
+    GpuCollateral,
+    GuestAddress,
+    Listen,
+    LockFile,
+    PlatformName,
+    broker_missed,
+    run_settings,
+)
+from sealtrain.cli.train import show_outcome
+
+__all__ = ["register"]
+
+Patience = Annotated[
+    float, typer.Option(min=1, help="Seconds the other side may be silent, or gone.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to their noun."""
+    app.command()(serve)
+    app.command()(client)
+
+
+def serve(
+    lock: LockFile,
+    platform: PlatformName,
+    guest: GuestAddress,
+    brokers: BrokerFiles,
+    out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
+    listen: Listen = ANYWHERE,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds for all owners to join.")] = 3600,
+    patience: Patience = 600,
+    as_json: Json = False,
+) -> None:
+    """Train the back of a cut model in a guest, on activations that owners' clients send.
+
+    Brokers are asked for the owners' approvals; no key is released. Ends with the manifest.
+    """
+    alone()
+    from sealtrain.base.hostport import host_and_port
+    from sealtrain_collab.cut.guest.serve import serve as serve_run
+
+    settings = run_settings(
+        lock,
+        platform=platform,
+        guest=guest,
+        collateral=collateral,
+        gpu_collateral=gpu_collateral,
+        brokers=brokers,
+        data=[],
+        base=base,
+        out=out,
+    )
+    outcome = serve_run(
+        settings,
+        host_and_port(listen),
+        wait=wait,
+        patience=patience,
+        told=broker_missed,
+        ready=lambda place: say(f"cut server ready at {place}"),
+        progress=True,
+        alone=True,
+    )
+    show_outcome(outcome, as_json)
+
+
+def client(
+    deployment: Annotated[Path, typer.Argument(help="app-compose.json that you approved.")],
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")],
+    identity: Annotated[Path, typer.Option(help="Your private identity file.")],
+    consortium: Annotated[Path, typer.Option(help="Your consortium's file.")],
+    data: Annotated[
+        list[Path], typer.Option(help="Your sealed dataset, or a folder of them; repeat.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the run's manifest.")],
+    base: Annotated[
+        Path | None,
+        typer.Option(help="Folder the recipe's paths start from [the deployment's]."),
+    ] = None,
+    patience: Patience = 600,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to call a server that is not there.")
+    ] = 60,
+    as_json: Json = False,
+) -> None:
+    """Send activations of your records to a guest you approved; the records stay with you.
+
+    Your machine runs the front of the model. The guest proves itself first; you sign a consent to
+    this one run. Whoever sees activations can guess at the text: they are for that guest alone.
+    """
+    from sealtrain.base.hostport import host_and_port
+    from sealtrain.cli.connection import own_key
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.keys.identity import Identity
+    from sealtrain_collab.cut.guest.send import Sending, send
+
+    me = Identity.load(identity)
+    sending = Sending(
+        deployment=deployment,
+        server=host_and_port(server),
+        me=me,
+        consortium=Consortium.load(consortium),
+        data=tuple(data),
+        base=base or deployment.parent,
+        out=out,
+        key_of=lambda folder: own_key(folder, me),
+        patience=patience,
+        wait=wait,
+    )
+    sent = send(
+        sending, ready=lambda: say("the server proved itself; records are open"), told=_Counting()
+    )
+    emit(
+        as_json,
+        sent.to_dict(),
+        [
+            f"run          {sent.run_id}",
+            f"sent         {sent.bytes} bytes of activations",
+            f"manifest     {sent.manifest}",
+            "check it with: sealtrain verify",
+        ],
+    )
+
+
+class _Counting:
+    """Says now and then how much was sent."""
+
+    def __init__(self) -> None:
+        self._sent = 0
+        self._said = 0
+
+    def __call__(self, size: int) -> None:
+        self._sent += size
+        if self._sent - self._said >= 64 << 20:
+            self._said = self._sent
+            say(f"{self._sent >> 20} MiB of activations sent")

@@ -1,0 +1,1 @@
+"""The roles of a cut run in guests and at owners' machines."""

@@ -1,0 +1,260 @@
+"""An owner's side of a cut run, on the owner's own machine and outside of any TEE.
+
+1. the deployment document holds a lock of kind ``cut`` of the owner's consortium;
+2. the base model here is the lock's, and a copy of the very bytes that were hashed is used;
+3. the server's guest proves that it measured this very document, under the policy in the lock;
+4. only then the owner's sealed datasets are opened, with the owner's own key;
+5. the owner signs its consent to that run, and answers with activations until it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.consortium.decisions import Target
+from sealtrain.errors import (
+    ChannelBroken,
+    ConsortiumMismatch,
+    ModelInvalid,
+    PeerUnreachable,
+    UsageError,
+)
+from sealtrain.guest.datasets import find_datasets
+from sealtrain.manifest import form
+from sealtrain.recipe.collaboration import Cut, of_kind
+from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
+from sealtrain.recipe.lock import parse_lock
+from sealtrain.recipe.models import BASE, measure_models
+from sealtrain_collab.channel.channel import connect
+from sealtrain_collab.channel.proofs import AcceptGuest
+from sealtrain_collab.cut.guest.serve import MANIFEST
+from sealtrain_collab.cut.talk import conversation_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.guest.datasets import FoundDataset
+    from sealtrain.keys.identity import Identity
+    from sealtrain.recipe.lock import Lock
+    from sealtrain.sealing.datakey import DataKey
+    from sealtrain_collab.cut.sending import Client, OwnDataset
+
+__all__ = ["Sending", "Sent", "send"]
+
+_MAX_COMPOSE_BYTES = 4 << 20
+_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """What an owner has, and where the server is.
+
+    Attributes:
+        deployment: The ``app-compose.json`` that the owner approved.
+        server: Host and port.
+        me: The owner's identity.
+        consortium: The owner's.
+        data: Sealed datasets of the owner, or folders that hold them.
+        base: Folder that the recipe's paths start from.
+        out: Folder to make, for the manifest.
+        key_of: Opens a dataset with the owner's own stanza.
+        patience: Seconds without an answer after which the server counts as gone.
+        wait: Seconds to call a server that is not there, from the beginning or after it was.
+    """
+
+    deployment: Path
+    server: tuple[str, int]
+    me: Identity
+    consortium: Consortium
+    data: tuple[Path, ...]
+    base: Path
+    out: Path
+    key_of: Callable[[Path], DataKey]
+    patience: float
+    wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What an owner did: bytes of activations that it sent, in which run."""
+
+    run_id: str
+    bytes: int
+    manifest: Path
+
+    def to_dict(self) -> dict[str, str | int]:
+        """JSON-ready form."""
+        return {"run_id": self.run_id, "bytes": self.bytes, "manifest": str(self.manifest)}
+
+
+def send(
+    how: Sending,
+    *,
+    ready: Callable[[], object],
+    told: Callable[[int], None],
+    clock: Clock = system_clock,
+    random: Callable[[int], bytes] = os.urandom,
+) -> Sent:
+    """Take part in one run to its end.
+
+    Args:
+        how: What the owner has.
+        ready: Called when the server has proved itself and records are open.
+        told: Hears of each message that was sent, in bytes.
+        clock: Time of consent and of appraisal.
+        random: Source of ephemeral keys.
+
+    Raises:
+        UsageError: The recipe is for no cut model, or names no data of this owner.
+        ModelInvalid: The base model here is another than the lock's.
+        EvidenceRefused: The server's guest is not what the owner approved.
+        RunMismatch: It runs something else.
+        PeerUnreachable: It is not there, or left before the run had ended.
+    """
+    compose = read_bounded(how.deployment, _MAX_COMPOSE_BYTES)
+    lock = parse_lock(extract_lock(compose))
+    of_kind(lock.recipe, Cut)
+    policy = lock.appraisal
+    if policy is None:
+        raise UsageError("the lock holds no appraisal policy", check="collaboration")
+    _refuse_other(how, lock)
+    taken = _model_of(lock, how.base)
+    target = Target(
+        app_id=app_id_of(compose, lock),
+        compose_hash=compose_hash(compose),
+        recipe_hash=lock.recipe_hash,
+    )
+    conversation = conversation_of(
+        how.me.public.name,
+        how.me.signer,
+        AcceptGuest(policy=policy, compose_hash=target.compose_hash, clock=clock),
+        target,
+        random=random,
+    )
+    client: Client | None = None
+    until = time.monotonic() + how.wait
+    while True:
+        began, proved = time.monotonic(), False
+        sent = 0 if client is None else client.sent
+        try:
+            with connect(how.server, conversation, timeout=how.patience) as channel:
+                proved = True
+                if client is None:
+                    client = _client(how, lock, taken, target, told, clock)
+                    ready()
+                manifest = client.serve(channel)
+            break
+        except (PeerUnreachable, ChannelBroken):
+            # It may come back, and goes on where it was; what it was sent it has.
+            # A server that refuses us at once gets no further time; one that worked with us does.
+            worked = client is not None and client.sent > sent
+            if worked or (proved and time.monotonic() - began > how.wait):
+                until = time.monotonic() + how.wait
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+    run_id = _own_run(client, manifest)
+    how.out.mkdir(parents=True, exist_ok=True)
+    path = how.out / MANIFEST
+    atomic_write(path, manifest, overwrite=True)
+    return Sent(run_id=run_id, bytes=client.sent, manifest=path)
+
+
+def _own_run(client: Client, manifest: bytes) -> str:
+    """The run of a manifest, if it is the one consented to. ``verify`` is the owner's to run."""
+    found = form.read(manifest).predicate.run.run_id
+    if client.run_id is None or found != client.run_id:
+        raise ChannelBroken("the server handed over the manifest of another run", check="cut")
+    return client.run_id
+
+
+def _refuse_other(how: Sending, lock: Lock) -> None:
+    if lock.consortium_id != how.consortium.consortium_id:
+        raise ConsortiumMismatch(
+            "the recipe is of another consortium",
+            check="consortium",
+            got=lock.consortium_id,
+            expected=how.consortium.consortium_id,
+        )
+    if how.me.public.name not in lock.recipe.owners:
+        raise UsageError(
+            "the recipe names no data of this owner",
+            got=how.me.public.name,
+            expected=" or ".join(lock.recipe.owners),
+        )
+
+
+def _model_of(lock: Lock, base_dir: Path) -> PrivateFolder:
+    """A copy of the base model and its tokenizer, as the lock has them."""
+    taken = PrivateFolder()
+    found = measure_models(lock.recipe, base_dir, into=taken)
+    if (found.model, found.tokenizer) != (lock.model, lock.tokenizer):
+        raise ModelInvalid(
+            "the base model here is another than the recipe's",
+            check="model",
+            hint="--base names the folder that the lock was made in, or a copy of it",
+        )
+    return taken
+
+
+def _client(
+    how: Sending,
+    lock: Lock,
+    taken: PrivateFolder,
+    target: Target,
+    told: Callable[[int], None],
+    clock: Clock,
+) -> Client:
+    from sealtrain_collab.cut.front import Reading, expected_of
+    from sealtrain_collab.cut.sending import Client
+
+    found = find_datasets(how.data, lock.recipe, how.consortium, owner=how.me.public.name)
+    reading = Reading.of(lock.recipe, taken.path / BASE)
+    front = reading.front
+    vocabulary = int(front.base.get_input_embeddings().weight.shape[0])
+    expected = expected_of(lock.recipe, width=front.width, vocabulary=vocabulary)
+    return Client(
+        owner=how.me.public,
+        consortium_id=how.consortium.consortium_id,
+        signer=how.me.signer,
+        target=target,
+        datasets=[_opened(how, lock.recipe, one) for one in found],
+        reading=reading,
+        rows=expected.rows_a_message,
+        clock=clock,
+        told=told,
+    )
+
+
+def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
+    import pyarrow as pa
+
+    from sealtrain.sealing.dataset import SealedDataset
+    from sealtrain.training.data.renamed import renamed
+    from sealtrain.training.data.sources import Source
+    from sealtrain.training.data.stream import read_all
+    from sealtrain_collab.cut.sending import OwnDataset
+
+    owner, name = one.manifest.owner, one.manifest.name
+    if not isinstance(one.folder, Path):
+        raise UsageError("an owner's client reads its own folders", got=str(one.folder))
+    with SealedDataset.open(one.folder, how.key_of(one.folder), root=one.manifest.root) as opened:
+        source = Source(
+            role=one.role,
+            owner=owner,
+            name=name,
+            weight=one.weight,
+            dataset=renamed(opened, one.columns, owner=owner, name=name),
+        )
+        batches: Iterable[pa.RecordBatch] = read_all([source], recipe.columns.names)
+        records = pa.Table.from_batches(list(batches))
+    return OwnDataset(manifest=one.manifest, envelope=one.envelope, records=records)

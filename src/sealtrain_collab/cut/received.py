@@ -1,0 +1,378 @@
+"""The server's view of its clients: who joined by which consent, and records as they send them.
+
+``RemoteRecords`` is a dataset as training reads it, so order, weights and epochs are those of every
+other run; only its rows are activations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.room import Room
+from sealtrain.consortium.consents import SignedConsent, verify_consent
+from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
+from sealtrain.errors import (
+    ChannelBroken,
+    ChannelRefused,
+    DatasetMismatch,
+    PeerUnreachable,
+    SealtrainError,
+)
+from sealtrain.signing.dsse import Envelope
+from sealtrain.training.data.sources import Source
+from sealtrain_collab.channel.channel import AttestedChannel, accept
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import AcceptKey, ProveGuest
+from sealtrain_collab.cut.activations import Expected, Row, decode
+from sealtrain_collab.cut.rows import batch_of, schema
+from sealtrain_collab.cut.talk import (
+    PURPOSE,
+    Ask,
+    Begin,
+    Joined,
+    heard,
+    said,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sealtrain.consortium.decisions import Target
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.recipe.terms import Dataset
+
+__all__ = ["Clients", "RemoteRecords"]
+
+KEPT_BYTES: Final = 4 << 30
+_POLL_SECONDS: Final = 0.2
+Random = Callable[[int], bytes]
+
+
+@dataclass(slots=True)
+class _Client:
+    """One owner's place: its consent, and the channel it is reached by at present."""
+
+    consent: SignedConsent
+    manifests: dict[str, DatasetManifest]
+    envelopes: tuple[dict[str, JsonValue], ...]
+    joined_at: int
+    channel: AttestedChannel | None
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(slots=True)
+class Received:
+    """What came of one dataset.
+
+    Attributes:
+        digests: SHA-256 of each message, by number.
+        size: Bytes, those of messages that were asked for again included.
+    """
+
+    digests: dict[int, str] = field(default_factory=dict)
+    size: int = 0
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the digests of all messages in order, hex."""
+        together = "".join(self.digests[number] for number in sorted(self.digests))
+        return hashlib.sha256(bytes.fromhex(together)).hexdigest()
+
+
+class Clients:
+    """Lets owners join, keeps a channel to each, and asks for records.
+
+    Args:
+        run_id: Of the run.
+        target: Deployment and recipe that owners must have consented to.
+        consortium: Whose owners may join.
+        wanted: The recipe's datasets.
+        expected: What their messages must hold.
+        proof: Proves this guest.
+        patience: Seconds to wait for an owner who left to come back, and between bytes.
+        clock: Time, seconds since the epoch.
+        random: Source of ephemeral keys.
+        kept_bytes: Messages that are kept so that nobody has to send them again.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        target: Target,
+        consortium: Consortium,
+        wanted: Sequence[Dataset],
+        expected: Expected,
+        proof: ProveGuest,
+        *,
+        patience: float,
+        clock: Callable[[], int],
+        random: Random = os.urandom,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self._begin = Begin(run_id=run_id, **target.to_dict())
+        self._target, self._consortium = target, consortium
+        self._wanted, self._expected = tuple(wanted), expected
+        self._patience, self._clock = patience, clock
+        self.rows = expected.rows_a_message
+        """Records in a message."""
+        self._owners = {
+            name: consortium.owner(name).signing_bytes for name in {one.owner for one in wanted}
+        }
+        self._conversation = Conversation(
+            purpose=PURPOSE,
+            context=None,
+            proof=proof,
+            accept=AcceptKey(frozenset(self._owners.values())),
+            random=random,
+        )
+        self._clients: dict[str, _Client] = {}
+        self._changed = threading.Condition()
+        self._kept: dict[tuple[str, int], bytes] = {}
+        self._room = Room(kept_bytes)
+        self._received: dict[str, Received] = {}
+        self._over = threading.Event()
+
+    def handle(self, sock: socket.socket) -> None:
+        """Let a caller join, and stay until the run is over or the caller is lost.
+
+        Raises:
+            Refused: The caller is no owner of these data, or consents to something else.
+            PeerUnreachable: It does not answer.
+        """
+        with accept(sock, self._conversation, timeout=self._patience) as channel:
+            name = self._named(channel)
+            said(channel, self._begin)
+            self._take(name, channel, heard(channel, Joined))
+            client, spoke = self._clients[name], time.monotonic()
+            while not self._over.wait(_POLL_SECONDS):
+                with self._changed:
+                    if client.channel is not channel:
+                        return
+                # An owner hears now and then that training goes on, or takes the server for gone.
+                quiet_for = time.monotonic() - spoke
+                if quiet_for > self._patience / 4 and client.turn.acquire(blocking=False):
+                    try:
+                        said(channel, Ask(kind="wait"))
+                    finally:
+                        client.turn.release()
+                    spoke = time.monotonic()
+
+    def joined(self, within: float) -> dict[str, SignedConsent]:
+        """Wait until every owner has joined; the consents by owner.
+
+        Raises:
+            PeerUnreachable: Somebody is missing.
+        """
+        until = time.monotonic() + within
+        with self._changed:
+            while missing := sorted(set(self._owners) - set(self._clients)):
+                if not self._changed.wait(until - time.monotonic()):
+                    raise PeerUnreachable(
+                        "an owner has not joined in time",
+                        check="clients",
+                        owner=missing[0],
+                        got=f"{len(self._clients)} of {len(self._owners)}",
+                        expected="every owner of the recipe's data",
+                        hint="the owner runs: sealtrain split client",
+                    )
+            return {name: self._clients[name].consent for name in sorted(self._clients)}
+
+    def joined_at(self, owner: str) -> int:
+        """When an owner joined first, seconds since the epoch."""
+        return self._clients[owner].joined_at
+
+    def envelopes(self, owner: str) -> tuple[dict[str, JsonValue], ...]:
+        """Manifests of an owner's datasets, as signed."""
+        return self._clients[owner].envelopes
+
+    def sources(self) -> list[Source]:
+        """The datasets as training takes them, in the recipe's order. After ``joined``."""
+        found = []
+        for one in self._wanted:
+            client = self._clients[one.owner]
+            manifest = client.manifests[one.name]
+            rows = next(
+                given.rows
+                for given in client.consent.document.datasets
+                if given.dataset_id == manifest.dataset_id
+            )
+            records = RemoteRecords(self, one.owner, manifest, rows)
+            source = Source(
+                role=one.role, owner=one.owner, name=one.name, weight=one.weight, dataset=records
+            )
+            found.append(source)
+        return found
+
+    def received(self, dataset_id: str) -> Received:
+        """What came of a dataset so far."""
+        return self._received.setdefault(dataset_id, Received())
+
+    def message(self, owner: str, dataset_id: str, number: int, rows: int) -> list[Row]:
+        """Records of one message, asked for where they are not kept.
+
+        Raises:
+            DataInvalid: It is not what the recipe says.
+            DatasetMismatch: It is another than the owner sent under this number before.
+            PeerUnreachable: The owner left and did not come back.
+        """
+        client = self._clients[owner]
+        with client.turn:
+            kept = self._kept.get((dataset_id, number))
+            if kept is None:
+                kept = self._asked(
+                    owner,
+                    client,
+                    Ask(kind="records", dataset_id=dataset_id, number=number),
+                    self._expected.max_bytes(rows),
+                )
+                self._note(owner, dataset_id, number, kept)
+        return decode(kept, self._expected, rows=rows)
+
+    def end(self, manifest: bytes) -> None:
+        """Tell every owner that is still there, and hand it the manifest."""
+        for client in self._clients.values():
+            channel = client.channel
+            if channel is None:
+                continue
+            try:
+                with client.turn:
+                    said(channel, Ask(kind="end"))
+                    channel.send(manifest)
+            except SealtrainError:
+                continue  # an owner who left misses nothing that others do not have
+        self.close()
+
+    def close(self) -> None:
+        """Let go of every channel."""
+        self._over.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _named(self, channel: AttestedChannel) -> str:
+        """The owner at the other end: whose key it proved to hold, and who it says it is."""
+        name = channel.context.get("owner")
+        if (
+            channel.context.get("recipe_hash") != self._target.recipe_hash
+            or not isinstance(name, str)
+            or self._owners.get(name) != channel.peer.public_key
+        ):
+            raise ChannelRefused(
+                "a caller is not who it says, or comes for another recipe",
+                check="channel context",
+                hint="an owner of this recipe's data calls under its own name",
+            )
+        return name
+
+    def _take(self, name: str, channel: AttestedChannel, joined: Joined) -> None:
+        consent = verify_consent(
+            Envelope.from_dict(joined.consent),
+            self._consortium,
+            run_id=self._begin.run_id,
+            target=self._target,
+        )
+        manifests = {
+            one.name: one
+            for one in (
+                verify_dataset(Envelope.from_dict(envelope), self._consortium.owner(name))
+                for envelope in joined.datasets
+            )
+        }
+        wanted = {one.name for one in self._wanted if one.owner == name}
+        given = {(one.dataset_id, one.name, one.root) for one in consent.document.datasets}
+        signed = {(one.dataset_id, one.name, one.root) for one in manifests.values()}
+        if consent.owner.name != name or set(manifests) != wanted or given != signed:
+            raise DatasetMismatch(
+                "an owner consents to other data than the recipe names",
+                check="consent",
+                owner=name,
+                got=", ".join(sorted(one.name for one in consent.document.datasets)),
+                expected=", ".join(sorted(wanted)),
+            )
+        with self._changed:
+            before = self._clients.get(name)
+            if before is None:
+                self._clients[name] = _Client(
+                    consent, manifests, joined.datasets, self._clock(), channel
+                )
+            elif before.consent.document.datasets != consent.document.datasets:
+                raise DatasetMismatch(
+                    "an owner came back with other data", check="consent", owner=name
+                )
+            else:
+                before.channel = channel
+            self._changed.notify_all()
+
+    def _asked(self, owner: str, client: _Client, ask: Ask, max_bytes: int) -> bytes:
+        until = time.monotonic() + self._patience
+        while True:
+            channel = self._reached(owner, client, until)
+            try:
+                said(channel, ask)
+                answer = channel.receive(max_bytes=max_bytes)
+            except (ChannelBroken, PeerUnreachable):
+                answer = None
+            if answer is not None:
+                return answer
+            with self._changed:
+                if client.channel is channel:
+                    client.channel = None
+
+    def _reached(self, owner: str, client: _Client, until: float) -> AttestedChannel:
+        with self._changed:
+            while client.channel is None:
+                if self._over.is_set() or not self._changed.wait(until - time.monotonic()):
+                    raise PeerUnreachable(
+                        "an owner left before its records had come",
+                        check="clients",
+                        owner=owner,
+                        hint="the owner runs its client again: it goes on where it was",
+                    )
+            return client.channel
+
+    def _note(self, owner: str, dataset_id: str, number: int, message: bytes) -> None:
+        received = self.received(dataset_id)
+        digest = hashlib.sha256(message).hexdigest()
+        if received.digests.setdefault(number, digest) != digest:
+            raise DatasetMismatch(
+                "an owner sent other activations for the same records",
+                check="activations",
+                owner=owner,
+                got=digest,
+                expected=received.digests[number],
+                hint="the front is frozen: nothing but the data or the model can have changed",
+            )
+        received.size += len(message)
+        if self._room.take(len(message)):  # owners' messages come in several threads
+            self._kept[dataset_id, number] = message
+
+
+class RemoteRecords:
+    """Activations of one dataset in record batches (``training.data.sources.BatchedRecords``)."""
+
+    local = False
+
+    def __init__(self, clients: Clients, owner: str, manifest: DatasetManifest, rows: int) -> None:
+        self.dataset_id = manifest.dataset_id
+        self.root = manifest.root
+        full, rest = divmod(rows, clients.rows)
+        self.batch_rows = (*[clients.rows] * full, *([rest] if rest else []))
+        self._clients, self._owner = clients, owner
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Numbers of each record as bytes."""
+        return schema()
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        """One message of its owner."""
+        return batch_of(
+            self._clients.message(self._owner, self.dataset_id, number, self.batch_rows[number])
+        )

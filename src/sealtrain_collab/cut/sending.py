@@ -1,0 +1,174 @@
+"""A client: an owner's process that answers the server's guest with activations of its records.
+
+It has no TEE. The server's guest proves itself by evidence; the owner proves itself by its signing
+key, and signs what it consents to before anything of a record leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.base.room import Room
+from sealtrain.consortium.consents import Consent, ConsentedDataset
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.errors import ChannelBroken, RunMismatch
+from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.cut.activations import encode
+from sealtrain_collab.cut.front import Reading
+from sealtrain_collab.cut.talk import (
+    MAX_MANIFEST_BYTES,
+    Ask,
+    Begin,
+    Joined,
+    heard,
+    said,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sealtrain.consortium.datasets import DatasetManifest
+    from sealtrain.consortium.decisions import Target
+    from sealtrain.signing.dsse import Ed25519Signer
+    from sealtrain.signing.identity import PublicIdentity
+
+__all__ = ["Client", "OwnDataset"]
+
+KEPT_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDataset:
+    """A dataset of the owner, opened on the owner's machine.
+
+    Attributes:
+        manifest: As the owner signed it.
+        envelope: What it is in.
+        records: The columns that the recipe reads.
+    """
+
+    manifest: DatasetManifest
+    envelope: dict[str, Any]
+    records: pa.Table
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """Answers one server, as often as it connects anew.
+
+    Attributes:
+        owner: The owner.
+        consortium_id: The owner's consortium.
+        signer: The owner's signing key.
+        target: What the owner approved.
+        datasets: What it sends activations of.
+        reading: Makes them.
+        rows: Records in a message.
+        clock: Time of the consent, seconds since the epoch.
+        told: Hears of each message that was sent, in bytes.
+    """
+
+    owner: PublicIdentity
+    consortium_id: str
+    signer: Ed25519Signer
+    target: Target
+    datasets: Sequence[OwnDataset]
+    reading: Reading
+    rows: int
+    clock: Callable[[], int]
+    told: Callable[[int], None] = lambda _size: None
+    run_id: str | None = None
+    """Of the run consented to, once there is one; the client takes part in no other."""
+    sent: int = 0
+    """Bytes of activations so far."""
+    _kept: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    _room: Room = field(default_factory=lambda: Room(KEPT_BYTES))
+
+    def serve(self, channel: AttestedChannel) -> bytes:
+        """Consent and answer until the run has ended.
+
+        Args:
+            channel: To the server's guest, whose evidence was accepted.
+
+        Returns:
+            The run's signed manifest.
+
+        Raises:
+            RunMismatch: The server runs something else than the owner approved, or another run
+                than the owner consented to.
+            ChannelBroken, PeerUnreachable: The conversation broke off.
+        """
+        begun: Begin = heard(channel, Begin)
+        self._refuse_other(begun)
+        said(channel, self._joined(begun.run_id))
+        while True:
+            asked: Ask = heard(channel, Ask)
+            if asked.kind == "wait":
+                continue
+            if asked.kind == "end":
+                manifest = channel.receive(max_bytes=MAX_MANIFEST_BYTES)
+                if manifest is None:
+                    raise ChannelBroken("the run ended without a manifest", check="cut")
+                return manifest
+            message = self._message(str(asked.dataset_id), asked.number)
+            channel.send(message)
+            self.sent += len(message)
+            self.told(len(message))
+
+    def _refuse_other(self, begun: Begin) -> None:
+        facts = [
+            ("deployment", begun.compose_hash, self.target.compose_hash),
+            ("app id", begun.app_id, self.target.app_id),
+            ("recipe", begun.recipe_hash, self.target.recipe_hash),
+            ("run", begun.run_id, self.run_id or begun.run_id),
+        ]
+        for what, got, expected in facts:
+            if got != expected:
+                raise RunMismatch(
+                    f"the server is of another {what}",
+                    check="cut",
+                    got=got,
+                    expected=expected,
+                    hint="the owner's approval names what it may run",
+                )
+        self.run_id = begun.run_id
+
+    def _joined(self, run_id: str) -> Joined:
+        consent = Consent.of(
+            [
+                ConsentedDataset(
+                    dataset_id=one.manifest.dataset_id,
+                    name=one.manifest.name,
+                    root=one.manifest.root,
+                    rows=one.records.num_rows,
+                )
+                for one in self.datasets
+            ],
+            run_id=run_id,
+            target=self.target,
+            consortium_id=self.consortium_id,
+            owner=self.owner,
+            signed_at=self.clock(),
+        )
+        return Joined(
+            owner=self.owner.name,
+            consent=sign_owned(consent, self.signer).to_dict(),
+            datasets=tuple(one.envelope for one in self.datasets),
+        )
+
+    def _message(self, dataset_id: str, number: int) -> bytes:
+        key = dataset_id, number
+        if key in self._kept:
+            return self._kept[key]
+        records = next(
+            (one.records for one in self.datasets if one.manifest.dataset_id == dataset_id), None
+        )
+        start = number * self.rows
+        if records is None or start >= records.num_rows:
+            raise ChannelBroken("the server asks for records that there are not", check="cut")
+        message = encode(self.reading.rows(records.slice(start, self.rows).to_pylist()))
+        if self._room.take(len(message)):
+            self._kept[key] = message
+        return message

@@ -1,0 +1,121 @@
+"""What the server and a client of a cut model say to each other (spec/split-cut.md §3).
+
+Without torch: a client that finds another guest than it approved leaves before it loads a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, load_canonical
+from sealtrain.consortium.decisions import Target
+from sealtrain.errors import ChannelBroken
+from sealtrain_collab.channel.channel import AttestedChannel
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveKey
+
+if TYPE_CHECKING:
+    from sealtrain.signing.dsse import Ed25519Signer
+
+__all__ = [
+    "MAX_CONTROL_BYTES",
+    "MAX_MANIFEST_BYTES",
+    "PURPOSE",
+    "Ask",
+    "Begin",
+    "Joined",
+    "conversation_of",
+    "heard",
+    "said",
+]
+
+PURPOSE: Final = "cut-activations"
+MAX_CONTROL_BYTES: Final = 4 << 20
+MAX_MANIFEST_BYTES: Final = 64 << 20
+
+
+class Begin(StrictModel):
+    """First word of the server: which run this is."""
+
+    run_id: Hex32
+    app_id: Hex40
+    compose_hash: Hex64
+    recipe_hash: Hex64
+
+    @property
+    def target(self) -> Target:
+        """What an owner must have approved."""
+        return Target(
+            app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.recipe_hash
+        )
+
+
+class Joined(StrictModel):
+    """Answer of the client: the owner's consent, and the signed manifests of its datasets."""
+
+    owner: OwnerName
+    consent: dict[str, Any]
+    datasets: tuple[dict[str, Any], ...] = Field(min_length=1, max_length=256)
+
+
+class Ask(StrictModel):
+    """Every further word of the server: it wants records, it still trains, or the run has ended."""
+
+    kind: Literal["records", "wait", "end"]
+    dataset_id: Hex32 | None = None
+    number: int = Field(default=0, ge=0, le=2**53 - 1)
+
+
+def said(channel: AttestedChannel, word: StrictModel) -> None:
+    """Send a word."""
+    channel.send(canonical_json(word.to_dict()))
+
+
+def heard(channel: AttestedChannel, kind: type[Any]) -> Any:
+    """Receive a word of that kind.
+
+    Raises:
+        ChannelBroken: The other side ended, or said something else.
+        PeerUnreachable: Nothing came in time.
+    """
+    data = channel.receive(max_bytes=MAX_CONTROL_BYTES)
+    if data is None:
+        raise ChannelBroken("the other side ended the conversation", check="cut")
+    return load_canonical(
+        kind,
+        data,
+        ChannelBroken,
+        f"the word {kind.__name__.lower()}",
+        max_bytes=MAX_CONTROL_BYTES,
+        check="cut",
+    )
+
+
+def conversation_of(
+    owner: str,
+    signer: Ed25519Signer,
+    accept: AcceptGuest,
+    target: Target,
+    *,
+    random: Callable[[int], bytes],
+) -> Conversation:
+    """How a client talks to a server.
+
+    Args:
+        owner: Name of the owner.
+        signer: Its signing key.
+        accept: What the server's guest must be.
+        target: What the owner approved.
+        random: Source of ephemeral keys.
+    """
+    return Conversation(
+        purpose=PURPOSE,
+        context={"owner": owner, "recipe_hash": target.recipe_hash},
+        proof=ProveKey(signer),
+        accept=accept,
+        random=random,
+    )

@@ -1,0 +1,345 @@
+"""Whether what a run log says of a federation holds together (spec/federated-rounds.md §6).
+
+Pure rules over the entries: the chain under them, and who signed it, is another check's. Read in
+order, the first breach is ``ClaimContradicted``:
+
+1. the federation begins once, as the recipe says, and is finished once, after the last round;
+2. rounds are begun and merged from 1 on, each from the adapter that the one before was merged to;
+3. a party is there from where it joined to where it left, never twice at once, with as many records
+   as its datasets hold; with no number where their owner keeps it;
+4. it gives at most one update to a round, while it is there and the round goes on, and while the
+   manifest says that it took part;
+5. a round is merged of exactly those who gave an update, at least as many as the recipe asks for;
+6. the parties of the manifest are exactly those whose updates were merged.
+
+Where rounds hide patients, ``patients`` has the rules that come besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+from pydantic import AllowInfNan, Field
+
+from sealtrain.base.clock import from_rfc3339
+from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
+from sealtrain.errors import ClaimContradicted
+from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
+from sealtrain.recipe.collaboration import Federated, holders_of
+from sealtrain_collab.federated.patients import PatientPrivacy
+from sealtrain_collab.federated.patients_check import Hiding, Plan, privacy_is
+
+__all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold"]
+
+_PREFIXES: Final = ("federation.", "party.", "round.", "update.")
+_Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+_Code = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+_Names = Annotated[tuple[OwnerName, ...], Field(min_length=1, max_length=256)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a federation is held to.
+
+    Attributes:
+        rule: How updates are merged.
+        rounds: How many merges.
+        min_parties: Updates that each needs.
+        holders: Owners who give data to train on.
+        records: In the training data of each party that the manifest names; ``None`` where its
+            owner keeps the number.
+        windows: From when until when each of them took part, seconds since the epoch.
+        promised: To patients; ``None`` for nothing.
+    """
+
+    rule: str
+    rounds: int
+    min_parties: int
+    holders: tuple[str, ...]
+    records: Mapping[str, int | None]
+    windows: Mapping[str, tuple[int, int]]
+    promised: PatientPrivacy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """What the rounds of a run came to.
+
+    Attributes:
+        merged: Parties of each round, in order.
+        refused: Updates that did not count.
+        left: How often a party dropped out.
+        state: Digest of the last merged adapter.
+        hiding: Of patients, what it came to.
+    """
+
+    merged: tuple[tuple[str, ...], ...]
+    refused: int
+    left: int
+    state: str
+    hiding: Hiding
+
+
+class _Begun(StrictModel):
+    rule: str
+    rounds: _Count
+    min_parties: _Count
+    parties: _Names
+    state: Hex64
+
+
+class _Joined(StrictModel):
+    party: OwnerName
+    records: _Count | None
+    patients: _Count | None = None
+
+
+class _Left(StrictModel):
+    party: OwnerName
+    code: _Code
+
+
+class _NotLetIn(StrictModel):
+    code: _Code
+
+
+class _RoundBegun(StrictModel):
+    round: _Count
+    state: Hex64
+
+
+class _Taken(StrictModel):
+    round: _Count
+    party: OwnerName
+    digest: Hex64 | None
+    records: _Count | None
+    norm: Annotated[float, AllowInfNan(False), Field(ge=0)] | None
+
+
+class _Refused(StrictModel):
+    round: _Count
+    party: OwnerName
+    code: _Code
+
+
+class _Merged(StrictModel):
+    round: _Count
+    rule: str
+    parties: _Names
+    state: Hex64
+    noise_multiplier: Annotated[float, AllowInfNan(False)] | None = None
+
+
+class _Finished(StrictModel):
+    rounds: _Count
+    state: Hex64
+
+
+def rounds_hold(case: Case) -> str:
+    """(19) What the run log says of rounds keeps the rules of this module."""
+    recipe, together = case.need_lock().recipe, case.predicate.collaboration
+    how = recipe.collaboration
+    if together is None or not isinstance(how, Federated):
+        raise TypeError("rounds are of federated runs")
+    terms = Terms(
+        rule=how.aggregation,
+        rounds=how.rounds,
+        min_parties=how.min_parties,
+        holders=holders_of(recipe),
+        records={one.name: _records(case, one.name) for one in together.parties},
+        windows={
+            one.name: (from_rfc3339(one.begun), from_rfc3339(one.until)) for one in together.parties
+        },
+        promised=how.patient_privacy,
+    )
+    found = merged_rounds(case.predicate.run_log.entries, terms)
+    kept = privacy_is(case.predicate, found.hiding)
+    updates = sum(map(len, found.merged))
+    return (
+        f"{len(found.merged)} rounds merged by {how.aggregation}, {updates} updates of "
+        f"{len(together.parties)} parties, {found.refused} refused, {found.left} dropped out{kept}"
+    )
+
+
+def _records(case: Case, party: str) -> int | None:
+    """To train on, where all the party's manifests tell how many records they hold."""
+    counts = [one.records for one in case.need_datasets() if one.owner == party]
+    named = case.need_lock().recipe.datasets
+    training = {one.name for one in named if one.owner == party and one.role == "train"}
+    trained = [
+        one.records or 0
+        for one in case.need_datasets()
+        if one.owner == party and one.name in training
+    ]
+    return None if None in counts else sum(trained)
+
+
+def merged_rounds(entries: Iterable[Mapping[str, Any]], terms: Terms) -> Rounds:
+    """Check the entries of a run log that tell of rounds; others are not looked at.
+
+    Args:
+        entries: All of the log, oldest first.
+        terms: What they must keep.
+
+    Raises:
+        ClaimContradicted: The first of the module's rules that is broken.
+    """
+    told = _Told(terms, Hiding(terms.promised, terms.rounds))
+    for entry in entries:
+        if str(entry["event"]).startswith(_PREFIXES):
+            told.take(entry)
+    return told.sum()
+
+
+@dataclass
+class _Told:
+    """The log as far as it was read."""
+
+    terms: Terms
+    hiding: Hiding
+    state: str | None = None
+    number: int = 0
+    open: bool = False
+    there: dict[str, int | None] = field(default_factory=dict)
+    gave: set[str] = field(default_factory=set)
+    merged: list[tuple[str, ...]] = field(default_factory=list)
+    refused: int = 0
+    left: int = 0
+    over: bool = False
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        event = entry["event"]
+        if event not in _STEPS:
+            raise _broken(f"an event of no federation: {event}", entry)
+        if self.over or (event != "federation.begun") != (self.state is not None):
+            raise _broken(f"{event} stands where it may not", entry)
+        kind, step = _STEPS[event]
+        name = f"run log entry {entry['seq']}"
+        step(self, load_model(kind, entry["fields"], ClaimContradicted, name), entry)
+
+    def sum(self) -> Rounds:
+        if not self.over or self.state is None:
+            raise ClaimContradicted("the federation did not finish", check="rounds")
+        took_part = {party for parties in self.merged for party in parties}
+        if took_part != set(self.terms.windows):
+            raise ClaimContradicted(
+                "the manifest names other parties than those whose updates were merged",
+                check="rounds",
+                got=", ".join(sorted(self.terms.windows)),
+                expected=", ".join(sorted(took_part)),
+            )
+        return Rounds(
+            merged=tuple(self.merged),
+            refused=self.refused,
+            left=self.left,
+            state=self.state,
+            hiding=self.hiding,
+        )
+
+    def begin(self, said: _Begun, entry: Mapping[str, Any]) -> None:
+        terms = self.terms
+        meant = (terms.rule, terms.rounds, terms.min_parties, terms.holders)
+        if (said.rule, said.rounds, said.min_parties, said.parties) != meant:
+            raise _broken("a federation began otherwise than the recipe says", entry)
+        self.state = said.state
+
+    def join(self, said: _Joined, entry: Mapping[str, Any]) -> None:
+        if said.party not in self.terms.holders or said.party in self.there:
+            raise _broken(f"{said.party} joined, and is a stranger or was there already", entry)
+        if said.records != self.terms.records.get(said.party, said.records):
+            raise _broken(f"{said.party} claimed another number of records than it has", entry)
+        self._holds(self.hiding.join(said.party, said.patients), entry)
+        self.there[said.party] = said.records
+
+    def leave(self, said: _Left, entry: Mapping[str, Any]) -> None:
+        if said.party not in self.there:
+            raise _broken(f"{said.party} left, and was not there", entry)
+        del self.there[said.party]
+        self.left += 1
+
+    def not_let_in(self, said: _NotLetIn, entry: Mapping[str, Any]) -> None:
+        """Whoever was not let in gave nothing."""
+
+    def plan(self, said: Plan, entry: Mapping[str, Any]) -> None:
+        if self.number:
+            raise _broken("noise was planned after the first round had begun", entry)
+        self._holds(self.hiding.make(said, self.there), entry)
+
+    def begin_round(self, said: _RoundBegun, entry: Mapping[str, Any]) -> None:
+        if self.open or said.round != self.number + 1 or said.round > self.terms.rounds:
+            raise _broken(f"round {said.round} began out of turn", entry)
+        self._holds(self.hiding.begin_round(), entry)
+        self._goes_on_from(said.state, entry)
+        self.number, self.open, self.gave = said.round, True, set()
+
+    def give(self, said: _Taken, entry: Mapping[str, Any]) -> None:
+        if not self.open or said.round != self.number:
+            raise _broken(f"an update of {said.party} counts in a round that is over", entry)
+        if said.party in self.gave:
+            raise _broken(f"{said.party} gave two updates to round {said.round}", entry)
+        if said.party not in self.there or self.there[said.party] != said.records:
+            raise _broken(
+                f"{said.party} gave an update when it was not there, or of other records", entry
+            )
+        begins, until = self.terms.windows.get(said.party, (0, 0))
+        moment = from_rfc3339(entry["at"])
+        if not begins - CLOCK_TOLERANCE_S <= moment <= until + CLOCK_TOLERANCE_S:
+            raise _broken(f"{said.party} gave an update when it took no part", entry)
+        self._holds(self.hiding.give(said.party, told=(said.digest, said.norm)), entry)
+        self.gave.add(said.party)
+
+    def refuse(self, said: _Refused, entry: Mapping[str, Any]) -> None:
+        if said.party not in self.there or said.round > self.number:
+            raise _broken("an update was refused that nobody was asked for", entry)
+        self.refused += 1
+
+    def merge(self, said: _Merged, entry: Mapping[str, Any]) -> None:
+        if not self.open or said.round != self.number or said.rule != self.terms.rule:
+            raise _broken(f"round {said.round} was merged out of turn, or by another rule", entry)
+        if said.parties != tuple(sorted(self.gave)):
+            raise _broken(f"round {said.round} was merged of others than gave an update", entry)
+        if len(said.parties) < self.terms.min_parties:
+            raise _broken(f"round {said.round} was merged of too few", entry)
+        self._holds(self.hiding.merge(said.noise_multiplier), entry)
+        self.merged.append(said.parties)
+        self.state, self.open = said.state, False
+
+    def finish(self, said: _Finished, entry: Mapping[str, Any]) -> None:
+        if self.open or (self.number, said.rounds) != (self.terms.rounds, self.terms.rounds):
+            raise _broken("the federation finished before its last round", entry)
+        self._goes_on_from(said.state, entry)
+        self.over = True
+
+    @staticmethod
+    def _holds(problem: str | None, entry: Mapping[str, Any]) -> None:
+        if problem is not None:
+            raise _broken(problem, entry)
+
+    def _goes_on_from(self, state: str, entry: Mapping[str, Any]) -> None:
+        if state != self.state:
+            raise _broken("it goes on from another adapter than was merged", entry)
+
+
+_STEPS: Final[Mapping[str, tuple[type[StrictModel], Callable[..., None]]]] = {
+    "federation.begun": (_Begun, _Told.begin),
+    "federation.planned": (Plan, _Told.plan),
+    "party.joined": (_Joined, _Told.join),
+    "party.left": (_Left, _Told.leave),
+    "party.refused": (_NotLetIn, _Told.not_let_in),
+    "round.begun": (_RoundBegun, _Told.begin_round),
+    "update.taken": (_Taken, _Told.give),
+    "update.refused": (_Refused, _Told.refuse),
+    "round.merged": (_Merged, _Told.merge),
+    "federation.finished": (_Finished, _Told.finish),
+}
+
+
+def _broken(problem: str, entry: Mapping[str, Any]) -> ClaimContradicted:
+    return ClaimContradicted(
+        problem,
+        check="rounds",
+        got=f"run log entry {entry['seq']}",
+        hint="it was not written by the lead's measured code, or is not whole",
+    )

@@ -1,0 +1,143 @@
+"""``federate``: several parties train one adapter, each on data that stay in its own guest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.alone import alone
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.runoptions import (
+    Base,
+    BrokerFiles,
+    Collateral,
+    Data,
+    GpuCollateral,
+    GuestAddress,
+    LockFile,
+    PlatformName,
+    broker_missed,
+    run_settings,
+)
+from sealtrain_collab.federated import demo as federate_demo
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Fine-tune together without pooling data: parties learn, a lead merges.",
+    no_args_is_help=True,
+)
+
+Relay = Annotated[
+    Path, typer.Option(help="Unix socket to make; the relay's Flower app connects to it.")
+]
+
+
+@app.command()
+def lead(
+    lock: LockFile,
+    platform: PlatformName,
+    guest: GuestAddress,
+    brokers: BrokerFiles,
+    relay: Relay,
+    out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
+    as_json: Json = False,
+) -> None:
+    """Merge what parties learn, seal the adapter, sign the manifest. Holds no data and no key."""
+    alone()
+    from sealtrain.cli.train import show_outcome
+    from sealtrain_collab.federated.guest.lead import lead as lead_run
+
+    settings = run_settings(
+        lock,
+        platform=platform,
+        guest=guest,
+        collateral=collateral,
+        gpu_collateral=gpu_collateral,
+        brokers=brokers,
+        data=[],
+        base=base,
+        out=out,
+    )
+    outcome = lead_run(
+        settings,
+        relay,
+        told=broker_missed,
+        begun=lambda run_id: say(f"federation ready, run {run_id}"),
+        progress=True,
+        alone=True,
+    )
+    show_outcome(outcome, as_json)
+
+
+@app.command()
+def join(
+    lock: LockFile,
+    platform: PlatformName,
+    guest: GuestAddress,
+    brokers: BrokerFiles,
+    data: Data,
+    party: Annotated[str, typer.Option(help="Owner whose data this guest holds.")],
+    run: Annotated[str, typer.Option(help="Id of the run, as its lead told it.")],
+    relay: Relay,
+    out: Annotated[Path, typer.Option(help="Folder of this party.")],
+    again: Annotated[
+        bool, typer.Option("--again", help="It took part before and was interrupted.")
+    ] = False,
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
+    as_json: Json = False,
+) -> None:
+    """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
+    alone()
+    from sealtrain_collab.federated.guest.join import join as join_run
+
+    settings = run_settings(
+        lock,
+        platform=platform,
+        guest=guest,
+        collateral=collateral,
+        gpu_collateral=gpu_collateral,
+        brokers=brokers,
+        data=data,
+        base=base,
+        out=out,
+    )
+    done = join_run(
+        settings,
+        party,
+        run,
+        relay,
+        told=broker_missed,
+        begun=lambda: say(f"party ready, {party}"),
+        progress=True,
+        again=again,
+        alone=True,
+    )
+    rounds = ", ".join(map(str, done["rounds"])) or "none"
+    emit(as_json, done, [f"party        {party}", f"rounds       {rounds}"])
+
+
+@app.command()
+def relay(
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    as_json: Json = False,
+) -> None:
+    """Write the Flower app that carries messages between lead and parties, for: flwr run."""
+    from sealtrain_collab.federated.app import FLWR_VERSION, write_app
+
+    write_app(out)
+    emit(
+        as_json,
+        {"app": str(out), "flwr": FLWR_VERSION},
+        [f"app          {out}", f"flwr         {FLWR_VERSION}"],
+    )
+
+
+federate_demo.register(app)

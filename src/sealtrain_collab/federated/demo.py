@@ -1,0 +1,207 @@
+"""``federate demo``: three hospitals train one classifier, and no record leaves its hospital.
+
+Real records: scikit-learn's 569 breast biopsies, four measurements of each as digits. One hospital
+is cut off in the middle and comes again. Flower carries everything and can read nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sealtrain.cli.output import Json, emit, metric_lines, say
+from sealtrain.cli.programs import Part
+from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
+from sealtrain.errors import Unreachable
+
+__all__ = ["register"]
+
+HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
+_ROUNDS = 5
+_STEPS = 15
+_MEASURES = ("radius", "texture", "concave points", "smoothness")
+_WITHIN_S = 600.0
+_POLL_S = 0.1
+
+RECIPE: dict[str, Any] = ON_SIMULATOR | {
+    "name": "federated-biopsies",
+    "description": "Benign or malignant, learned at three hospitals from records that stay there",
+    "phase": "classify",
+    "model": {
+        "config": {
+            "model_type": "bert",
+            "vocab_size": 259,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 32,
+        },
+        "init_seed": 1,
+        "tokenizer": {"kind": "bytes"},
+    },
+    "datasets": [
+        {"owner": hospital, "name": name, "role": role}
+        for hospital in HOSPITALS
+        for name, role in (("biopsies", "train"), ("held-out", "test"))
+    ],
+    "columns": {"text": "measured", "label": "diagnosis"},
+    "labels": ["benign", "malignant"],
+    "trainer": {
+        "max_steps": _ROUNDS * _STEPS,
+        "per_device_train_batch_size": 16,
+        "learning_rate": 0.005,
+        "logging_steps": _STEPS,
+        "save_steps": _STEPS,
+        "max_length": 16,
+        "seed": 3,
+    },
+    "peft": {
+        "method": "lora",
+        "r": 8,
+        "lora_alpha": 16,
+        "lora_dropout": 0.0,
+        "target_modules": ["query", "value", "dense"],
+    },
+    "collaboration": {
+        "kind": "federated",
+        "policy": "policy.yaml",
+        "rounds": _ROUNDS,
+        "local_steps": _STEPS,
+        "min_parties": 2,
+        "round_seconds": 240,
+        "aggregation": "exact",
+    },
+    "release_policy": {
+        "metrics": ["loss", "accuracy", "f1", "auroc"],
+        "round_to": 3,
+        "model": {"recipients": [HOSPITALS[0]]},
+    },
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to its noun."""
+    app.command()(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
+    as_json: Json = False,
+) -> None:
+    """Play a federation of three hospitals on the simulator; some minutes.
+
+    Every part is a process of its own with throwaway keys. Nothing of it is attested.
+    """
+    from sealtrain_collab.federated.flower import require_flower
+
+    require_flower()
+    # Four trainings share this machine: threads of one would only wait for another's.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    say("SIMULATED — NOT ATTESTED")
+    with _Stage(out, lambda text: say(f"  {text}")) as stage:
+        done = stage.play_recipe(RECIPE, _records(stage.out / "records"))
+    merged = [one["fields"] for one in run_log(done) if one["event"] == "round.merged"]
+    emit(
+        as_json,
+        {**done, "rounds": merged},
+        [
+            *(f"round {one['round']}      merged of {', '.join(one['parties'])}" for one in merged),
+            *metric_lines(done["trained"]["metrics"]),
+            *result_lines(done),
+        ],
+    )
+
+
+class _Stage(Rehearsal):
+    """A rehearsal whose training is a federation."""
+
+    def _train(self, path: Path) -> dict[str, Any]:
+        from sealtrain_collab.federated.flower import Flower
+
+        flower = self._stack.enter_context(Flower(self.out / "flower"))
+        self._say("starting Flower: a SuperLink, and a SuperNode at each hospital")
+        flower.open_link()
+        for hospital in HOSPITALS:
+            flower.add_node(hospital, self._relay(hospital))
+        self._say("starting the lead, and a guest at each hospital")
+        lead = self._part(
+            "lead", "federate", "lead", *self._in_guest(path, self._sockets / "guest.sock"),
+            *self._brokers, "--relay", self._relay("lead"), "--out", self.out / "run",
+        )  # fmt: skip
+        for hospital in HOSPITALS:
+            self._boot(self._deployment, f"{hospital}.sock")
+        run_id = lead.place("federation ready", within=_WITHIN_S)
+        parties = {one: self._joined(path, one, one, run_id) for one in HOSPITALS}
+        flower.run_app(self._relay("lead"))
+        self._say("rounds: each hospital learns, the lead merges")
+        told = self._follow(lead, parties, 0, until="round 1 of")
+        lost = HOSPITALS[-1]
+        parties[lost].kill()
+        self._say(f"{lost} is cut off, and starts again while the others go on")
+        parties[lost] = self._joined(path, f"{lost}-again", lost, run_id, "--again")
+        self._follow(lead, parties, told, until=None)
+        return {"trained": lead.answer()}
+
+    def _joined(self, path: Path, name: str, hospital: str, run_id: str, *words: str) -> Part:
+        return self._part(
+            name, "federate", "join", *self._in_guest(path, self._sockets / f"{hospital}.sock"),
+            *self._brokers, "--data", self._sealed, "--party", hospital, "--run", run_id,
+            "--relay", self._relay(hospital), "--out", self.out / f"{hospital}-run", *words,
+        )  # fmt: skip
+
+    def _relay(self, name: str) -> Path:
+        return self._sockets / f"{name}.relay"
+
+    def _follow(
+        self, lead: Part, parties: Mapping[str, Part], told: int, *, until: str | None
+    ) -> int:
+        """Tell of the lead's rounds from one on, up to a word or to its end; how many were told."""
+        limit = time.monotonic() + _WITHIN_S
+        while time.monotonic() < limit:
+            gone = lead.gone
+            for line in [one for one in lead.said() if one.startswith("round ")][told:]:
+                self._say(f"  {line}")
+                told += 1
+                if until is not None and until in line:
+                    return told
+            if gone:
+                return told
+            for party in parties.values():
+                if party.gone:
+                    party.answer()  # raises what it ended with, unless all was done
+            time.sleep(_POLL_S)
+        raise Unreachable("the rounds did not come to an end", hint=f"see {lead.log}")
+
+
+def _records(folder: Path) -> dict[str, Path]:
+    """Biopsies by ``owner.name``: of each hospital every fourth is held out."""
+    import numpy as np
+    from sklearn.datasets import load_breast_cancer
+
+    biopsies = load_breast_cancer()
+    columns = [list(biopsies.feature_names).index(f"worst {name}") for name in _MEASURES]
+    low, high = np.quantile(biopsies.data[:, columns], (0.05, 0.95), axis=0)
+    digits = np.clip((biopsies.data[:, columns] - low) / (high - low) * 10, 0, 9).astype(int)
+    names = biopsies.target_names
+    rows = [
+        {"measured": " ".join(map(str, row)), "diagnosis": str(names[target])}
+        for row, target in zip(digits, biopsies.target, strict=True)
+    ]
+    order = np.random.default_rng(569).permutation(len(rows))
+    folder.mkdir()
+    files = {}
+    for place, hospital in enumerate(HOSPITALS):
+        mine = [rows[number] for number in order[place :: len(HOSPITALS)]]
+        held_out = mine[::4]
+        learned = [row for number, row in enumerate(mine) if number % 4]
+        for name, part in (("biopsies", learned), ("held-out", held_out)):
+            files[f"{hospital}.{name}"] = path = folder / f"{hospital}.{name}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in part))
+    return files

@@ -1,0 +1,391 @@
+"""Rounds of a federation: who takes part, which updates count, and what is merged (spec §5).
+
+One thread decides and records; each party has a seat whose thread only talks. What it needs of
+training and of runs is handed in: this module knows neither keys nor models.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sealtrain.base.canonical import JsonValue
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.models import load_model
+from sealtrain.errors import (
+    DataInvalid,
+    PeerUnreachable,
+    Refused,
+    SealtrainError,
+    TooFewParties,
+    UpdateRefused,
+)
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.federated.carrier import Carrier
+from sealtrain_collab.federated.messages import Asked, Joined, Learned
+from sealtrain_collab.federated.seats import Answered, Came, Left, News, Seat
+
+__all__ = ["Federation", "Merged", "Merging", "Rounds", "Taken"]
+
+_TICK_S = 0.5
+_SEATS_FOR_A_PARTY = 4
+_MOST_NORM = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """What the recipe says of them.
+
+    Attributes:
+        rule: How updates are merged.
+        rounds: How many merges.
+        min_parties: Updates that each needs.
+        round_seconds: How long it waits for them.
+        parties: Who may take part: owners who give data to train on.
+    """
+
+    rule: str
+    rounds: int
+    min_parties: int
+    round_seconds: int
+    parties: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """An update that was looked at and counts.
+
+    Attributes:
+        party: Whose.
+        records: It was trained on.
+        norm: L2 norm of what it changes, before any cut; ``None`` where rounds hide patients: then
+            no figure of the update may be told, nor its digest.
+        value: The update as ``Merging`` wants it.
+    """
+
+    party: str
+    records: int
+    norm: float | None
+    value: Any
+
+
+class Merging(Protocol):
+    """The mathematics of a round. What has a body here is for rounds that hide nobody.
+
+    Attributes:
+        rate: Probability of each patient to take part in a round, once there is a plan.
+    """
+
+    rate: float | None = None
+
+    def admit(self, joined: Joined) -> dict[str, JsonValue]:
+        """What the log says of who joins, besides. Raises ``UpdateRefused`` if it cannot."""
+        return {}
+
+    def plan(self, present: Sequence[str]) -> dict[str, JsonValue] | None:
+        """Called once before the first round, with who is there: what the log says of the plan."""
+        return None
+
+    def take(self, party: str, records: int, update: bytes, state: bytes) -> Taken:
+        """Read an update to ``state``. Raises ``DataInvalid`` or ``Refused`` if it is none."""
+
+    def read_report(self, party: str, document: dict[str, Any]) -> Any:
+        """What a party says of itself, read. Raises as ``take``."""
+
+    def merge(
+        self, number: int, taken: Sequence[Taken], state: bytes
+    ) -> tuple[bytes, dict[str, JsonValue]]:
+        """The adapter after round ``number``, and what the log says of the merge besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What a federation ends with.
+
+    Attributes:
+        state: The last merged adapter.
+        reports: The newest report of each party whose updates were merged, as it was read.
+        counts: What each party that was there at the end measured.
+        steps: Optimizer steps of all updates that were merged.
+    """
+
+    state: bytes
+    reports: dict[str, Any]
+    counts: dict[str, dict[str, Any]]
+    steps: int
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round as far as it came; number 0 is before the first."""
+
+    number: int = 0
+    state: bytes = b""
+    taken: dict[str, Taken] = field(default_factory=dict)
+    learned: dict[str, Learned] = field(default_factory=dict)
+    reports: dict[str, Any] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
+
+
+class Federation:
+    """One run.
+
+    Args:
+        rounds: What the recipe says.
+        carrier: Flower.
+        conversation: How the lead proves itself, and what it accepts; its context is the run's.
+        merging: The mathematics.
+        record: Appends an event to the run log.
+        told: Told of each round when it is merged: number, and mean loss of its updates.
+        again_after: Seconds before it tries again to talk to a node.
+        random: Names of conversations.
+    """
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        carrier: Carrier,
+        conversation: Conversation,
+        merging: Merging,
+        *,
+        record: Callable[[str, dict[str, JsonValue]], None],
+        told: Callable[[int, float | None], None] | None = None,
+        again_after: float = 3.0,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._rounds = rounds
+        self._carrier = carrier
+        self._conversation = conversation
+        self._merging = merging
+        self._record = record
+        self._told = told
+        self._again_after = again_after
+        self._random = random
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._seats: dict[int, Seat] = {}
+        self._present: dict[str, Seat] = {}
+        self._busy: dict[str, int] = {}
+        self._round = _Round()
+        self._said: set[tuple[int, str]] = set()
+        self._reports: dict[str, Any] = {}
+        self._counts: dict[str, dict[str, Any]] = {}
+        self._steps = 0
+
+    def run(self, state: bytes) -> Merged:
+        """All rounds.
+
+        Args:
+            state: The adapter that everybody begins with.
+
+        Raises:
+            TooFewParties: A round had too few updates in its time.
+        """
+        rounds = self._rounds
+        self._record("federation.begun", {
+            "rule": rounds.rule, "rounds": rounds.rounds, "min_parties": rounds.min_parties,
+            "parties": list(rounds.parties), "state": sha256_hex(state),
+        })  # fmt: skip
+        try:
+            self._gather()
+            if (planned := self._merging.plan(sorted(self._present))) is not None:
+                self._record("federation.planned", planned)
+            for number in range(1, rounds.rounds + 1):
+                state = self._merged_round(number, state)
+            self._measure(state)
+        finally:
+            for seat in self._seats.values():
+                seat.end()
+        self._record("federation.finished", {"rounds": rounds.rounds, "state": sha256_hex(state)})
+        return Merged(
+            state=state,
+            reports=self._reports,
+            counts=self._counts,
+            steps=self._steps,
+        )
+
+    def _gather(self) -> None:
+        """Wait for everybody; in the end for as many as a round needs."""
+        self._hear_until(lambda: len(self._present) == len(self._rounds.parties))
+        if len(self._present) < self._rounds.min_parties:
+            raise self._too_few(len(self._present), "joined")
+
+    def _merged_round(self, number: int, state: bytes) -> bytes:
+        rounds = self._rounds
+        self._round = this = _Round(number=number, state=state)
+        self._record("round.begun", {"round": number, "state": sha256_hex(state)})
+        for party in tuple(self._present):
+            self._ask(party)
+        self._hear_until(self._is_complete)
+        if len(this.taken) < rounds.min_parties:
+            raise self._too_few(len(this.taken), f"gave an update to round {number}")
+        taken = [this.taken[party] for party in sorted(this.taken)]
+        state, besides = self._merging.merge(number, taken, state)
+        self._record("round.merged", besides | {
+            "round": number, "rule": rounds.rule, "parties": [one.party for one in taken],
+            "state": sha256_hex(state),
+        })  # fmt: skip
+        self._reports |= this.reports
+        losses = []
+        for learned in this.learned.values():
+            self._steps += learned.steps
+            losses += [] if learned.loss is None else [learned.loss]
+        if self._told is not None:
+            self._told(number, sum(losses) / len(losses) if losses else None)
+        return state
+
+    def _is_complete(self) -> bool:
+        at_it = self._round.number in self._busy.values()
+        return len(self._round.taken) >= self._rounds.min_parties and not at_it
+
+    def _measure(self, state: bytes) -> None:
+        """Have whoever is there measure the last adapter; nobody is waited for in vain."""
+        self._round = _Round()
+        asked = [party for party in self._present if party not in self._busy]
+        last = self._rounds.rounds
+        for party in asked:
+            self._busy[party] = 0
+            task = Asked(do="finish", round=last, payload=len(state))
+            self._present[party].ask(task, state)
+        self._hear_until(lambda: 0 not in self._busy.values())
+
+    def _ask(self, party: str) -> None:
+        this = self._round
+        if this.number and party not in self._busy and party not in this.answered:
+            self._busy[party] = this.number
+            task = Asked(
+                do="learn", round=this.number, payload=len(this.state), rate=self._merging.rate
+            )
+            self._present[party].ask(task, this.state)
+
+    def _hear_until(self, enough: Callable[[], bool]) -> None:
+        """Take news until it is enough, at most for the time of a round."""
+        until = time.monotonic() + self._rounds.round_seconds
+        while not enough() and (left := until - time.monotonic()) > 0:
+            self._seat_nodes()
+            try:
+                news = self._news.get(timeout=min(left, _TICK_S))
+            except queue.Empty:
+                continue
+            if isinstance(news, Came):
+                self._came(news)
+            elif isinstance(news, Left):
+                self._left(news)
+            else:
+                self._answered(news)
+
+    def _seat_nodes(self) -> None:
+        most = _SEATS_FOR_A_PARTY * len(self._rounds.parties)
+        for node in self._carrier.nodes:
+            if node not in self._seats and len(self._seats) < most:
+                seat = Seat(
+                    lambda data, seconds, node=node: self._carrier.exchange(  # type: ignore[misc]
+                        node, data, seconds=seconds
+                    ),
+                    self._conversation,
+                    self._news,
+                    patience=2 * self._rounds.round_seconds,
+                    again_after=self._again_after,
+                    random=self._random,
+                )
+                self._seats[node] = seat
+                seat.start()
+
+    def _came(self, news: Came) -> None:
+        joined, seat = news.joined, news.seat
+        try:
+            besides = self._let_in(joined)
+        except UpdateRefused as refused:
+            seat.dismiss()
+            self._say_refused(seat, refused)
+            return
+        seat.party, seat.countable = joined.party, joined.countable
+        self._present[joined.party] = seat
+        told = joined.records if joined.countable else None
+        self._record("party.joined", besides | {"party": joined.party, "records": told})
+        self._ask(joined.party)
+
+    def _let_in(self, joined: Joined) -> dict[str, JsonValue]:
+        stranger = joined.party not in self._rounds.parties
+        if stranger or joined.party in self._present:
+            raise UpdateRefused(
+                "a party cannot take part",
+                owner=joined.party,
+                check="party",
+                got="not of this run" if stranger else "here already",
+            )
+        return self._merging.admit(joined)
+
+    def _left(self, news: Left) -> None:
+        party = news.seat.party
+        if party is not None:
+            news.seat.party = None
+            self._present.pop(party)
+            self._busy.pop(party, None)
+            self._record("party.left", {"party": party, "code": news.error.code})
+        elif not isinstance(news.error, PeerUnreachable):
+            self._say_refused(news.seat, news.error)
+
+    def _say_refused(self, seat: Seat, error: SealtrainError) -> None:
+        """Each kind of refusal of a node stands in the log once: it may try again for ever."""
+        if (id(seat), error.code) not in self._said:
+            self._said.add((id(seat), error.code))
+            self._record("party.refused", {"code": error.code})
+
+    def _answered(self, news: Answered) -> None:
+        party = news.seat.party
+        if party is None:
+            return
+        self._busy.pop(party, None)
+        if news.asked.do == "finish":
+            self._counts[party] = news.words
+            return
+        number = news.asked.round
+        try:
+            self._take(party, number, news)
+        except (DataInvalid, Refused) as error:
+            self._record("update.refused", {"round": number, "party": party, "code": error.code})
+        self._ask(party)
+
+    def _take(self, party: str, number: int, news: Answered) -> None:
+        this = self._round
+        if number != this.number:
+            raise UpdateRefused(
+                "an update came too late",
+                owner=party,
+                check="round",
+                got=number,
+                expected=this.number or "none any more",
+            )
+        this.answered.add(party)
+        learned = load_model(Learned, news.words, UpdateRefused, "update")
+        if learned.round != number:
+            raise UpdateRefused("an update is for another round", owner=party, check="round")
+        taken = self._merging.take(party, learned.records, news.data, this.state)
+        told = taken.norm is not None
+        if taken.norm is not None and not taken.norm <= _MOST_NORM:
+            raise UpdateRefused(
+                "an update changes more than any training does",
+                owner=party,
+                check="norm",
+                got=f"{taken.norm:.3g}",
+                expected=f"at most {_MOST_NORM:.0e}",
+            )
+        this.reports[party] = self._merging.read_report(party, learned.report)
+        this.taken[party], this.learned[party] = taken, learned
+        self._record("update.taken", {
+            "round": number, "party": party, "digest": sha256_hex(news.data) if told else None,
+            "records": learned.records if news.seat.countable else None, "norm": taken.norm,
+        })  # fmt: skip
+
+    def _too_few(self, count: int, what: str) -> TooFewParties:
+        return TooFewParties(
+            f"too few parties {what} in time",
+            check="parties",
+            got=count,
+            expected=f"{self._rounds.min_parties} within {self._rounds.round_seconds} s",
+            hint="see whether their guests and SuperNodes run, then begin anew",
+        )

@@ -1,0 +1,174 @@
+"""A party of a federated run: its records stay in this guest, only adapters go to the lead.
+
+1. as ``parties.party``: admit, find, attest and obtain, open, for one owner's datasets;
+2. listen for the relay, and build the model;
+3. learn what a proven lead asks, round for round, as long as the lease lasts.
+
+A party that was interrupted joins again: it needs its keys anew, and nothing of the rounds before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from sealtrain.errors import PrivacyBroken, SealtrainError
+from sealtrain.guest.guest import secluded
+from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
+from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.messages import Asked, Joined, Learned
+from sealtrain_collab.federated.patients import patient_privacy_of
+from sealtrain_collab.federated.post import Post
+from sealtrain_collab.parties.party import PartyRun
+
+if TYPE_CHECKING:
+    from sealtrain.client.quorum import Told
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain.training.data.sources import Source
+    from sealtrain_collab.channel.answers import Done
+    from sealtrain_collab.federated.learner import Learner
+    from sealtrain_collab.federated.private import PatientRounds
+
+__all__ = ["join"]
+
+_SILENT_ROUNDS = 3
+
+
+def join(
+    settings: RunSettings,
+    party: str,
+    run_id: str,
+    relay: Path,
+    *,
+    told: Told,
+    begun: Callable[[], None],
+    progress: bool,
+    again: bool = False,
+    alone: bool = False,
+) -> dict[str, Any]:
+    """Take part in a federated run until its lead says that all is done.
+
+    Args:
+        settings: Where everything is; ``out`` is the party's own folder.
+        party: Owner whose data it holds.
+        run_id: As the lead told it.
+        relay: Unix socket to make, which the relay's ClientApp connects to.
+        told: Hears of each broker that did not help while others suffice.
+        begun: Called when a lead may talk to it.
+        progress: Tell of each round.
+        again: It took part before and was interrupted.
+        alone: This process is for the run only: it gives up for good what it gives up
+            (``sandbox.border``).
+
+    Returns:
+        What it did: party, run id, rounds.
+
+    Raises:
+        UsageError: The recipe is for no federation, or names no data of this owner.
+        LeaseStale: Its keys must not be used any longer.
+        SealtrainError: Whatever else fails.
+    """
+    run = PartyRun.begin(settings, party, run_id, told=told, resume=again, alone=alone)
+    try:
+        terms_of(run)
+        with Post(relay) as post:
+            begun()
+            return secluded(
+                run,
+                lambda terminal: _Work(run, terminal if progress else None).done(post),
+                alone=alone,
+            )
+    finally:
+        run.close()
+
+
+class _Work:
+    """What is done while the process holds keys."""
+
+    def __init__(self, run: PartyRun, terminal: TextIO | None) -> None:
+        self._run = run
+        self._terminal = terminal
+        self._rounds: list[int] = []
+
+    def done(self, post: Post) -> dict[str, Any]:
+        from sealtrain_collab.federated.learner import Learner
+
+        run = self._run
+        with run.keeper:
+            sources = run.sources
+            self._learner: Learner = Learner(run.recipe, run.base, sources, party=run.name)
+            self._patients = self._patients_of(sources)
+            Holding(
+                post,
+                conversation_of(run, run.run_id),
+                Joined(
+                    party=run.name,
+                    records=self._learner.records,
+                    countable=all(one.manifest.records is not None for one in run.found),
+                    patients=None if self._patients is None else self._patients.patients,
+                ),
+                self,
+                may_go_on=run.lease.require,
+                patience=float(_SILENT_ROUNDS * terms_of(run).round_seconds),
+                told=lambda error: self._say(f"a conversation ended: {error.code}"),
+            ).run()
+        return {"party": run.name, "run_id": run.run_id, "rounds": self._rounds}
+
+    def learn(self, asked: Asked, state: bytes) -> Done:
+        """As ``federated.holding.Work``."""
+        self._say(f"round {asked.round}")
+        try:
+            if self._patients is None:
+                learned = self._learner.learn(asked.round, state)
+                steps, loss, update = learned.steps, learned.loss, learned.state
+            else:
+                # No loss: it would be a figure of training records that no noise covers.
+                steps, loss = 1, None
+                update = self._patients.learn(asked.round, state, _rate(asked))
+        except SealtrainError as error:
+            raise self._run.keeper.lapsed(error) from None
+        self._rounds.append(asked.round)
+        report = self._run.report(self._run.now())
+        words = Learned(
+            round=asked.round,
+            records=self._learner.records,
+            steps=steps,
+            loss=loss,
+            report=report.to_dict(),
+        )
+        return words.to_dict(), update
+
+    def _patients_of(self, sources: Sequence[Source]) -> PatientRounds | None:
+        """What makes sums that hide patients, where the recipe promises that."""
+        promised = patient_privacy_of(self._run.recipe)
+        if promised is None:
+            return None
+        from sealtrain.training.privacy.noise import NoiseSource
+        from sealtrain_collab.federated.private import PatientRounds
+
+        return PatientRounds(
+            self._learner,
+            self._run.recipe,
+            sources,
+            patient=promised.patient,
+            records_a_patient=promised.records_a_patient,
+            max_norm=promised.max_patient_norm,
+            noise=NoiseSource(self._run.secret),
+            at_once=self._run.recipe.trainer.per_device_train_batch_size,
+        )
+
+    def finish(self, state: bytes) -> Done:
+        """As ``federated.holding.Work``."""
+        return self._learner.evaluate(state), b""
+
+    def _say(self, words: str) -> None:
+        if self._terminal is not None:
+            self._terminal.write(f"{self._run.name}: {words}\n")
+            self._terminal.flush()
+
+
+def _rate(asked: Asked) -> float:
+    if asked.rate is None:
+        raise PrivacyBroken("a lead asks for a sum and tells no rate", check="rate", got="none")
+    return asked.rate

@@ -1,0 +1,71 @@
+"""What lead and parties say to each other inside their channel (spec §4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AllowInfNan, Field
+
+from sealtrain.base.models import OwnerName, StrictModel
+from sealtrain.recipe.collaboration import is_none
+
+__all__ = ["MAX_STATE_BYTES", "MAX_WORDS_BYTES", "PURPOSE", "Asked", "Joined", "Learned"]
+
+PURPOSE: Final = "federated-party"
+MAX_STATE_BYTES: Final = 256 << 20
+MAX_WORDS_BYTES: Final = 8 << 20
+"""Longest message beside an adapter: a report holds receipts with their proofs."""
+
+Count = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
+
+
+class Joined(StrictModel):
+    """A party's first words, once both sides proved themselves.
+
+    Attributes:
+        party: Owner whose data it opened.
+        records: To train on.
+        countable: Its owners let others know how many there are; else no log may.
+        patients: Whose records they are, where rounds hide patients: so many; public.
+    """
+
+    version: Literal[1] = 1
+    party: OwnerName
+    records: Count
+    countable: bool
+    patients: Count | None = Field(default=None, exclude_if=is_none)
+
+
+class Asked(StrictModel):
+    """What the lead asks; the merged adapter follows as a message of its own.
+
+    Attributes:
+        do: ``learn``: train a round from that adapter. ``finish``: measure it, and go.
+        round: From 1; of ``finish`` the last one.
+        payload: Bytes of the adapter.
+        rate: Probability of each patient to take part, where rounds hide patients.
+    """
+
+    version: Literal[1] = 1
+    do: Literal["learn", "finish"]
+    round: Count
+    payload: Annotated[int, Field(ge=1, le=MAX_STATE_BYTES)]
+    rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, exclude_if=is_none)
+
+
+class Learned(StrictModel):
+    """What a party answers to ``learn``; its adapter follows.
+
+    Attributes:
+        round: As asked.
+        records: It trained on: its weight where weights count.
+        steps: Optimizer steps.
+        loss: Mean training loss; ``None`` where rounds hide patients.
+        report: ``parties.party.PartyReport``, up to now.
+    """
+
+    round: Count
+    records: Count
+    steps: Count
+    loss: Annotated[float, AllowInfNan(False)] | None
+    report: dict[str, Any]

@@ -1,0 +1,157 @@
+"""A party's side of Flower: turns arrive on a unix socket, each is answered once (spec §2, §3)."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
+from sealtrain_collab.channel.streams import Buffer
+from sealtrain_collab.federated.frames import HEAD, TAKEN, bound_socket, receive_frame, send_frame
+
+__all__ = ["AnsweringStream", "Post", "Turn"]
+
+_READ_S = 30.0
+_NOT_TAKEN = b"\x01"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message of the lead.
+
+    Attributes:
+        conversation: 16 bytes that name the channel.
+        number: Its turn, from 0.
+        data: Bytes of the channel.
+    """
+
+    conversation: bytes
+    number: int
+    data: bytes
+    _relay: socket.socket
+
+    def answer(self, data: Buffer) -> None:
+        """Send back bytes of the channel; a relay that went away loses them."""
+        self._close(TAKEN + data)
+
+    def refuse(self) -> None:
+        """Say that no such conversation is known here."""
+        self._close(_NOT_TAKEN)
+
+    def _close(self, frame: bytes) -> None:
+        with self._relay, suppress(PeerUnreachable):
+            send_frame(self._relay, frame)
+
+
+class Post:
+    """Where turns arrive. Use as a context: it listens.
+
+    Args:
+        path: Where the unix socket is made. Make it before the process is confined.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        self._listener = bound_socket(self.path)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+
+    def next(self, timeout: float) -> Turn | None:
+        """The next turn; ``None`` when none arrives in time, or what arrives is none.
+
+        Args:
+            timeout: Seconds.
+        """
+        self._listener.settimeout(timeout)
+        try:
+            relay, _address = self._listener.accept()
+        except TimeoutError:
+            return None
+        relay.settimeout(_READ_S)
+        try:
+            frame = receive_frame(relay)
+        except (ChannelBroken, LimitExceeded, PeerUnreachable):
+            relay.close()
+            return None
+        if len(frame) < HEAD.size:
+            relay.close()
+            return None
+        conversation, number = HEAD.unpack_from(frame)
+        return Turn(conversation=conversation, number=number, data=frame[HEAD.size :], _relay=relay)
+
+
+class AnsweringStream:
+    """The party's end of a channel in turns: reads a turn, and writes its answer.
+
+    The answer goes out when the channel wants to read what the turn did not bring.
+    """
+
+    def __init__(self) -> None:
+        self._turns: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._expected = 0
+        self._open = True
+        self._turn: Turn | None = None
+        self._out = bytearray()
+        self._in = memoryview(b"")
+
+    def deliver(self, turn: Turn) -> None:
+        """Hand in a turn; one that is not the next is refused, and nothing comes of it."""
+        with self._lock:
+            fits = self._open and turn.number == self._expected
+            self._expected += fits
+        if fits:
+            self._turns.put(turn)
+        else:
+            turn.refuse()
+
+    def sendall(self, data: Buffer, /) -> None:
+        """Keep bytes for the answer."""
+        if not self._open:
+            raise ConnectionResetError("another conversation took its place")
+        self._out += data
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Receive of this turn; of the next one, once this one is answered."""
+        while not len(self._in):
+            self._answer()
+            turn = self._turns.get()
+            if turn is None:
+                return 0
+            self._turn, self._in = turn, memoryview(turn.data)
+        count = min(len(buffer), len(self._in))
+        buffer[:count] = self._in[:count]
+        self._in = self._in[count:]
+        return count
+
+    def end(self) -> None:
+        """Let nothing more in; whoever reads finds the stream at its end. From any thread."""
+        with self._lock:
+            self._open = False
+        self._turns.put(None)
+
+    def close(self) -> None:
+        """Send what is left of the answer and end."""
+        self._answer()
+        self.end()
+
+    def _answer(self) -> None:
+        if self._turn is not None:
+            self._turn.answer(self._out)
+            self._turn = None
+        self._out.clear()

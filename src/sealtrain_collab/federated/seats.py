@@ -1,0 +1,150 @@
+"""The lead's talk with one node: prove, ask, hear; anew after whatever goes wrong (spec §3, §5).
+
+Each seat is a thread. It decides nothing: what it hears goes to the federation as news, in the
+order it came.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sealtrain.base.canonical import canonical_json
+from sealtrain.errors import ChannelBroken, SealtrainError
+from sealtrain.release.messages import load_message
+from sealtrain_collab.channel.answers import receive_answer
+from sealtrain_collab.channel.channel import AttestedChannel, open_over
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.federated.frames import AskingStream
+from sealtrain_collab.federated.messages import (
+    MAX_STATE_BYTES,
+    MAX_WORDS_BYTES,
+    Asked,
+    Joined,
+)
+
+__all__ = ["Answered", "Came", "Carrying", "Left", "News", "Seat"]
+
+HANDSHAKE_S = 120
+_LONGEST_PAUSE = 10
+
+Carrying = Callable[[bytes, int], bytes]
+"""Carries a turn to the node within so many seconds; raises ``PeerUnreachable``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Came:
+    """A party proved itself and says who it is."""
+
+    seat: Seat
+    joined: Joined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A party did what it was asked."""
+
+    seat: Seat
+    asked: Asked
+    words: dict[str, Any]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """Whoever sat there is gone, or was never let in."""
+
+    seat: Seat
+    error: SealtrainError
+
+
+News = Came | Answered | Left
+
+
+class Seat:
+    """One node.
+
+    Args:
+        carry: Brings turns there.
+        conversation: How the lead proves itself, and what it accepts.
+        news: Where what it hears goes.
+        patience: Seconds that one task may take.
+        again_after: Seconds before it tries again after something went wrong; more each time, up
+            to ten times as many, and so many for a party that was not let in.
+        random: Names of conversations.
+    """
+
+    def __init__(
+        self,
+        carry: Carrying,
+        conversation: Conversation,
+        news: queue.SimpleQueue[News],
+        *,
+        patience: int,
+        again_after: float,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._carry = carry
+        self._conversation = conversation
+        self._news = news
+        self._patience = patience
+        self._again_after = again_after
+        self._random = random
+        self._tasks: queue.SimpleQueue[tuple[Asked, bytes] | None] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._misses = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.party: str | None = None
+        """Who sits there, once the federation took it in; of the federation's own thread."""
+        self.countable = False
+        """Whether a log may say how many records that party has."""
+
+    def start(self) -> None:
+        """Begin to talk."""
+        self._thread.start()
+
+    def ask(self, asked: Asked, state: bytes) -> None:
+        """Have the party do something; what comes of it is news."""
+        self._tasks.put((asked, state))
+
+    def dismiss(self) -> None:
+        """End this conversation; another may begin."""
+        self._tasks.put(None)
+
+    def end(self) -> None:
+        """Begin nothing any more; does not wait for what is under way."""
+        self._over.set()
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self._converse()
+                self._misses = _LONGEST_PAUSE
+            except SealtrainError as error:
+                self._news.put(Left(seat=self, error=error))
+                self._misses = min(self._misses + 1, _LONGEST_PAUSE)
+            self._over.wait(self._again_after * self._misses)
+
+    def _converse(self) -> None:
+        seconds = HANDSHAKE_S
+        stream = AskingStream(lambda data: self._carry(data, seconds), self._random(16))
+        with open_over(stream, self._conversation) as channel:
+            words = channel.receive(max_bytes=MAX_WORDS_BYTES)
+            joined = load_message(Joined, words or b"", error=ChannelBroken)
+            self._news.put(Came(seat=self, joined=joined))
+            seconds, self._misses = self._patience, 0
+            while (task := self._tasks.get()) is not None:
+                self._news.put(self._done(channel, *task))
+
+    def _done(self, channel: AttestedChannel, asked: Asked, state: bytes) -> Answered:
+        channel.send(canonical_json(asked.to_dict()))
+        channel.send(state)
+        words, data = receive_answer(
+            channel, max_bytes=MAX_WORDS_BYTES, max_data_bytes=MAX_STATE_BYTES
+        )
+        return Answered(seat=self, asked=asked, words=words, data=data)

@@ -1,0 +1,184 @@
+"""How a guest reaches the untrusted side of a product.
+
+It is given public matrices and uniform numbers. Whatever it answers is opened and checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from sealtrain.base.printable import printable
+from sealtrain.errors import (
+    AcceleratorUnreachable,
+    ChannelCut,
+    DataInvalid,
+    LimitExceeded,
+    PeerUnreachable,
+    ProductAltered,
+)
+from sealtrain_collab.channel.streams import dialled
+from sealtrain_collab.pads import wire
+from sealtrain_collab.pads.exact import ExactProduct
+from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+from sealtrain_collab.pads.tensors import Later, asked_in_parts, elements, octets, row_parts
+
+__all__ = ["Accelerator", "LocalAccelerator", "RemoteAccelerator", "expect_digest"]
+
+
+class Accelerator(Protocol):
+    """Who multiplies."""
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Have it know a matrix."""
+        ...
+
+    def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
+        """Ask for ``elements`` times the matrix modulo p.
+
+        Args:
+            matrix: Admitted before.
+            direction: Which way.
+            elements: Centred int32, (t, n), t at least 1.
+
+        Returns:
+            Gives the answer: int32 (t, m), any numbers.
+        """
+        ...
+
+
+class LocalAccelerator:
+    """Multiplies in this process, where no other machine is: for tests and measurements.
+
+    Args:
+        exact: How.
+    """
+
+    def __init__(self, exact: ExactProduct) -> None:
+        self._exact = exact
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Nothing to do."""
+
+    def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
+        """As ``Accelerator.product``."""
+        return lambda: self._exact.product(elements, matrix.factor(direction))
+
+
+class RemoteAccelerator:
+    """A server of ``serving``, over TCP.
+
+    Args:
+        host: Name or address.
+        port: Where it listens.
+        seconds: For each answer.
+
+    Raises:
+        AcceleratorUnreachable: Nothing listens there.
+    """
+
+    def __init__(self, host: str, port: int, *, seconds: float = 120.0) -> None:
+        with _reached(f"{host}:{port}"):
+            connection = dialled((host, port), timeout=seconds)
+        self._frames = wire.Frames(connection, seconds=seconds)
+        self._known: set[bytes] = set()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._frames.close()
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """As ``Accelerator.admit``. A matrix travels once.
+
+        Raises:
+            AcceleratorUnreachable: No answer.
+            ProductAltered: It took the matrix for another one.
+        """
+        if matrix.digest in self._known:
+            return
+        self._ask(wire.MATRIX, *wire.described_matrix(matrix.values))
+        expect_digest(matrix, bytes(self._answer(wire.MATRIX)), of="accelerator")
+        self._known.add(matrix.digest)
+
+    def product(self, matrix: PublicMatrix, direction: Direction, elements: torch.Tensor) -> Later:
+        """As ``Accelerator.product``.
+
+        Raises:
+            AcceleratorUnreachable: No answer, or one of another shape. So may the answer.
+        """
+        widths = matrix.widths(direction)
+
+        def ask(part: slice) -> None:
+            asked = wire.asked_product(matrix.digest, direction, part.stop - part.start)
+            self._ask(wire.PRODUCT, asked, octets(elements[part]))
+
+        def read(part: slice) -> torch.Tensor:
+            return self._product(part.stop - part.start, widths[1])
+
+        return asked_in_parts(row_parts(elements.shape[0], widths), ask, read)
+
+    def _product(self, rows: int, columns: int) -> torch.Tensor:
+        try:
+            return elements(self._answer(wire.PRODUCT), rows, columns)
+        except DataInvalid as error:
+            raise AcceleratorUnreachable(
+                "the accelerator answered with a product of another shape",
+                got=error.got,
+                expected=error.expected,
+            ) from error
+
+    def _ask(self, kind: int, *parts: bytes | memoryview) -> None:
+        with _reached():
+            self._frames.send(kind, *parts)
+
+    def _answer(self, kind: int) -> bytearray:
+        with _reached():
+            received = self._frames.receive()
+        if received is None:
+            raise _gone("the accelerator ended the connection", None)
+        answered, body = received
+        if answered == wire.REFUSED:
+            raise _gone("the accelerator refused a request", _printable(body))
+        if answered != kind | wire.ANSWER:
+            raise _gone("the accelerator does not keep to the protocol", f"frame {answered:#04x}")
+        return body
+
+
+@contextmanager
+def _reached(place: str | None = None) -> Iterator[None]:
+    """Name the machine that is gone, or does not keep to the protocol."""
+    try:
+        yield
+    except (PeerUnreachable, ChannelCut) as error:
+        raise _gone("the accelerator does not answer", place or error.got) from error
+    except LimitExceeded as error:
+        raise _gone("the accelerator does not keep to the protocol", error.got) from error
+
+
+def _gone(problem: str, got: object) -> AcceleratorUnreachable:
+    return AcceleratorUnreachable(
+        problem, got=got, hint="see that it runs at that address, or resume with another one"
+    )
+
+
+def _printable(body: bytearray) -> str:
+    """What an untrusted machine says, cut, and without what could drive a terminal."""
+    return printable(bytes(body[: wire.MAX_REFUSAL]).decode("utf-8", "replace"), 200)
+
+
+def expect_digest(matrix: PublicMatrix, digest: bytes, *, of: str) -> None:
+    """See that a machine knows a matrix by the digest that it has here.
+
+    Raises:
+        ProductAltered: It took the matrix for another one.
+    """
+    if digest != matrix.digest:
+        raise ProductAltered(
+            f"the {of} took a matrix for another one",
+            check="matrix digest",
+            got=digest[:32].hex(),
+            expected=matrix.digest.hex(),
+        )

@@ -1,0 +1,185 @@
+"""Exact products of secret rows with public matrices: inside the guest, or outside under pads.
+
+Both give the same numbers. ``Inside`` is what everything in the guest costs, and what ``UnderPads``
+is compared with.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from sealtrain.errors import AcceleratorUnreachable, SealtrainError
+from sealtrain_collab.pads.accelerator import Accelerator
+from sealtrain_collab.pads.exact import ExactProduct, Float64
+from sealtrain_collab.pads.field import added, subtracted
+from sealtrain_collab.pads.freivalds import Freivalds
+from sealtrain_collab.pads.masks import OnePlace, drawn_secret
+from sealtrain_collab.pads.matrix import Direction, PublicMatrix
+from sealtrain_collab.pads.pads import InGuest, Pads, Supplier
+
+__all__ = ["Engine", "Inside", "Spent", "UnderPads"]
+
+
+class Engine(Protocol):
+    """Multiplies."""
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Get ready for a matrix."""
+        ...
+
+    def product(
+        self, matrix: PublicMatrix, direction: Direction, entries: torch.Tensor
+    ) -> torch.Tensor:
+        """``entries`` times the matrix, exact.
+
+        Args:
+            matrix: Admitted before.
+            direction: Which way.
+            entries: int32 (t, n) in [-Q, Q].
+
+        Returns:
+            int32 (t, m).
+        """
+        ...
+
+
+class Inside:
+    """Multiplies in the guest. Nothing leaves it."""
+
+    def __init__(self, exact: ExactProduct | None = None) -> None:
+        self._exact = exact or Float64()
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Nothing to do."""
+
+    def product(
+        self, matrix: PublicMatrix, direction: Direction, entries: torch.Tensor
+    ) -> torch.Tensor:
+        """As ``Engine.product``."""
+        return self._exact.product(entries, matrix.factor(direction))
+
+
+@dataclass(slots=True)
+class Spent:
+    """What products under pads took so far. Seconds by the clock.
+
+    Attributes:
+        products: How many.
+        rows: Of all of them.
+        bytes_out: To the accelerator.
+        bytes_in: From it.
+        pads: Making or fetching pads.
+        masking: Adding them.
+        waiting: For the accelerator, with both ways.
+        opening: Taking them off.
+        checking: By Freivalds.
+    """
+
+    products: int = 0
+    rows: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    pads: float = 0.0
+    masking: float = 0.0
+    waiting: float = 0.0
+    opening: float = 0.0
+    checking: float = 0.0
+
+    @contextmanager
+    def on(self, part: str) -> Iterator[None]:
+        """Count the time of a block to one of the parts."""
+        begin = time.perf_counter()
+        yield
+        setattr(self, part, getattr(self, part) + time.perf_counter() - begin)
+
+
+class UnderPads(OnePlace):
+    """Has an untrusted accelerator multiply, under pads, and checks it.
+
+    After anything went wrong no product is made any more. There is no way to switch the check off.
+
+    Args:
+        accelerator: Sees uniform numbers and public matrices.
+        supplier: Makes the pads' products; ``None`` for the guest itself.
+        checks: Secret vectors of each matrix, 1 to 4: a wrong product passes with 2**(-31 n).
+    """
+
+    def __init__(
+        self, accelerator: Accelerator, *, supplier: Supplier | None = None, checks: int = 1
+    ) -> None:
+        self._accelerator = accelerator
+        # Both secrets are new and have no way in or out: a beginning cannot be repeated.
+        self._pads = Pads(supplier or InGuest(Float64()))
+        self._freivalds = Freivalds(drawn_secret(), checks)
+        self._failed: SealtrainError | None = None
+        self._lock = threading.Lock()
+        self.spent = Spent()
+
+    def admit(self, matrix: PublicMatrix) -> None:
+        """Have the accelerator and the supplier know a matrix, and its check ready.
+
+        Raises:
+            AcceleratorUnreachable: One of them did not answer.
+            ProductAltered: The accelerator took it for another matrix.
+        """
+        with self._unfailed():
+            self._accelerator.admit(matrix)
+            self._pads.admit(matrix)
+            self._freivalds.prepare(matrix)
+
+    def product(
+        self, matrix: PublicMatrix, direction: Direction, entries: torch.Tensor
+    ) -> torch.Tensor:
+        """As ``Engine.product``.
+
+        Raises:
+            ProductAltered: What came back was wrong.
+            PadsRefused: There is no pad left.
+            AcceleratorUnreachable: No answer.
+        """
+        if entries.shape[0] == 0:  # an expert that nobody was sent to
+            return entries.new_zeros(0, matrix.widths(direction)[1])
+        with self._unfailed():
+            spent = self.spent
+            with spent.on("pads"):
+                pad = self._pads.take(matrix, direction, entries.shape[0])
+            with spent.on("masking"):
+                hidden = added(entries, pad.mask)
+            with spent.on("waiting"):
+                asked = self._accelerator.product(matrix, direction, hidden)
+            with spent.on("pads"):  # a dealer, or the guest itself, works beside the accelerator
+                product = pad.product()
+            with spent.on("waiting"):
+                answer = asked()
+            with spent.on("opening"):
+                result = subtracted(answer, product)
+            with spent.on("checking"):
+                self._freivalds.checked(matrix, direction, entries, result)
+            spent.products += 1
+            spent.rows += entries.shape[0]
+            spent.bytes_out += 4 * hidden.numel()
+            spent.bytes_in += 4 * answer.numel()
+            return result
+
+    @contextmanager
+    def _unfailed(self) -> Iterator[None]:
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            try:
+                yield
+            except BaseException as error:
+                # Whatever interrupted it: the next answer may be the one to this request.
+                self._failed = (
+                    error
+                    if isinstance(error, SealtrainError)
+                    else AcceleratorUnreachable("a product under pads was interrupted")
+                )
+                raise

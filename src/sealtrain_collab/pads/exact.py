@@ -1,0 +1,116 @@
+"""Exact products of centred elements with int8 matrices: two ways, the same bytes (spec §1).
+
+``Float64`` works everywhere. ``Int8Limb`` is the fast one where int8 products are hardware
+(VNNI, AMX, CUDA), and is used only where extreme values came out right: some processors' int8
+instructions saturate.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import torch
+
+from sealtrain.errors import UsageError
+from sealtrain_collab.pads.field import centred_float64, centred_int64
+
+__all__ = ["ExactProduct", "Float64", "Int8Limb", "backend"]
+
+_DIGIT_OFFSET: Final = 0x808080
+_CUDA_LEAST_ROWS: Final = 17
+_CUDA_MULTIPLE: Final = 8
+
+
+class ExactProduct(Protocol):
+    """A way to multiply."""
+
+    name: str
+
+    def product(self, elements: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        """``elements @ matrix`` modulo p.
+
+        Args:
+            elements: Centred int32, (t, n), n at most 2**16.
+            matrix: int8 in [-127, 127], (n, m), on the same device.
+
+        Returns:
+            Centred int32, (t, m).
+        """
+        ...
+
+
+class Float64:
+    """One product in float64: every sum stays below 2**53."""
+
+    name = "float64"
+
+    def product(self, elements: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        """As ``ExactProduct.product``."""
+        return centred_float64(elements.to(torch.float64) @ matrix.to(torch.float64))
+
+
+class Int8Limb:
+    """Four balanced digits to base 256 of each element, one int8 product of four times the rows."""
+
+    name = "int8-limb"
+
+    def product(self, elements: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        """As ``ExactProduct.product``."""
+        rows, columns = elements.shape
+        digits = ((elements + _DIGIT_OFFSET) ^ _DIGIT_OFFSET).contiguous().view(torch.int8)
+        digits = digits.view(rows, columns, 4).permute(2, 0, 1).reshape(4 * rows, columns)
+        sums = _int8(digits, matrix).view(4, rows, -1).to(torch.int64)
+        total = sums[3]
+        for digit in (2, 1, 0):
+            total = (total << 8) + sums[digit]
+        return centred_int64(total)
+
+
+def _int8(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """int8 product with int32 sums. CUDA takes certain shapes only, so zeros fill up to them."""
+    if left.device.type != "cuda":
+        return torch._int_mm(left, right)
+    pad = torch.nn.functional.pad
+    rows, columns = left.shape[0], right.shape[1]
+    inner = -left.shape[1] % _CUDA_MULTIPLE
+    left = pad(left, (0, inner, 0, max(0, _CUDA_LEAST_ROWS - rows)))
+    right = pad(right, (0, -columns % _CUDA_MULTIPLE, 0, inner))
+    return torch._int_mm(left, right)[:rows, :columns]
+
+
+def backend(name: str, device: str) -> ExactProduct:
+    """The back-end of that name.
+
+    Args:
+        name: ``float64``, ``int8-limb``, or ``fastest``: int8 where it is hardware and right.
+        device: Where it will multiply: ``cpu``, ``cuda``, ``cuda:1``.
+
+    Raises:
+        UsageError: There is none of that name, or int8 products are wrong on this device.
+    """
+    if name == "float64" or (name == "fastest" and not _int8_is_hardware(device)):
+        return Float64()
+    if name not in ("int8-limb", "fastest"):
+        raise UsageError(
+            "no such back-end", got=name[:40], expected="float64, int8-limb or fastest"
+        )
+    if _int8_is_right(device):
+        return Int8Limb()
+    if name == "fastest":
+        return Float64()
+    raise UsageError("int8 products are not exact on this device", got=device, hint="use float64")
+
+
+def _int8_is_hardware(device: str) -> bool:
+    if torch.device(device).type == "cuda":
+        return True
+    return bool(torch.cpu._is_vnni_supported())
+
+
+def _int8_is_right(device: str) -> bool:
+    """Saturating instructions show where neighbouring products are large and of one sign."""
+    left = torch.full((20, 64), -128, dtype=torch.int8, device=device)
+    right = torch.full((64, 8), 127, dtype=torch.int8, device=device)
+    right[:, ::2] = -127
+    expected = left.double() @ right.double()
+    return bool((_int8(left, right).double() == expected).all())

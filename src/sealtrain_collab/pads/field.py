@@ -1,0 +1,121 @@
+"""Arithmetic modulo p = 2**31 - 1 on tensors (spec/one-time-pads.md §1).
+
+An element is written centred: the int32 in [-H, H] congruent to it, H = (p - 1) / 2. Sums and
+differences of two elements fit int32, so that no step here is wider than its result.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+__all__ = [
+    "HALF",
+    "PRIME",
+    "added",
+    "centred_float64",
+    "centred_int64",
+    "dots",
+    "limbs",
+    "subtracted",
+    "times_vectors",
+]
+
+PRIME: Final = (1 << 31) - 1
+HALF: Final = PRIME >> 1
+_LIMB_BITS: Final = 11
+_LIMBS: Final = 3
+_EXACT_COLUMNS: Final = 1 << 12
+"""So many products of 2**30 and 2**10, or of 2**11 and 2**30, have an exact sum in float64."""
+
+
+def _wrapped(values: torch.Tensor) -> torch.Tensor:
+    """Centre any int32 in place: one step reaches [-H, H] from all of them."""
+    values.sub_((values > HALF).to(torch.int32), alpha=PRIME)
+    return values.add_((values < -HALF).to(torch.int32), alpha=PRIME)
+
+
+def added(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """``left + right`` of centred int32 tensors, centred."""
+    return _wrapped(left + right)
+
+
+def subtracted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """``left - right``, centred int32.
+
+    ``left`` may be any int32, as an accelerator sends it: a difference that int32 cannot hold wraps
+    around to another element, and the check of the product refuses that.
+    """
+    return _wrapped(left - right)
+
+
+def centred_int64(values: torch.Tensor) -> torch.Tensor:
+    """Centred int32 of int64 values below 2**61 in size."""
+    folded = (values & PRIME) + (values >> 31)  # 2**31 = 1 modulo p
+    folded = (folded & PRIME) + (folded >> 31)
+    return torch.where(folded > HALF, folded - PRIME, folded).to(torch.int32)
+
+
+def centred_float64(values: torch.Tensor) -> torch.Tensor:
+    """Centred int32 of whole float64 values below 2**53 in size. ``values`` is used up."""
+    # The quotient may be off by one at a half; its multiple of p and the difference are exact.
+    values.sub_(torch.round(values * (1.0 / PRIME)), alpha=PRIME)
+    return _wrapped(values.to(torch.int32))
+
+
+def limbs(vectors: torch.Tensor) -> torch.Tensor:
+    """Balanced digits to base 2**11 of centred elements, lowest first, as float64.
+
+    Args:
+        vectors: int32, (n, c).
+
+    Returns:
+        float64, (n, 3 c): the digits of one vector beside each other, each at most 2**10 in size.
+    """
+    rest = vectors.to(torch.int64)
+    half = 1 << (_LIMB_BITS - 1)
+    digits = []
+    for _ in range(_LIMBS):
+        digit = ((rest + half) & ((1 << _LIMB_BITS) - 1)) - half
+        digits.append(digit)
+        rest = (rest - digit) >> _LIMB_BITS
+    return torch.stack(digits, dim=2).reshape(vectors.shape[0], -1).to(torch.float64)
+
+
+def times_vectors(values: torch.Tensor, digits: torch.Tensor) -> torch.Tensor:
+    """Products of rows with vectors, modulo p.
+
+    Args:
+        values: int32 (t, n), at most 2**30 in size; int8 does as well.
+        digits: ``limbs`` of c vectors, (n, 3 c).
+
+    Returns:
+        int32 (t, c), centred.
+    """
+    sums = _chunked(values, digits).view(values.shape[0], -1, _LIMBS)
+    low, middle, high = (part.to(torch.int64) for part in sums.unbind(2))
+    return centred_int64(low + (middle << _LIMB_BITS) + (high << 2 * _LIMB_BITS))
+
+
+def dots(values: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Products of rows of small entries with vectors, modulo p.
+
+    Args:
+        values: int32 (t, n), below 2**11 in size.
+        vectors: float64 (n, c), centred elements.
+
+    Returns:
+        int32 (t, c), centred.
+    """
+    return _chunked(values, vectors).to(torch.int32)
+
+
+def _chunked(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """``values @ columns`` modulo p in float64, over runs of columns whose sums are exact."""
+    total = torch.zeros(values.shape[0], columns.shape[1], dtype=torch.float64)
+    for begin in range(0, values.shape[1], _EXACT_COLUMNS):
+        end = begin + _EXACT_COLUMNS
+        part = values[:, begin:end].to(torch.float64) @ columns[begin:end]
+        total += centred_float64(part)
+    return centred_float64(total).to(torch.float64)

@@ -1,0 +1,92 @@
+"""A guest that makes pads for others: it has no data and no keys, and holds pad secrets.
+
+It is the same measured deployment as the guest that trains. It deals for guests that proved
+themselves and verified this one, each in a session that is one attested channel.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.hostport import written
+from sealtrain.errors import UsageError
+from sealtrain.guest.guest import AttestedGuest, Random, secluded
+from sealtrain.guest.sandbox.border import saying
+from sealtrain.recipe.collaboration import Pads, of_kind
+from sealtrain_collab.channel.ports import bound, listening
+
+if TYPE_CHECKING:
+    from sealtrain.guest.settings import RunSettings
+
+__all__ = ["deal"]
+
+
+def deal(
+    settings: RunSettings,
+    listen: tuple[str, int],
+    *,
+    device: str,
+    exact: str,
+    threads: int,
+    ready: Callable[[str], object],
+    alone: bool = False,
+    clock: Clock = system_clock,
+    random: Random = os.urandom,
+) -> None:
+    """Be a dealer until the process is told to end.
+
+    Args:
+        settings: Lock, guest and collateral; brokers and data are not asked for, and ``out`` is a
+            folder that nothing is expected in.
+        listen: Host and port; port 0 for any.
+        device: Where it multiplies: ``cpu``, ``cuda``.
+        exact: Back-end (``pads.exact.backend``).
+        threads: It multiplies with, on the CPU.
+        ready: Told the address that was bound.
+        alone: This process does nothing else: lock it down for good.
+        clock: Verification time of guests.
+        random: Source of ephemeral keys and nonces.
+
+    Raises:
+        UsageError: The recipe has no dealer, or the address cannot be bound.
+        Refused: This guest did not measure this lock.
+        Unreachable: The guest API did not answer.
+    """
+    guest = AttestedGuest(settings, alone=alone, clock=clock)
+    import torch
+
+    from sealtrain_collab.pads.dealer import Dealer, conversation
+    from sealtrain_collab.pads.multiplying import Device, Limits
+
+    if (how := of_kind(guest.recipe, Pads)).pads != "dealer":
+        raise UsageError(
+            "the recipe has no dealer",
+            check="collaboration",
+            got=f"pads: {how.pads}",
+            expected="pads: dealer",
+        )
+    torch.set_num_threads(threads)
+    limits = Limits()
+    dealer = Dealer(
+        conversation(None, proof=guest.proof, accept=guest.accepts, random=random),
+        Device(device, exact),
+        limits,
+    )
+    with bound(listen, what="guests") as listener:
+        ready(written(*listener.getsockname()[:2]))
+
+        def work(terminal: TextIO) -> None:
+            with listening(
+                listener,
+                dealer.serve,
+                what="guests",
+                connections=limits.connections,
+                say=saying(terminal),
+            ):
+                threading.Event().wait()
+
+        secluded(guest, work, alone=alone)

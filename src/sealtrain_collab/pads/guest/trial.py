@@ -1,0 +1,181 @@
+"""Try out at home what the arithmetic under pads makes of a recipe: no guest, no accelerator.
+
+Two trainings on records in the clear: of the int8 model in floating point, and with products as
+they are under pads. The second gives the losses of a run under pads, bit for bit
+(``tests/equivalence/test_split_exact.py``); the difference is what twelve bits cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.recipe.collaboration import Pads, of_kind
+from sealtrain.recipe.terms import expect_data
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.training.data.sources import Source
+
+__all__ = ["Trial", "tried"]
+
+_RUN_ID = "00" * 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What two trainings of a recipe showed.
+
+    Attributes:
+        int8: Metrics of the int8 model by step, as the release policy lets them out.
+        under_pads: The same with products as they are under pads.
+        outside: Names of the layers whose products would leave the guest, those with one product
+            together.
+        inside: Names of linear layers that would stay.
+        row_bytes: What one row of all products sends and receives, forward and backward.
+    """
+
+    int8: list[dict[str, Any]]
+    under_pads: list[dict[str, Any]]
+    outside: tuple[tuple[str, ...], ...]
+    inside: tuple[str, ...]
+    row_bytes: int
+
+    def differences(self, metric: str = "loss") -> list[float]:
+        """By step, where both have a number."""
+        pairs = zip(self.int8, self.under_pads, strict=True)
+        both = [(one.get(metric), two.get(metric)) for one, two in pairs]
+        return [abs(one - two) for one, two in both if one is not None and two is not None]
+
+
+def tried(
+    recipe: Recipe, base: Path, data: Mapping[str, Path], say: Callable[[str], None]
+) -> Trial:
+    """Train twice on records in the clear. Nothing is kept.
+
+    Args:
+        recipe: Of ``collaboration`` kind ``pads``.
+        base: Folder that its paths start from.
+        data: ``owner.name`` → file of records, for each of its datasets.
+        say: Told what begins.
+
+    Raises:
+        UsageError: The recipe is of another kind, or data are missing.
+        ModelInvalid: No layer can be replaced, or one to skip is not there.
+        DataInvalid: Records cannot be read.
+    """
+    how = of_kind(recipe, Pads)
+    expect_data(recipe.datasets, data)
+    say("training the int8 model in floating point")
+    rounded = _Rounded(how.skip)
+    first = _history(recipe, base, data, rounded)
+    say("training it with products as they are under pads")
+    exact = _Exact(how.skip)
+    second = _history(recipe, base, data, exact)
+    return Trial(
+        int8=first,
+        under_pads=second,
+        outside=exact.outside,
+        inside=tuple(exact.inside),
+        row_bytes=exact.row_bytes,
+    )
+
+
+@dataclass
+class _Rounded:
+    """``StandIns``: frozen layers have the int8 weights, and are multiplied as ever."""
+
+    skip: tuple[str, ...]
+
+    def put_in(self, model: Any) -> None:
+        from sealtrain_collab.pads.protect import quantise, restore
+
+        quantise(model, skip=self.skip)
+        restore(model)
+
+    def take_out(self, model: Any) -> None:
+        """They stay."""
+
+
+@dataclass
+class _Exact:
+    """``StandIns``: products as they are under pads, made here."""
+
+    skip: tuple[str, ...]
+    outside: tuple[tuple[str, ...], ...] = ()
+    inside: list[str] = field(default_factory=list)
+    row_bytes: int = 0
+
+    def put_in(self, model: Any) -> None:
+        from torch import nn
+
+        from sealtrain_collab.pads.protect import protected_layers, quantise
+
+        self.outside = quantise(model, skip=self.skip)
+        parts = model.named_modules()
+        self.inside = [name for name, part in parts if isinstance(part, nn.Linear)]
+        layers = dict(protected_layers(model))
+        for stack in self.outside:
+            wide = sum(layers[name].out_features for name in stack)
+            self.row_bytes += 2 * 4 * (layers[stack[0]].in_features + wide)
+
+    def take_out(self, model: Any) -> None:
+        from sealtrain_collab.pads.protect import restore
+
+        restore(model)
+
+
+def _history(
+    recipe: Recipe, base: Path, data: Mapping[str, Path], standins: _Rounded | _Exact
+) -> list[dict[str, Any]]:
+    from sealtrain.training.run import train
+
+    told: list[dict[str, Any]] = []
+    train(
+        recipe,
+        run_id=_RUN_ID,
+        base_dir=base,
+        sources=[_source(one, data[f"{one.owner}.{one.name}"]) for one in recipe.datasets],
+        store=None,
+        metrics=lambda step, values: told.append({"step": step, **values}),
+        on_checkpoint=lambda _ref: None,
+        resume=None,
+        progress=None,
+        standins=standins,
+    )
+    return told
+
+
+def _source(dataset: Any, path: Path) -> Source:
+    from sealtrain.training.data.renamed import renamed
+    from sealtrain.training.data.sources import Source
+
+    records: Any = _Table(path)
+    return Source(
+        role=dataset.role,
+        owner=dataset.owner,
+        name=dataset.name,
+        weight=dataset.weight,
+        dataset=renamed(records, dataset.columns, owner=dataset.owner, name=dataset.name),
+        max_records=dataset.max_records,
+    )
+
+
+class _Table:
+    """Records in memory, in the batches in which they would be sealed."""
+
+    def __init__(self, path: Path) -> None:
+        from sealtrain.training.data.validation.plaintext import PlainRecords
+
+        plain = PlainRecords(path)
+        self.dataset_id, self.root = plain.dataset_id, plain.root
+        self.schema = plain.schema
+        self._batches = list(plain.batches())
+        self.batch_rows = tuple(batch.num_rows for batch in self._batches)
+
+    def batch(self, number: int) -> pa.RecordBatch:
+        return self._batches[number]

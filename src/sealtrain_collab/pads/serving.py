@@ -1,0 +1,199 @@
+"""An accelerator, here or as a process of its own.
+
+    with served(device="cuda") as there:
+        accelerator = RemoteAccelerator(there.host, there.port)
+
+It holds matrices that anybody may know, each as long as the connection that brought it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+
+from sealtrain.base.room import Room
+from sealtrain.errors import (
+    AcceleratorUnreachable,
+    ChannelCut,
+    DataInvalid,
+    PeerUnreachable,
+    SealtrainError,
+)
+from sealtrain_collab.channel.ports import listening
+from sealtrain_collab.pads import wire
+from sealtrain_collab.pads.multiplying import Device, Limits, Matrices
+from sealtrain_collab.pads.tensors import elements, expect_rows, octets
+
+__all__ = ["Multiplier", "Served", "run", "served"]
+
+LOOPBACK: Final = "127.0.0.1"
+START_SECONDS: Final = 120.0
+END_SECONDS: Final = 10.0
+MAX_LINE: Final = 1 << 14
+
+
+class Multiplier:
+    """The accelerator's side of each connection.
+
+    Args:
+        device: Multiplies.
+        limits: What it takes.
+    """
+
+    def __init__(self, device: Device, limits: Limits) -> None:
+        self._device = device
+        self._limits = limits
+        self._room = Room(limits.matrix_bytes)
+
+    def serve(self, sock: socket.socket) -> None:
+        """Answer a guest until it ends the connection. The first refusal ends it, too.
+
+        Raises:
+            SealtrainError: What was refused, or the guest is gone in the middle.
+        """
+        frames = wire.Frames(sock, seconds=self._limits.frame_seconds)
+        with Matrices(self._room, self._device.name) as matrices, torch.no_grad():
+            try:
+                while (asked := frames.receive(idle_seconds=self._limits.idle_seconds)) is not None:
+                    kind, body = asked
+                    frames.send(kind | wire.ANSWER, self._answer(kind, body, matrices))
+            except (PeerUnreachable, ChannelCut):
+                raise
+            except SealtrainError as error:
+                _refuse(frames, error.message)
+                raise
+            except Exception as error:
+                _refuse(frames, f"it failed: {type(error).__name__}")
+                raise
+
+    def multiplied(self, asked: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        """A product."""
+        return self._device.product(asked, factor)
+
+    def _answer(self, kind: int, body: bytearray, matrices: Matrices) -> bytes | memoryview:
+        if kind == wire.MATRIX:
+            values = wire.read_matrix(body)
+            matrices.reserve(values.numel())
+            return matrices.keep(values)
+        if kind == wire.PRODUCT:
+            return self._product(body, matrices)
+        raise DataInvalid("an accelerator does not answer this", got=f"frame {kind:#04x}")
+
+    def _product(self, body: bytearray, matrices: Matrices) -> memoryview:
+        digest, direction, rows, offset = wire.read_product(body)
+        widths = matrices.known(digest).widths(direction)
+        expect_rows(rows, max(widths))
+        asked = elements(body, rows, widths[0], offset=offset)
+        return octets(self.multiplied(asked, matrices.factor(digest, direction)))
+
+
+def _refuse(frames: wire.Frames, why: str) -> None:
+    with suppress(PeerUnreachable):
+        frames.send(wire.REFUSED, why.encode()[: wire.MAX_REFUSAL])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Where an accelerator listens.
+
+    Attributes:
+        host: Address.
+        port: Port.
+        backend: How it multiplies.
+        process: Its process id.
+    """
+
+    host: str
+    port: int
+    backend: str
+    process: int
+
+
+@contextmanager
+def served(
+    *,
+    device: str = "cpu",
+    exact: str = "fastest",
+    limits: Limits | None = None,
+    threads: int = 1,
+) -> Iterator[Served]:
+    """Start an accelerator as a process of its own, and end it with the block.
+
+    Args:
+        device: Where it multiplies: ``cpu``, ``cuda``.
+        exact: Back-end, ``exact.backend``.
+        limits: What it takes.
+        threads: It multiplies with, on the CPU.
+
+    Raises:
+        AcceleratorUnreachable: It did not start.
+    """
+    settings = {"device": device, "exact": exact, "threads": threads}
+    limit = asdict(limits or Limits())
+    # A fresh interpreter: a forked one would share the guest's memory, secrets included.
+    work = subprocess.Popen(  # noqa: S603  # this interpreter, our own module
+        [sys.executable, "-m", "sealtrain_collab.pads", json.dumps(settings | {"limits": limit})],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        told = _told(work)
+        yield Served(host=LOOPBACK, port=told["port"], backend=told["backend"], process=work.pid)
+    finally:
+        work.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            work.wait(END_SECONDS)
+        work.kill()
+        work.wait()
+        for pipe in (work.stdin, work.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _told(work: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """What a started accelerator says of itself, within the time it has to start."""
+    output = work.stdout
+    if output is None or not select.select([output], [], [], START_SECONDS)[0]:
+        raise AcceleratorUnreachable("the accelerator did not start in time")
+    line = output.readline(MAX_LINE)
+    told = json.loads(line) if line.endswith(b"\n") else {"refused": "it ended while it started"}
+    if "refused" in told:
+        raise AcceleratorUnreachable(f"the accelerator did not start: {told['refused']}")
+    return dict(told)
+
+
+def run(settings: dict[str, Any], *, say: Callable[[bytes], object], lifeline: int) -> None:
+    """Be an accelerator until the other end of a pipe is closed.
+
+    Args:
+        settings: As ``served`` gives them.
+        say: Takes one line: where it listens.
+        lifeline: Descriptor to read from; at its end, so ends this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    torch.set_num_threads(settings["threads"])
+    try:
+        device = Device(settings["device"], settings["exact"])
+    except (SealtrainError, RuntimeError, AssertionError) as error:  # torch asserts, too
+        say(json.dumps({"refused": f"{type(error).__name__} on {settings['device']}"}).encode())
+        return
+    limits = Limits(**settings["limits"])
+    work = Multiplier(device, limits)
+    with listening(
+        (LOOPBACK, 0), work.serve, what="accelerator", connections=limits.connections
+    ) as (_, port):
+        say(json.dumps({"port": port, "backend": device.backend}).encode())
+        while os.read(lifeline, 1):
+            pass

@@ -1,0 +1,155 @@
+"""Frames between a guest and an accelerator, which proves nothing (spec/one-time-pads.md §6).
+
+``u8 kind | u32 length | body``. Nothing rests on this connection: public matrices and uniform
+numbers pass here. Everything is bounded: the length of a frame, the time of a wait, the text of a
+refusal.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, Final
+
+import torch
+
+from sealtrain.errors import DataInvalid, LimitExceeded
+from sealtrain_collab.channel.streams import (
+    Timed,
+    prepared,
+    receive_into,
+    receive_or_end,
+    send_all,
+)
+from sealtrain_collab.pads.matrix import DIRECTIONS, MAX_SIDE, Direction
+from sealtrain_collab.pads.tensors import MAX_BYTES, octets
+
+__all__ = [
+    "ANSWER",
+    "MATRIX",
+    "MAX_FRAME",
+    "MAX_REFUSAL",
+    "PRODUCT",
+    "REFUSED",
+    "Frames",
+    "asked_product",
+    "described_matrix",
+    "read_matrix",
+    "read_product",
+]
+
+MATRIX: Final = 0x01
+PRODUCT: Final = 0x02
+ANSWER: Final = 0x80
+REFUSED: Final = 0xFF
+MAX_FRAME: Final = MAX_BYTES
+MAX_REFUSAL: Final = 1024
+
+_FRAME: Final = struct.Struct(">BI")
+_SIDES: Final = struct.Struct(">II")
+_PRODUCT: Final = struct.Struct(">32sII")
+
+
+class Frames:
+    """One end of a connection.
+
+    Args:
+        connection: Connected. Closed by ``close``.
+        seconds: For one frame to arrive or leave.
+    """
+
+    def __init__(self, connection: socket.socket, *, seconds: float) -> None:
+        self._connection = prepared(connection, seconds)
+        self._seconds = seconds
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def send(self, kind: int, *parts: bytes | memoryview) -> None:
+        """One frame of that kind whose body is the parts.
+
+        Raises:
+            PeerUnreachable: It was not taken in time.
+            LimitExceeded: It is too long.
+        """
+        length = sum(len(part) for part in parts)
+        if length > MAX_FRAME:
+            raise LimitExceeded(
+                "a request is too large for one frame",
+                got=f"{length} bytes",
+                expected=f"at most {MAX_FRAME}",
+                hint="leave the layer in the guest: name it in skip",
+            )
+        stream = Timed(self._connection, self._seconds)
+        for part in (_FRAME.pack(kind, length), *parts):
+            send_all(stream, part)
+
+    def receive(self, *, idle_seconds: float | None = None) -> tuple[int, bytearray] | None:
+        """Kind and body of the next frame; ``None`` where the other end closed the connection.
+
+        Args:
+            idle_seconds: How long it may take to begin; as long as a frame when ``None``.
+
+        Raises:
+            PeerUnreachable: It did not come in time, or the connection failed.
+            ChannelCut: The connection ended in the middle of it.
+            LimitExceeded: It is too long.
+        """
+        idle = self._seconds if idle_seconds is None else idle_seconds
+        head = receive_or_end(Timed(self._connection, idle), _FRAME.size)
+        if head is None:
+            return None
+        kind, length = _FRAME.unpack(head)
+        if length > MAX_FRAME:
+            raise LimitExceeded(
+                "a frame is too long", got=f"{length} bytes", expected=f"at most {MAX_FRAME}"
+            )
+        body = bytearray(length)
+        receive_into(Timed(self._connection, self._seconds), memoryview(body))
+        return kind, body
+
+
+# --- Bodies -------------------------------------------------------------------------------------
+
+
+def described_matrix(values: torch.Tensor) -> tuple[bytes, memoryview]:
+    """Body that brings a matrix."""
+    return _SIDES.pack(*values.shape), octets(values)
+
+
+def read_matrix(body: bytearray) -> torch.Tensor:
+    """The matrix that a body brings.
+
+    Raises:
+        DataInvalid: It is none.
+    """
+    outputs, inputs = _unpacked(_SIDES, body)
+    if not (1 <= outputs <= MAX_SIDE and 1 <= inputs <= MAX_SIDE):
+        raise DataInvalid("a matrix has impossible sides", got=f"{outputs} and {inputs}")
+    if len(body) - _SIDES.size != outputs * inputs:
+        raise DataInvalid("a matrix has the wrong length", got=f"{len(body)} bytes")
+    return torch.frombuffer(body, dtype=torch.int8, offset=_SIDES.size).view(outputs, inputs)
+
+
+def asked_product(digest: bytes, direction: Direction, rows: int) -> bytes:
+    """What stands before the elements of a request for a product."""
+    return _PRODUCT.pack(digest, DIRECTIONS.index(direction), rows)
+
+
+def read_product(body: bytearray) -> tuple[bytes, Direction, int, int]:
+    """Digest, direction, rows, and where the elements begin.
+
+    Raises:
+        DataInvalid: It is no such request.
+    """
+    digest, direction, rows = _unpacked(_PRODUCT, body)
+    if direction >= len(DIRECTIONS):
+        raise DataInvalid("there are two directions", got=direction, expected="0 or 1")
+    return digest, DIRECTIONS[direction], rows, _PRODUCT.size
+
+
+def _unpacked(form: struct.Struct, body: bytearray) -> tuple[Any, ...]:
+    if len(body) < form.size:
+        raise DataInvalid("a body has the wrong length", got=f"{len(body)} bytes")
+    return form.unpack_from(body)

@@ -1,0 +1,118 @@
+"""The end of a run that several parties trained: their reports become one manifest.
+
+The lead seals the model to its recipients, writes the manifest over a final quote of its own guest
+and hands it to the brokers, which know the run by its parties' run ids.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.encoding import from_base64
+from sealtrain.consortium.datasets import verify_dataset
+from sealtrain.errors import ClaimContradicted
+from sealtrain.guest.closing import Held, Outcome, outcome_of, written
+from sealtrain.manifest.checks.parties import ROLES
+from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.parties import party_run_id
+
+if TYPE_CHECKING:
+    from sealtrain.training.trained import Trained
+    from sealtrain_collab.parties.lead import LeadRun
+    from sealtrain_collab.parties.party import PartyReport
+
+__all__ = ["checked_report", "close_joint"]
+
+
+def close_joint(lead: LeadRun, trained: Trained, reports: Sequence[PartyReport]) -> Outcome:
+    """Seal the model, write and submit the manifest.
+
+    Args:
+        lead: Its run log is complete but for the end.
+        trained: Model files in memory and what training counted.
+        reports: Of every party that took part, each out of that party's channel.
+
+    Returns:
+        Where everything is.
+
+    Raises:
+        ClaimContradicted: A report is not of the party it names, or there are two of one party.
+        SealtrainError: No broker took the manifest; it lies in the run's folder.
+    """
+    for name, times in Counter(one.name for one in reports).items():
+        if times > 1:
+            raise ClaimContradicted(
+                "two reports are of one party", check="parties", owner=name, got=times, expected=1
+            )
+    parties = [checked_report(lead, one) for one in sorted(reports, key=lambda one: one.name)]
+    how = lead.recipe.collaboration
+    held = Held(
+        datasets=[envelope for one in parties for envelope in one.datasets],
+        releases=_in_order(parties),
+        together={
+            "kind": getattr(how, "kind", ""),
+            "parties": [
+                {
+                    "name": one.name,
+                    "role": one.role,
+                    "run_id": one.run_id,
+                    "from": one.begun,
+                    "until": one.until,
+                }
+                for one in parties
+            ],
+        },
+    )
+    manifest = written(lead, trained, trained.files, lambda: held)
+    if held.releases:  # brokers keep manifests of runs that they released keys to
+        lead.quorum.submit_manifest(manifest, [one.run_id for one in parties], None)
+    lead.close()
+    return outcome_of(lead, trained)
+
+
+def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
+    """The report, if it is of the party that it names and of no other data.
+
+    Raises:
+        ClaimContradicted: It is of another run, of nobody in the recipe, in another role, or lists
+            another owner's dataset.
+        SignatureInvalid: A dataset's manifest is not signed by its owner.
+    """
+    named = {one.owner for one in lead.recipe.datasets}
+    role = ROLES.get(getattr(lead.recipe.collaboration, "kind", ""))
+    facts: dict[str, tuple[object, object]] = {
+        "run id": (report.run_id, party_run_id(lead.run_id, report.name)),
+        "owner": (report.name if report.name in named else "a stranger", report.name),
+        "role": (report.role, role),
+    }
+    for envelope in report.datasets:
+        manifest = verify_dataset(Envelope.from_dict(envelope), lead.consortium)
+        facts[f"dataset {manifest.name}"] = (manifest.owner, report.name)
+    for what, (got, expected) in facts.items():
+        if got != expected:
+            raise ClaimContradicted(
+                f"a party reports another {what} than its own",
+                check="parties",
+                owner=report.name,
+                got=got,
+                expected=expected,
+            )
+    return report
+
+
+def _in_order(reports: Sequence[PartyReport]) -> list[dict[str, Any]]:
+    """All receipts by time; those of one broker in the order of its ledger."""
+    by_broker: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
+    for report in reports:
+        for release in report.releases:
+            document = release.to_dict()
+            receipt = parse_json(from_base64(document["receipt"]["payload"]))
+            signer = document["receipt"]["signatures"][0]["keyid"]
+            place = (int(document["proof"]["index"]), receipt["released_at"], document)
+            by_broker.setdefault(signer, []).append(place)
+    ledgers = [sorted(places, key=lambda place: place[0]) for places in by_broker.values()]
+    return [place[2] for place in heapq.merge(*ledgers, key=lambda place: place[1])]

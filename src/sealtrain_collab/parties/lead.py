@@ -1,0 +1,204 @@
+"""The lead of a run that several parties train together: no data, no data key, no lease.
+
+It makes the run id, keeps the run log, which its guest measures, and in the end writes the manifest
+(``parties.joint``). Which guests it talks to, and what they do, is its kind's: ``proof`` and
+``accepts`` are for its channels.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.errors import AlreadyExists
+from sealtrain.guest.guest import AttestedGuest, Random
+from sealtrain.guest.journal import Journal
+from sealtrain.guest.recorder import Recorder
+from sealtrain.keys.derive import joint_key
+from sealtrain.manifest.limits import BORDER_CLOSED
+
+if TYPE_CHECKING:
+    from sealtrain.client.quorum import Quorum, Told
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.guest.sandbox.landlock import Held
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain.sealing.datakey import DataKey
+
+__all__ = ["LeadRun"]
+
+
+class LeadRun(AttestedGuest):
+    """See the module.
+
+    Attributes:
+        run_id: Of the whole run.
+        quorum: The brokers: asked for owners' decisions, and handed the manifest.
+        consortium: That they serve.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        run_id: str,
+        *,
+        told: Told,
+        alone: bool = False,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> None:
+        """Step 1 of ``guest.guest``, and have the brokers prove themselves.
+
+        Raises:
+            UsageError: The recipe is for one guest.
+            Refused, Unreachable: As ``AttestedGuest``, or no broker proved itself.
+        """
+        super().__init__(settings, shared_out=True, alone=alone, clock=clock, random=random)
+        self.run_id = run_id
+        self.quorum: Quorum = self._brokers(told)
+        try:
+            self.consortium: Consortium = self.quorum.meet()
+        except BaseException:
+            self.quorum.close()
+            raise
+        self._began = time.monotonic()
+        self._held: Held | None = None
+        self._recorder = Recorder(self.admitted.guest, self._measuring, run_id, clock)
+
+    @classmethod
+    def begin(
+        cls,
+        settings: RunSettings,
+        *,
+        told: Told,
+        alone: bool = False,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> LeadRun:
+        """Begin a run in ``settings.out``, which must not hold one.
+
+        Args:
+            settings: Where everything is; ``data`` is not read.
+            told: Hears of each broker that did not help while the others suffice.
+            alone: As ``AttestedGuest``.
+            clock: Source of the time.
+            random: Source of the run id, nonces and ephemeral keys.
+
+        Raises:
+            AlreadyExists: The folder holds something.
+            SealtrainError: As the constructor; then nothing is left behind.
+        """
+        if settings.out.exists() and any(settings.out.iterdir()):
+            raise AlreadyExists(f"{settings.out} is not empty", hint="choose another --out")
+        run_id = random(16).hex()
+        lead = cls(settings, run_id, told=told, alone=alone, clock=clock, random=random)
+        settings.out.mkdir(exist_ok=True)
+        how = lead.recipe.collaboration
+        fields = {"platform": settings.platform, "phase": lead.recipe.phase}
+        lead.record("run.started", fields | {"collaboration": getattr(how, "kind", "")})
+        return lead
+
+    @classmethod
+    def again(
+        cls,
+        settings: RunSettings,
+        run_id: str,
+        journal: Mapping[str, Any],
+        *,
+        told: Told,
+        clock: Clock = system_clock,
+        random: Random = os.urandom,
+    ) -> LeadRun:
+        """Go on with a run that another lead began; it did not end.
+
+        Args:
+            settings: Where everything is.
+            run_id: Of the run.
+            journal: What ``journal.to_dict()`` gave, out of a sealed state.
+            told: As for ``begin``.
+            clock: As for ``begin``.
+            random: As for ``begin``.
+
+        Raises:
+            RunLogBroken: The journal is of another run, or altered.
+            SealtrainError: As the constructor.
+        """
+        lead = cls(settings, run_id, told=told, clock=clock, random=random)
+        lead.take_up(journal)
+        return lead
+
+    def take_up(self, journal: Mapping[str, Any]) -> None:
+        """Go on with what another lead of this run noted, once its state could be opened.
+
+        Args:
+            journal: As for ``again``.
+
+        Raises:
+            RunLogBroken: It is of another run, or altered.
+        """
+        self._recorder.journal = Journal.from_dict(self.run_id, journal)
+        self.settings.out.mkdir(exist_ok=True)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Brokers and services of collateral."""
+        return (*self.quorum.urls, *super().urls)
+
+    @property
+    def journal(self) -> Journal:
+        """What the manifest is made of."""
+        return self._recorder.journal
+
+    def record(self, event: str, fields: dict[str, Any]) -> None:
+        """Append an event to the run log, and measure its head where the guest can."""
+        self._recorder.record(event, fields)
+
+    def closed(self, held: Held) -> None:
+        """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
+        self._held = held
+        if self.journal.log.entries:  # a lead that takes over has the log of the one before later
+            self.record(BORDER_CLOSED, held.to_dict())
+
+    def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
+        """Keep metrics for the manifest, as the release policy lets them out (``MetricGate``)."""
+        self.journal.history.append({"step": step, "values": values})
+
+    def resumed(self, counter: int, step: int, digest: str) -> None:
+        """Note that the run goes on from a sealed state.
+
+        Args:
+            counter: Of the state, from 1.
+            step: Optimizer steps done in it.
+            digest: SHA-256 of the sealed state, hex.
+        """
+        self.record("run.resumed", self._recorder.resumed(counter, step, digest))
+        if self._held is not None:
+            self.record(BORDER_CLOSED, self._held.to_dict())
+
+    def joint_key(self, purpose: str, shares: Mapping[str, bytes]) -> DataKey:
+        """A key that follows from what all of some parties contribute; no lead has it alone.
+
+        Args:
+            purpose: Lower-case words with hyphens, as given to ``PartyRun.share``.
+            shares: 32 bytes by party, each out of that party's channel.
+
+        Raises:
+            UsageError: No party, or one of another form.
+        """
+        return joint_key(
+            shares, compose_hash=self.compose_hash, run_id=self.run_id, purpose=purpose
+        )
+
+    def wall(self) -> float:
+        """Seconds of work so far, earlier leads of this run included."""
+        return self.journal.wall_s + time.monotonic() - self._began
+
+    def tell(self, told: Told) -> None:
+        """As ``AttestedGuest``."""
+        self.quorum.told = told
+
+    def close(self) -> None:
+        """Close connections to brokers."""
+        self.quorum.close()

@@ -1,0 +1,175 @@
+"""``split``: machines that multiply for a guest without being trusted, and what they are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sealtrain.cli.alone import alone
+from sealtrain.cli.output import Json, emit, say, table
+from sealtrain.cli.runoptions import (
+    ANYWHERE,
+    Base,
+    Collateral,
+    GpuCollateral,
+    GuestAddress,
+    Listen,
+    LockFile,
+    PlatformName,
+    Threads,
+    run_settings,
+)
+from sealtrain_collab import split_demo
+from sealtrain_collab.cut import cli as split_cut
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Fine-tune in a slow guest on a fast machine that nobody trusts.", no_args_is_help=True
+)
+
+Device = Annotated[str, typer.Option(help="Where it multiplies: cpu, cuda, cuda:1.")]
+Exact = Annotated[
+    str, typer.Option(help="How it multiplies: float64, int8-limb, or fastest of them.")
+]
+
+
+@app.command()
+def accelerator(
+    listen: Listen = ANYWHERE,
+    device: Device = "cpu",
+    exact: Exact = "fastest",
+    threads: Threads = 1,
+    alter: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Lie once: alter this product, to see what a guest does (for rehearsals)."
+        ),
+    ] = None,
+) -> None:
+    """Multiply public matrices for guests, which hide and check what they ask for.
+
+    It holds no secret and is trusted with nothing. Ends with Ctrl-C.
+    """
+    import threading
+
+    import torch
+
+    from sealtrain.base.hostport import host_and_port, written
+    from sealtrain_collab.channel.ports import listening
+    from sealtrain_collab.pads.faults import LyingMultiplier
+    from sealtrain_collab.pads.multiplying import Device, Limits
+    from sealtrain_collab.pads.serving import Multiplier
+
+    torch.set_num_threads(threads)
+    machine, limits = Device(device, exact), Limits()
+    work = Multiplier(machine, limits) if alter is None else LyingMultiplier(alter, machine, limits)
+    with listening(
+        host_and_port(listen), work.serve, what="accelerator", connections=limits.connections
+    ) as place:
+        if alter is not None:
+            say(f"fault: product {alter} will be wrong")
+        say(f"multiplying by {machine.backend} on {device}")
+        say(f"accelerator ready at {written(*place)}")
+        threading.Event().wait()
+
+
+@app.command()
+def dealer(
+    lock: LockFile,
+    platform: PlatformName,
+    guest: GuestAddress,
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
+    listen: Listen = ANYWHERE,
+    device: Device = "cpu",
+    exact: Exact = "fastest",
+    threads: Threads = 1,
+) -> None:
+    """Make pads for guests of the same deployment, in a guest of its own.
+
+    It proves itself to them and they to it. Keep it apart from whoever runs the accelerator:
+    together they could read everything. Ends with Ctrl-C.
+    """
+    alone()
+    import signal
+    from tempfile import TemporaryDirectory
+
+    from sealtrain.base.hostport import host_and_port
+    from sealtrain_collab.pads.guest.dealing import deal
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
+    with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:
+        settings = run_settings(
+            lock,
+            platform=platform,
+            guest=guest,
+            collateral=collateral,
+            gpu_collateral=gpu_collateral,
+            brokers=[],
+            data=[],
+            base=base,
+            out=Path(nothing),
+        )
+        deal(
+            settings,
+            host_and_port(listen),
+            device=device,
+            exact=exact,
+            threads=threads,
+            ready=lambda place: say(f"dealer ready at {place}"),
+            alone=True,
+        )
+
+
+@app.command(name="try")
+def try_out(
+    recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
+    data: Annotated[
+        list[str], typer.Option(help="OWNER.NAME=PATH: records in the clear, for each dataset.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Train at home twice, on records you may show: the int8 model, and as it is under pads.
+
+    Shows which layers would leave the guest, what that costs a token, and that losses stay.
+    """
+    from sealtrain.cli.rehearse import pairs
+    from sealtrain.recipe.schema import load_recipe
+    from sealtrain_collab.pads.guest.trial import tried
+
+    named = {key: Path(value) for key, value in pairs(data).items()}
+    done = tried(load_recipe(recipe), recipe.parent, named, say)
+    apart = max(done.differences(), default=None)
+    rows = [
+        (str(one["step"]), f"{one['loss']:.6f}", f"{two['loss']:.6f}")
+        for one, two in zip(done.int8, done.under_pads, strict=True)
+        if one.get("loss") is not None and two.get("loss") is not None
+    ]
+    emit(
+        as_json,
+        {
+            "int8": done.int8,
+            "under_pads": done.under_pads,
+            "largest_difference": apart,
+            "outside": [list(stack) for stack in done.outside],
+            "inside": list(done.inside),
+            "row_bytes": done.row_bytes,
+        },
+        [
+            *table(rows, header=("step", "int8", "under pads")),
+            "" if apart is None else f"apart        at most {apart:.6f}",
+            f"outside      {sum(map(len, done.outside))} layers in {len(done.outside)} products",
+            *(f"  {', '.join(stack)}" for stack in done.outside),
+            f"inside       {len(done.inside)} linear layers",
+            *(f"  {name}" for name in done.inside),
+            f"traffic      {done.row_bytes} bytes a token, forward and backward",
+        ],
+    )
+
+
+split_cut.register(app)
+split_demo.register(app)

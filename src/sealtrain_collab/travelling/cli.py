@@ -1,0 +1,265 @@
+"""``travel``: one accelerator goes from holder to holder of data that stay where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sealtrain.cli.alone import alone
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.runoptions import (
+    ANYWHERE,
+    Base,
+    BrokerFiles,
+    Collateral,
+    Data,
+    GpuCollateral,
+    GuestAddress,
+    LockFile,
+    PlatformName,
+    Threads,
+    broker_missed,
+    run_settings,
+)
+from sealtrain.cli.train import show_outcome
+from sealtrain_collab.travelling import demo as travel_demo
+
+if TYPE_CHECKING:
+    from sealtrain_collab.travelling.guest.orchestrate import Place
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Train with data that stay with their holders: the accelerator travels.",
+    no_args_is_help=True,
+)
+
+Device = Annotated[str, typer.Option(help="Where the accelerator computes: cpu or cuda.")]
+
+
+@app.command()
+def hold(
+    lock: LockFile,
+    party: Annotated[str, typer.Option(help="Owner whose data this guest gives.")],
+    writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")],
+    platform: PlatformName,
+    guest: GuestAddress,
+    brokers: BrokerFiles,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="Folder for this party's receipts.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where orchestrators come; port 0 for any.")
+    ] = ANYWHERE,
+    wait: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds that no orchestrator may talk to it; then it ends."),
+    ] = 3600,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a write may take.")] = 60,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="It was interrupted in this run.")
+    ] = False,
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
+    as_json: Json = False,
+) -> None:
+    """Hold one owner's data: give chunks to the accelerator, a model never comes here.
+
+    Keys are asked for when an orchestrator has proved itself, and dropped when the run is over.
+    """
+    alone()
+    from sealtrain.base.hostport import host_and_port
+    from sealtrain_collab.travelling.guest.hold import Holding
+    from sealtrain_collab.travelling.guest.hold import hold as hold_data
+
+    held = hold_data(
+        run_settings(
+            lock,
+            platform=platform,
+            guest=guest,
+            collateral=collateral,
+            gpu_collateral=gpu_collateral,
+            brokers=brokers,
+            data=data,
+            base=base,
+            out=out,
+        ),
+        party,
+        Holding(
+            listen=host_and_port(listen),
+            writes=host_and_port(writes),
+            wait=wait,
+            timeout=timeout,
+            resume=resume,
+        ),
+        ready=lambda place: say(f"holder ready at {place}"),
+        told=broker_missed,
+        alone=True,
+    )
+    emit(as_json, held.to_dict(), [f"{held.party} gave {held.chunks} chunks, {held.bytes} bytes"])
+
+
+@app.command()
+def accelerate(
+    lock: LockFile,
+    platform: PlatformName,
+    guest: GuestAddress,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="For orchestrators; port 0 for any.")
+    ] = ANYWHERE,
+    writes: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="For holders' chunks; port 0 for any.")
+    ] = ANYWHERE,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds an orchestrator may be silent.")
+    ] = 3600,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds a holder may be silent within a write.")
+    ] = 60,
+    threads: Threads = 1,
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
+) -> None:
+    """Be the accelerator: memory and the recipe's program, no data of its own and no keys.
+
+    Ends with Ctrl-C; what is in its memory ends with it.
+    """
+    alone()
+    from sealtrain.base.hostport import host_and_port
+    from sealtrain_collab.travelling.guest.accelerate import Ports
+    from sealtrain_collab.travelling.guest.accelerate import accelerate as serve
+
+    def ready(control: str, write_port: str) -> None:
+        say(f"writes at {write_port}")
+        say(f"accelerator ready at {control}")
+
+    serve(
+        run_settings(
+            lock,
+            platform=platform,
+            guest=guest,
+            collateral=collateral,
+            gpu_collateral=gpu_collateral,
+            brokers=[],
+            data=[],
+            base=base,
+            out=lock.parent,
+        ),
+        Ports(
+            control=host_and_port(listen),
+            writes=host_and_port(writes),
+            patience=patience,
+            timeout=timeout,
+        ),
+        threads=threads,
+        ready=ready,
+        alone=True,
+    )
+
+
+@app.command()
+def orchestrate(
+    lock: LockFile,
+    holders: Annotated[
+        list[str],
+        typer.Option("--holder", help="OWNER=HOST:PORT, where it waits; once for each owner."),
+    ],
+    accelerator: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The accelerator's control port.")
+    ],
+    writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")],
+    states: Annotated[
+        Path, typer.Option(help="Folder for sealed states; a standby takes over from it.")
+    ],
+    platform: PlatformName,
+    guest: GuestAddress,
+    brokers: BrokerFiles,
+    out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Go on with a run whose orchestrator is gone."),
+    ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Wait until the orchestrator is gone, then take over."),
+    ] = False,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds a standby waits.")] = 86_400,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a holder may be silent.")] = 60,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds an operation of the accelerator may take.")
+    ] = 3600,
+    device: Device = "cpu",
+    collateral: Collateral = None,
+    gpu_collateral: GpuCollateral = None,
+    base: Base = None,
+    as_json: Json = False,
+) -> None:
+    """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
+    alone()
+    from sealtrain.base.hostport import host_and_port
+    from sealtrain_collab.travelling.guest.orchestrate import Leading
+    from sealtrain_collab.travelling.guest.orchestrate import orchestrate as lead
+
+    outcome = lead(
+        run_settings(
+            lock,
+            platform=platform,
+            guest=guest,
+            collateral=collateral,
+            gpu_collateral=gpu_collateral,
+            brokers=brokers,
+            data=[],
+            base=base,
+            out=out,
+        ),
+        Leading(
+            accelerator=host_and_port(accelerator),
+            writes=host_and_port(writes),
+            holders=_places(holders),
+            states=states,
+            place=_place(take_over, standby),
+            wait=wait,
+            timeout=timeout,
+            patience=patience,
+            device=_device(device),
+        ),
+        progress=True,
+        missed=broker_missed,
+        say=say,
+        alone=True,
+    )
+    if outcome is None:
+        emit(as_json, {"finished": "by another orchestrator"}, ["finished by another orchestrator"])
+    else:
+        show_outcome(outcome, as_json)
+
+
+def _places(words: list[str]) -> dict[str, tuple[str, int]]:
+    from sealtrain.base.hostport import host_and_port
+    from sealtrain.cli.rehearse import pairs
+
+    return {name: host_and_port(place) for name, place in pairs(words).items()}
+
+
+def _place(take_over: bool, standby: bool) -> Place:
+    from sealtrain.errors import UsageError
+
+    if take_over and standby:
+        raise UsageError("choose one of --take-over and --standby")
+    return "take-over" if take_over else "standby" if standby else "first"
+
+
+def _device(name: str) -> Literal["cpu", "cuda"]:
+    from sealtrain.errors import UsageError
+
+    if name == "cpu":
+        return "cpu"
+    if name == "cuda":
+        return "cuda"
+    raise UsageError("no such device", got=name, expected="cpu or cuda")
+
+
+travel_demo.register(app)

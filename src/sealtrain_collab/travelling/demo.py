@@ -1,0 +1,184 @@
+"""``travel demo``: three libraries, one accelerator; the orchestrator is killed, another goes on.
+
+The tokens are bytes of Python's own reference, a part of it at each library. The accelerator goes
+from one to the next and keeps nothing of them; the model is sealed to one library in the end.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.programs import Part
+from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
+from sealtrain.errors import Unreachable
+
+__all__ = ["register"]
+
+HOLDERS: Final = ("library-a", "library-b", "library-c")
+_TOKENS: Final = 49_152
+_ROW_TOKENS: Final = 1024
+_WITHIN_S: Final = 600.0
+_POLL_S: Final = 0.02
+
+RECIPE: dict[str, Any] = ON_SIMULATOR | {
+    "name": "travelling-accelerator",
+    "description": "A small GPT-2 from texts of three libraries, none of which leaves its library",
+    "phase": "cpt",
+    "model": {
+        "config": {
+            "model_type": "gpt2",
+            "n_layer": 2,
+            "n_head": 2,
+            "n_embd": 64,
+            "vocab_size": 256,
+        },
+        "init_seed": 1,
+    },
+    "datasets": [{"owner": holder, "name": "texts", "role": "train"} for holder in HOLDERS],
+    "columns": {"tokens": "tokens"},
+    "trainer": {
+        "max_steps": 1000,
+        "per_device_train_batch_size": 8,
+        "block_size": 64,
+        "learning_rate": 0.003,
+        "lr_scheduler_type": "constant",
+    },
+    "peft": None,
+    "collaboration": {
+        "kind": "travelling",
+        "policy": "policy.yaml",
+        "buffer_bytes": 32_768,
+        "max_tokens": {HOLDERS[2]: 32_768},
+        "seal_every": 3,
+    },
+    "release_policy": {
+        "metrics": ["loss"],
+        "round_to": 3,
+        "model": {"recipients": [HOLDERS[0]]},
+    },
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to its noun."""
+    app.command()(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
+    as_json: Json = False,
+) -> None:
+    """Play a travelling run on the simulator, from founding to verification; about a minute.
+
+    Every part is a process of its own with throwaway keys. Nothing of it is attested.
+    """
+    say("SIMULATED — NOT ATTESTED")
+    with _Stage(out, say) as stage:
+        data = _texts(stage.out / "texts")
+        row = f"--format tokens --row-tokens {_ROW_TOKENS}"
+        done = stage.play_recipe(RECIPE, data, dict.fromkeys(data, row))
+    trips = _trips(done)
+    losses = [one["loss"] for one in done["trained"]["history"]]
+    emit(
+        as_json,
+        {**done, "trips": trips},
+        [
+            *(f"{name:<12} gave {count} tokens" for name, count in trips["tokens"].items()),
+            f"trips        {trips['trips']}, taken over {trips['takeovers']} times",
+            f"loss         {losses[0]} to {losses[-1]} in {done['trained']['steps']} steps",
+            *result_lines(done),
+        ],
+    )
+
+
+class _Stage(Rehearsal):
+    """A rehearsal whose training travels, and changes hands."""
+
+    def _train(self, path: Path) -> dict[str, Any]:
+        self._say("starting the accelerator, and a guest at each library")
+        accelerator = self._part(
+            "accelerator", "travel", "accelerate",
+            *self._in_guest(path, self._boot(self._deployment, "accelerator.sock")), answers=False,
+        )  # fmt: skip
+        guests = {holder: self._boot(self._deployment, f"{holder}.sock") for holder in HOLDERS}
+        control = accelerator.place("accelerator ready", within=_WITHIN_S)
+        writes = accelerator.place("writes at", within=_WITHIN_S)
+        holders = [
+            self._part(
+                holder, "travel", "hold", *self._in_guest(path, guest), *self._brokers,
+                "--party", holder, "--writes", writes, "--data", self._sealed,
+                "--out", self.out / f"{holder}-run",
+            )
+            for holder, guest in guests.items()
+        ]  # fmt: skip
+        words = ["--accelerator", control, "--writes", writes]
+        for holder in holders:
+            place = holder.place("holder ready", within=_WITHIN_S)
+            words += ["--holder", f"{holder.name}={place}"]
+        first = self._leader(
+            "orchestrator-1", *self._in_guest(path, self._sockets / "guest.sock"), *words,
+            "--out", self.out / "orchestrator-1-run",
+        )  # fmt: skip
+        standby = self._leader(
+            "orchestrator-2", *self._in_guest(path, self._boot(self._deployment, "standby.sock")),
+            *words, "--standby", "--out", self.out / "run",
+        )  # fmt: skip
+        self._say("training: the accelerator goes round; a standby waits")
+        self._await_state(first)
+        first.kill()
+        self._say("the orchestrator is killed; the standby takes over from the sealed state")
+        trained = standby.ended(within=_WITHIN_S)
+        self._say("every library hears that it is over, and drops its keys")
+        for holder in holders:
+            holder.ended(within=_WITHIN_S)
+        return {"trained": trained}
+
+    @property
+    def _states(self) -> Path:
+        return self.out / "states"
+
+    def _leader(self, name: str, *words: str | Path) -> Part:
+        states = ("--states", self._states)
+        return self._part(name, "travel", "orchestrate", *words, *self._brokers, *states)
+
+    def _await_state(self, first: Part) -> None:
+        """Until a state is sealed."""
+        until = time.monotonic() + _WITHIN_S
+        while not list(self._states.glob("*.sealed")):
+            if first.gone:
+                first.answer()
+            if first.gone or time.monotonic() > until:
+                raise Unreachable("no state was sealed", hint=f"see {first.log}")
+            time.sleep(_POLL_S)
+
+
+def _texts(folder: Path) -> dict[str, Path]:
+    """Token shards by ``owner.name``: bytes of Python's reference, with llm.c's header."""
+    from pydoc_data.topics import topics
+
+    text = "\n\n".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
+    folder.mkdir()
+    files = {}
+    for place, holder in enumerate(HOLDERS):
+        part = text[place * _TOKENS : (place + 1) * _TOKENS]
+        header = struct.pack("<iiI", 20240520, 1, len(part)).ljust(1024, b"\0")
+        tokens = b"".join(byte.to_bytes(2, "little") for byte in part)
+        files[f"{holder}.texts"] = path = folder / f"{holder}.texts.bin"
+        path.write_bytes(header + tokens)
+    return files
+
+
+def _trips(done: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run log says of trips."""
+    from sealtrain.recipe.schema import parse_recipe
+    from sealtrain_collab.travelling.check import terms_of, travelled
+
+    came = travelled(run_log(done), terms_of(parse_recipe(RECIPE)))
+    return {"trips": came.trips, "tokens": came.tokens, "takeovers": came.takeovers}

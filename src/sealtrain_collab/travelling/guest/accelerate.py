@@ -1,0 +1,109 @@
+"""An accelerator as a guest: no data, no keys, no way out but the two ports it listens on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.hostport import written
+from sealtrain.guest.guest import AttestedGuest, Random, secluded
+from sealtrain.recipe.collaboration import Travelling, of_kind
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
+from sealtrain_collab.travelling.recipe import program_of
+
+if TYPE_CHECKING:
+    from sealtrain.guest.settings import RunSettings
+
+__all__ = ["Ports", "accelerate"]
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where an accelerator listens, and how patiently.
+
+    Attributes:
+        control: For orchestrators.
+        writes: For holders.
+        patience: Seconds an orchestrator may be silent.
+        timeout: Seconds a holder may be silent within a write.
+    """
+
+    control: Address
+    writes: Address
+    patience: float
+    timeout: float
+
+
+def accelerate(
+    settings: RunSettings,
+    ports: Ports,
+    *,
+    threads: int,
+    ready: Callable[[str, str], None],
+    alone: bool = False,
+    clock: Clock = system_clock,
+    random: Random = os.urandom,
+) -> None:
+    """Be an accelerator until the process is told to end.
+
+    Args:
+        settings: Lock, guest and collateral; brokers and data are not asked for.
+        ports: Where to listen.
+        threads: It computes with, on the CPU.
+        ready: Told the control port and the write port.
+        alone: This process does nothing else: lock it down for good.
+        clock: Verification time of guests.
+        random: Source of ephemeral keys and nonces.
+
+    Raises:
+        UsageError: The recipe does not travel, or an address cannot be bound.
+        Refused: This guest did not measure this lock.
+        Unreachable: The guest API did not answer.
+    """
+    guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
+    import torch
+    import transformers
+
+    transformers.GPT2LMHeadModel  # noqa: B018  # imported now: nobody's patience pays for it
+    torch.set_num_threads(threads)
+    how = of_kind(guest.recipe, Travelling)
+    accelerator = Accelerator(
+        how.buffer_bytes, patience=ports.patience, program=program_of(guest.recipe)
+    )
+    talk = Conversation(
+        purpose=CONTROL_PURPOSE,
+        context=None,
+        proof=guest.proof,
+        accept=guest.accepts,
+        random=random,
+    )
+    with ExitStack() as stack:
+        control = stack.enter_context(bound(ports.control, what="orchestrators"))
+        writes = stack.enter_context(bound(ports.writes, what="holders"))
+        ready(written(*control.getsockname()[:2]), written(*writes.getsockname()[:2]))
+
+        def work(_terminal: object) -> None:
+            with (
+                listening(
+                    control,
+                    lambda sock: accelerator.serve_control(sock, talk),
+                    what="orchestrators",
+                ),
+                listening(
+                    writes,
+                    lambda sock: accelerator.gate.serve_one(sock, timeout=ports.timeout),
+                    what="holders",
+                ),
+            ):
+                threading.Event().wait()  # a signal ends the process, and its memory with it
+
+        secluded(guest, work, alone=alone)

@@ -1,0 +1,284 @@
+"""A holder as a guest: waits for the orchestrator, gets its keys, gives chunks, and stops.
+
+Keys are asked for only when an orchestrator has proved itself: its channel says which run it is.
+From then on the process reaches its brokers and the accelerator's write port, nothing else. It ends
+when the orchestrator says that the run is over, when nobody talks to it for too long, or when its
+lease ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.hostport import written
+from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_model
+from sealtrain.errors import (
+    ChannelRefused,
+    DataInvalid,
+    PeerUnreachable,
+    SealtrainError,
+    UsageError,
+)
+from sealtrain.guest.guest import AttestedGuest, Random, secluded
+from sealtrain.recipe.collaboration import Travelling, of_kind
+from sealtrain_collab.channel.channel import accept
+from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.parties.party import PartyRun
+from sealtrain_collab.travelling.guest.tokens import HeldTokens
+from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
+from sealtrain_collab.travelling.recipe import TOKEN_BYTES
+from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
+
+if TYPE_CHECKING:
+    import socket
+
+    from sealtrain.client.quorum import Told
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain_collab.channel.channel import AttestedChannel
+
+__all__ = ["Held", "Holding", "forgiven", "hold"]
+
+Address = tuple[str, int]
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """How a holder waits.
+
+    Attributes:
+        listen: Host and port; port 0 for any.
+        writes: The accelerator's write port, the only one it writes to.
+        wait: Seconds that nobody may talk to it.
+        timeout: Seconds a write may take.
+        resume: It was interrupted in this run.
+    """
+
+    listen: Address
+    writes: Address
+    wait: float
+    timeout: float
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a holder did: chunks and bytes that it gave, in which run."""
+
+    party: str
+    run_id: str
+    chunks: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, str | int]:
+        """JSON-ready form."""
+        return {
+            "party": self.party,
+            "run_id": self.run_id,
+            "chunks": self.chunks,
+            "bytes": self.bytes,
+        }
+
+
+class _Context(StrictModel):
+    run_id: Hex32
+    holder: OwnerName
+
+
+def hold(
+    settings: RunSettings,
+    party: str,
+    how: Holding,
+    *,
+    ready: Callable[[str], None],
+    told: Told,
+    alone: bool = False,
+    clock: Clock = system_clock,
+    random: Random = os.urandom,
+) -> Held:
+    """Be a holder until the run is over.
+
+    Args:
+        settings: Where everything is; ``data`` may hold others' datasets too.
+        party: Name of the owner whose data it gives.
+        how: Addresses and patience.
+        ready: Told where it listens.
+        told: Hears of each broker that did not help while the others suffice.
+        alone: This process is for the run only: lock it down for good.
+        clock: Source of the time.
+        random: Source of nonces and ephemeral keys.
+
+    Raises:
+        UsageError: The recipe does not travel, or names no data of this owner.
+        PeerUnreachable: No orchestrator came, or it went and none took over.
+        SealtrainError: The brokers release no keys, or stop lending them.
+    """
+    guest = AttestedGuest(settings, shared_out=True, alone=alone, clock=clock, random=random)
+    _owner_of(guest, party)
+    with ExitStack() as stack:
+        listener = stack.enter_context(bound(how.listen, what="orchestrators"))
+        ready(written(*listener.getsockname()[:2]))
+        talk = Conversation(
+            purpose=HOLDER_PURPOSE,
+            context=None,
+            proof=guest.proof,
+            accept=guest.accepts,
+            random=random,
+        )
+        channel, run_id = _first(listener, talk, party, how)
+        stack.enter_context(channel)
+        run = PartyRun.begin(
+            settings,
+            party,
+            run_id,
+            told=told,
+            resume=how.resume,
+            alone=alone,
+            clock=clock,
+            random=random,
+        )
+        stack.callback(run.close)
+        work = _Work(run, how, talk)
+        return secluded(
+            run,
+            lambda terminal: work.done(listener, channel, terminal),
+            peers=[f"tcp://{written(*how.writes)}"],
+            alone=alone,
+        )
+
+
+def forgiven(guest: AttestedGuest) -> int:
+    """Most trips that may be lost with an orchestrator (spec §6)."""
+    return of_kind(guest.recipe, Travelling).seal_every + 1 + 2 * len(guest.recipe.owners)
+
+
+def _owner_of(guest: AttestedGuest, party: str) -> None:
+    of_kind(guest.recipe, Travelling)
+    if party not in guest.recipe.owners:
+        raise UsageError(
+            "the recipe names no data of this owner",
+            check="party",
+            got=party,
+            expected=", ".join(guest.recipe.owners),
+        )
+
+
+def _first(
+    listener: socket.socket, talk: Conversation, party: str, how: Holding
+) -> tuple[AttestedChannel, str]:
+    """The channel to the first orchestrator that proves itself, and its run."""
+    until = time.monotonic() + how.wait
+    refused: SealtrainError | None = None
+    while (left := until - time.monotonic()) > 0:
+        listener.settimeout(left)
+        try:
+            sock, _ = listener.accept()
+        except TimeoutError:
+            break
+        try:
+            channel = accept(sock, talk, timeout=min(how.timeout, left))
+        except SealtrainError as error:  # whoever that was; the right one may still come
+            refused = error
+            continue
+        try:
+            run_id = _run_of(channel, party)
+        except SealtrainError as error:
+            refused = error
+            channel.close()
+            continue
+        sock.settimeout(how.wait)
+        return channel, run_id
+    raise refused or PeerUnreachable(
+        "no orchestrator came",
+        check="orchestrator",
+        got=f"nobody within {how.wait:g} s",
+        hint="see that it runs, and that it knows this address",
+    )
+
+
+def _run_of(channel: AttestedChannel, party: str) -> str:
+    context = load_model(_Context, channel.context, DataInvalid, "context of a channel")
+    if context.holder != party:
+        raise ChannelRefused(
+            "the orchestrator wants to talk to another holder",
+            check="channel context",
+            got=context.holder,
+            expected=party,
+            hint="it was given this address for the wrong name",
+        )
+    return context.run_id
+
+
+class _Work:
+    """What is done while the process holds keys."""
+
+    def __init__(self, run: PartyRun, how: Holding, talk: Conversation) -> None:
+        travelling = of_kind(run.recipe, Travelling)
+        self._run = run
+        self._how = how
+        self._talk = talk
+        (column,) = run.recipe.columns.names
+        source = HeldTokens(run.sources, column, run.keeper.require)
+        limit = travelling.limit_of(run.name)
+        self._holder = Holder(
+            source,
+            key=run.key,
+            share=lambda: run.share(STANDBY_PURPOSE),
+            max_bytes=source.size if limit is None else limit * TOKEN_BYTES,
+            forgives=forgiven(run),
+            timeout=how.timeout,
+            patience=how.wait,
+            report=lambda: run.report(run.now()).to_bytes(),
+            writes=how.writes,
+        )
+        self._talking = 0
+        self._heard = time.monotonic()
+        self._lock = threading.Lock()
+
+    def done(self, listener: socket.socket, channel: AttestedChannel, terminal: TextIO) -> Held:
+        """Serve orchestrators until one says that the run is over."""
+        run = self._run
+        threading.Thread(target=self._attend, args=(channel,), daemon=True).start()
+        with run.keeper, listening(listener, self._serve, what="orchestrators"):
+            while not self._holder.over.wait(_POLL_S):
+                run.keeper.require()
+                with self._lock:
+                    silent = 0.0 if self._talking else time.monotonic() - self._heard
+                if silent > self._how.wait:
+                    raise PeerUnreachable(
+                        "the orchestrator is gone and none took over",
+                        check="orchestrator",
+                        got=f"nobody for {silent:.0f} s",
+                    )
+        given = self._holder.given(run.run_id)
+        terminal.write(f"{run.name}: gave {len(given)} chunks, {sum(given)} bytes\n")
+        return Held(party=run.name, run_id=run.run_id, chunks=len(given), bytes=sum(given))
+
+    def _serve(self, sock: socket.socket) -> None:
+        channel = accept(sock, self._talk, timeout=self._how.timeout)
+        with channel:
+            if _run_of(channel, self._run.name) != self._run.run_id:
+                raise ChannelRefused("an orchestrator of another run", check="channel context")
+            sock.settimeout(self._how.wait)
+            self._attend(channel)
+
+    def _attend(self, channel: AttestedChannel) -> None:
+        with self._lock:
+            self._talking += 1
+        try:
+            self._holder.attend(channel)
+        except SealtrainError:
+            # It broke, or was cut off: another channel may come.
+            self._run.tally.note("channel.broken")
+        finally:
+            with self._lock:
+                self._talking -= 1
+                self._heard = time.monotonic()

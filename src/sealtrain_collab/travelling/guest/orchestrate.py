@@ -1,0 +1,353 @@
+"""The orchestrator as a guest that leads: no data, no data key, the model only at the end.
+
+1. prove itself to every holder and have it join; with their shares, the key of sealed states;
+2. where another orchestrator began the run: open its newest state;
+3. travel (``travelling.orchestrator``), every event measured into the run log, a state
+   sealed now and then, each holder's report kept for every chunk it gave;
+4. see that the model it was handed is the one that was measured; seal it, write the manifest;
+5. tell the holders that it is over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TextIO
+
+from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.hostport import written
+from sealtrain.errors import (
+    AlreadyExists,
+    ClaimContradicted,
+    DataInvalid,
+    Refused,
+    TripBroken,
+    Unreachable,
+    UsageError,
+)
+from sealtrain.guest.guest import Random, secluded
+from sealtrain.recipe.collaboration import Travelling, of_kind
+from sealtrain.training.telemetry.bar import Bar, progress_bar
+from sealtrain.training.telemetry.facts import environment
+from sealtrain.training.telemetry.released import MetricGate
+from sealtrain.training.trained import Trained
+from sealtrain_collab.parties.joint import checked_report, close_joint
+from sealtrain_collab.parties.lead import LeadRun
+from sealtrain_collab.parties.party import PartyReport
+from sealtrain_collab.travelling.guest.standing import Standing, leading
+from sealtrain_collab.travelling.history import first_open, left_by
+from sealtrain_collab.travelling.orchestrator import Orchestrator
+from sealtrain_collab.travelling.parties import Parties, joined
+from sealtrain_collab.travelling.program import Program, ProgramSettings
+from sealtrain_collab.travelling.recipe import TOKEN_BYTES
+from sealtrain_collab.travelling.schedule import HolderPlan, Plan
+from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby
+
+if TYPE_CHECKING:
+    from sealtrain.client.quorum import Told
+    from sealtrain.guest.closing import Outcome
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain.signing.runlog import RunLog
+    from sealtrain_collab.travelling.giving import HolderLane
+    from sealtrain_collab.travelling.schedule import Trip
+
+__all__ = ["Leading", "Place", "orchestrate"]
+
+Address = tuple[str, int]
+Place = Literal["first", "take-over", "standby"]
+_NO_TRIP: Final = (1 << 53) - 1
+"""As first trip without a record: forgives nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leading:
+    """Whom an orchestrator talks to, and how it takes its place.
+
+    Attributes:
+        accelerator: Its control port.
+        writes: Its write port.
+        holders: Where each waits, by owner.
+        states: Folder of sealed states; another orchestrator takes over from it.
+        place: ``first`` to begin a run, ``take-over`` to go on with one whose orchestrator is gone,
+            ``standby`` to wait until it is.
+        wait: Seconds a standby waits.
+        timeout: Seconds a holder may be silent.
+        patience: Seconds an operation of the accelerator may take.
+        device: Where the accelerator computes.
+    """
+
+    accelerator: Address
+    writes: Address
+    holders: Mapping[str, Address]
+    states: Path
+    place: Place = "first"
+    wait: float = 3600.0
+    timeout: float = 60.0
+    patience: float = 600.0
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+def orchestrate(
+    settings: RunSettings,
+    how: Leading,
+    *,
+    progress: bool,
+    missed: Told,
+    say: Callable[[str], None],
+    alone: bool = False,
+    clock: Clock = system_clock,
+    random: Random = os.urandom,
+) -> Outcome | None:
+    """Lead a run to its end.
+
+    Args:
+        settings: Where everything is; ``data`` is not read.
+        how: With whom, and from where on.
+        progress: Show a bar on stderr.
+        missed: Hears of each broker that did not help while others suffice.
+        say: Told that a standby waits, and that it takes over.
+        alone: This process is for the run only: lock it down for good.
+        clock: Source of the time.
+        random: Source of ids, nonces and ephemeral keys.
+
+    Returns:
+        Where everything is; ``None`` for a standby whose run another orchestrator finished.
+
+    Raises:
+        UsageError: The recipe does not travel, or the holders are not its owners.
+        AlreadyExists: The folder of states holds a run, or another orchestrator leads it.
+        SealtrainError: Whatever step refused.
+    """
+    wait = how.wait if how.place == "standby" else 0.0
+    waiting = partial(say, "standing by: another orchestrator leads")
+    with leading(how.states, wait=wait, waiting=waiting), ExitStack() as stack:
+        before = Standing.read(how.states)
+        if how.place == "first":
+            if before is not None:
+                raise AlreadyExists(
+                    f"{how.states} holds sealed states of a run",
+                    hint="take it over with --take-over, or name another folder",
+                )
+            lead = LeadRun.begin(settings, told=missed, alone=alone, clock=clock, random=random)
+        elif before is None:
+            raise UsageError(f"{how.states} holds no run to take over")
+        elif before.finished:
+            return None
+        else:
+            say(f"taking over run {before.run_id}")
+            lead = LeadRun(
+                settings, before.run_id, told=missed, alone=alone, clock=clock, random=random
+            )
+            settings.out.mkdir(exist_ok=True)
+        stack.callback(lead.close)
+        work = _Work(lead, how, random)
+        Standing(run_id=lead.run_id).write(how.states)
+        outcome = secluded(
+            lead,
+            lambda terminal: work.done(terminal if progress else None, before is not None),
+            peers=[
+                f"tcp://{written(*place)}" for place in (how.accelerator, *how.holders.values())
+            ],
+            writable=[how.states],
+            alone=alone,
+        )
+        Standing(run_id=lead.run_id, finished=True).write(how.states)
+        return outcome
+
+
+@dataclass(slots=True)
+class _Told:
+    """What leaves while it trains: losses as the release policy says, and a bar."""
+
+    gate: MetricGate
+    bar: Bar
+    step_bytes: int
+    silent: bool
+    steps: int = 0
+    last: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, trip: Trip, loss: float) -> None:
+        self.steps += trip.size // self.step_bytes
+        # The noise that hides sequences covers no loss.
+        self.last = {} if self.silent else {"loss": loss}
+        self.gate.offer(self.steps, self.last)
+        self.bar.step(self.steps, {})
+
+
+class _Work:
+    """What is done once the process is secluded."""
+
+    def __init__(self, lead: LeadRun, how: Leading, random: Random) -> None:
+        travelling = of_kind(lead.recipe, Travelling)
+        if set(how.holders) != set(lead.recipe.owners):
+            raise UsageError(
+                "the holders are not the owners that the recipe names",
+                check="holders",
+                got=", ".join(sorted(how.holders)) or "none",
+                expected=", ".join(lead.recipe.owners),
+                hint="give --holder OWNER=HOST:PORT once for each",
+            )
+        self._lead = lead
+        self._how = how
+        self._random = random
+        self._travelling = travelling
+        self._parties = Parties(
+            proof=lead.proof,
+            accelerator=how.accelerator,
+            writes=how.writes,
+            holders=how.holders,
+            accept_accelerator=lead.accepts,
+            accept_holder=dict.fromkeys(how.holders, lead.accepts),
+            timeout=how.timeout,
+            patience=how.patience,
+        )
+        self._reports: dict[str, PartyReport] = {}
+
+    def done(self, terminal: TextIO | None, taking_over: bool) -> Outcome:
+        """Steps 1 to 5."""
+        lead, lanes = self._lead, {}
+        sizes, shares = {}, {}
+        with ExitStack() as stack:
+            for name in sorted(self._parties.holders):
+                # Without a trip yet: which one is next stands in the state that the shares open.
+                lanes[name], said = joined(self._parties, lead.run_id, name, _NO_TRIP, self._random)
+                stack.callback(lanes[name].close)
+                sizes[name], shares[name] = said.size, said.share.reveal()
+            key = lead.joint_key(STANDBY_PURPOSE, shares)
+            shares.clear()
+            states = Standby(self._how.states, key, lead.run_id)
+            plan, state = self._plan(sizes), b""
+            if taking_over:
+                state = self._taken_up(states, plan)
+            begins_with = first_open(lead.journal.log)
+            for name, lane in lanes.items():
+                lane.join(lead.run_id, begins_with)
+                self._reported(name, lane.report())
+            with progress_bar(terminal, plan.steps) as bar:
+                told = self._telling(plan, bar)
+                orchestrator = self._orchestrator(plan, lanes, states, told)
+                with orchestrator:
+                    model = orchestrator.run(state)
+                    self._ask_all(orchestrator, self._last_report)
+                    trained = self._trained(orchestrator, model, told)
+                    outcome = close_joint(lead, trained, tuple(self._reports.values()))
+                    self._ask_all(orchestrator, lambda _name, lane: lane.finish())
+            return outcome
+
+    def _plan(self, sizes: Mapping[str, int]) -> Plan:
+        travelling, recipe = self._travelling, self._lead.recipe
+        return Plan(
+            program=ProgramSettings.of(recipe, self._how.device),
+            holders=tuple(
+                HolderPlan(
+                    name=name,
+                    tokens=size // TOKEN_BYTES,
+                    max_tokens=travelling.limit_of(name) or size // TOKEN_BYTES,
+                )
+                for name, size in sizes.items()
+            ),
+            buffer_bytes=travelling.buffer_bytes,
+            seal_every=travelling.seal_every,
+            max_steps=recipe.trainer.max_steps,
+        )
+
+    def _taken_up(self, states: Standby, plan: Plan) -> bytes:
+        """The newest state; the lead goes on with its journal."""
+        taken = states.newest()
+        if taken.plan != plan:
+            raise ClaimContradicted(
+                "the holders have other data than when the run began",
+                check="holders",
+                hint="a run goes on with the data it began with",
+            )
+        self._lead.take_up(taken.journal)
+        steps = _tokens(self._lead.journal.log) * TOKEN_BYTES // plan.program.step_bytes
+        self._lead.resumed(taken.counter, steps, taken.root)
+        return taken.state
+
+    def _telling(self, plan: Plan, bar: Bar) -> _Told:
+        lead = self._lead
+        gate = MetricGate(lead.recipe.release_policy, lead.released_metrics, bar.released)
+        step_bytes = plan.program.step_bytes
+        steps = _tokens(lead.journal.log) * TOKEN_BYTES // step_bytes
+        bar.step(steps, {})
+        silent = plan.program.privacy is not None
+        return _Told(gate=gate, bar=bar, step_bytes=step_bytes, silent=silent, steps=steps)
+
+    def _orchestrator(
+        self, plan: Plan, lanes: dict[str, HolderLane], states: Standby, told: _Told
+    ) -> Orchestrator:
+        lead = self._lead
+
+        def seal(state: bytes) -> None:
+            journal = lead.journal.to_dict() | {"wall_s": round(lead.wall(), 3)}
+            states.seal(plan, journal, state)
+
+        return Orchestrator(
+            plan,
+            self._parties,
+            lead.run_id,
+            holders=lanes,
+            log=lead.journal.log,
+            record=lead.record,
+            random=self._random,
+            sealed=seal,
+            told=told,
+            reported=self._reported,
+        )
+
+    def _reported(self, name: str, report: bytes) -> None:
+        """Keep the newest report of a holder, if it is its own."""
+        found = checked_report(self._lead, PartyReport.from_bytes(report))
+        if found.name != name:
+            raise ClaimContradicted(
+                "a holder reports as another party", check="parties", owner=name, got=found.name
+            )
+        self._reports[name] = found
+
+    def _last_report(self, name: str, lane: HolderLane) -> None:
+        self._reported(name, lane.report())
+
+    def _ask_all(
+        self, orchestrator: Orchestrator, question: Callable[[str, HolderLane], None]
+    ) -> None:
+        """Ask every holder that is still there; what the others said before stands."""
+        for name in self._parties.holders:
+            try:
+                orchestrator.ask(name, partial(question, name))
+            except (Refused, Unreachable, DataInvalid) as error:
+                self._lead.tally.note(f"holder.{error.code}")
+
+    def _trained(self, orchestrator: Orchestrator, state: bytes, told: _Told) -> Trained:
+        """The model, if it is the one that was measured after the last trip."""
+        settings = orchestrator.plan.program.model_copy(update={"device": "cpu"})
+        program = Program(settings, state)
+        left = left_by(self._lead.journal.log)
+        if left is None or program.digest() != left["model"]:
+            raise TripBroken(
+                "the accelerator gave another model than the one that was measured",
+                check="model",
+                got=program.digest(),
+                expected=None if left is None else left["model"],
+                hint="do not trust this accelerator; go on from the last sealed state",
+            )
+        tokens = _tokens(self._lead.journal.log)
+        return Trained(
+            files=program.files(),
+            steps=tokens * TOKEN_BYTES // settings.step_bytes,
+            samples_seen=tokens // settings.seq_len,
+            tokens=tokens,
+            metrics=told.gate.filtered(told.last),
+            environment=environment(),
+            accelerators=orchestrator.accelerators,
+            withheld=dict(told.gate.withheld),
+        )
+
+
+def _tokens(log: RunLog) -> int:
+    """Trained on so far."""
+    return sum(one["fields"]["tokens"] for one in log.entries if one["event"] == "trip.trained")

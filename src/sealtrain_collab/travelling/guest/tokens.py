@@ -1,0 +1,132 @@
+"""The tokens of a holder's opened datasets as one row of bytes, uint16 little endian."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from sealtrain.errors import DataInvalid, RecordInvalid, SchemaMismatch
+from sealtrain_collab.travelling.recipe import TOKEN_BYTES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from sealtrain.training.data.sources import BatchedRecords, Source
+
+__all__ = ["HeldTokens"]
+
+_BEYOND: Final = 1 << 8 * TOKEN_BYTES
+
+
+class HeldTokens:
+    """See the module. Read in order it decrypts each record batch once; of one thread.
+
+    Args:
+        sources: The holder's datasets, in the recipe's order.
+        column: That holds lists of tokens, under the recipe's name.
+        permit: Asked before each read; raises when the data may not be used any more.
+
+    Raises:
+        SchemaMismatch: A dataset has no such column of integers.
+    """
+
+    def __init__(self, sources: Sequence[Source], column: str, permit: Callable[[], None]) -> None:
+        self._column = column
+        self._permit = permit
+        opened = [_checked(one, column) for one in sources]
+        self._batches = [(one, number) for one in opened for number in range(len(one.batch_rows))]
+        self._at = -1
+        """Which batch is open."""
+        self._begins = 0
+        """Its first token, counted over all batches."""
+        self._open: npt.NDArray[np.uint16] | None = None
+        self._tokens = self._counted(sources)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tokens."""
+        return self._tokens * TOKEN_BYTES
+
+    def read_into(self, offset: int, view: memoryview) -> int:
+        """Fill ``view`` from byte ``offset`` on; returns how many bytes there were.
+
+        Raises:
+            SealtrainError: What the permit raises.
+            DataInvalid: Not at a whole token.
+            SealRefused, RecordInvalid: The dataset does not open, or holds no such tokens.
+        """
+        self._permit()
+        if offset < 0 or offset % TOKEN_BYTES or len(view) % TOKEN_BYTES:
+            raise DataInvalid("tokens are read whole", got=offset)
+        wanted, done = offset // TOKEN_BYTES, 0
+        if self._open is None or wanted < self._begins:
+            self._rewind()
+        while done < len(view):
+            tokens = self._open
+            if tokens is None or wanted >= self._begins + len(tokens):
+                if not self._next():
+                    break
+                continue
+            part = tokens[wanted - self._begins :][: (len(view) - done) // TOKEN_BYTES]
+            view[done : done + part.nbytes] = part.data.cast("B")
+            done += part.nbytes
+            wanted += len(part)
+        return done
+
+    def _rewind(self) -> None:
+        self._at, self._begins, self._open = -1, 0, None
+
+    def _next(self) -> bool:
+        """Open the next batch; whether there was one."""
+        if self._at + 1 >= len(self._batches):
+            return False
+        self._begins += 0 if self._open is None else len(self._open)
+        self._at += 1
+        dataset, number = self._batches[self._at]
+        self._open = _tokens_of(dataset.batch(number).column(self._column))
+        return True
+
+    def _counted(self, sources: Sequence[Source]) -> int:
+        """How many there are: as the owners counted, else by reading all once."""
+        said = [getattr(one.dataset, "tokens", None) for one in sources]
+        if all(type(count) is int for count in said):
+            return sum(count for count in said if count is not None)
+        while self._next():
+            self._permit()
+        found = self._begins + (0 if self._open is None else len(self._open))
+        self._rewind()
+        return found
+
+
+def _checked(source: Source, column: str) -> BatchedRecords:
+    import pyarrow as pa
+
+    schema = source.dataset.schema
+    kind: Any = pa.null()
+    if schema is not None and column in schema.names:
+        kind = schema.field(column).type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not lists or not pa.types.is_integer(kind.value_type):
+        raise SchemaMismatch(
+            f"dataset {source.name} has no column of lists of tokens",
+            check="columns",
+            owner=source.owner,
+            expected=column,
+            hint="seal token shards with: sealtrain seal --format tokens",
+        )
+    return source.dataset
+
+
+def _tokens_of(column: Any) -> npt.NDArray[np.uint16]:
+    import numpy as np
+
+    flat = column.flatten()
+    if flat.null_count:
+        raise RecordInvalid("a record holds an empty value among its tokens", check="tokens")
+    tokens = flat.to_numpy(zero_copy_only=False)
+    if tokens.dtype != np.uint16:
+        if len(tokens) and (int(tokens.min()) < 0 or int(tokens.max()) >= _BEYOND):
+            raise RecordInvalid("a token does not fit into 16 bits", check="tokens")
+        tokens = tokens.astype(np.uint16)
+    return np.ascontiguousarray(tokens.astype("<u2", copy=False))

@@ -1,0 +1,75 @@
+"""Where a run stands after what its log says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sealtrain_collab.travelling.bounds import epsilon_spent
+from sealtrain_collab.travelling.recipe import TOKEN_BYTES
+from sealtrain_collab.travelling.schedule import Plan, Rotation
+
+if TYPE_CHECKING:
+    from sealtrain.base.canonical import JsonValue
+    from sealtrain.signing.runlog import RunLog
+
+__all__ = ["first_open", "left_by", "rotation_after", "spent_of"]
+
+
+def left_by(log: RunLog) -> dict[str, Any] | None:
+    """Code and model state that a run log ends with; ``None`` where nothing was set up."""
+    found: dict[str, Any] | None = None
+    for entry in log.entries:
+        if entry["event"] == "travel.setup":
+            found = entry["fields"]
+        elif entry["event"] == "trip.trained":
+            found = entry["fields"]["after"]
+    return found
+
+
+def rotation_after(plan: Plan, log: RunLog) -> Rotation:
+    """Whose turn it is after what a log says."""
+    holders: dict[int, str] = {}
+    given: dict[str, int] = {}
+    last: str | None = None
+    for entry in log.entries:
+        fields = entry["fields"]
+        if entry["event"] == "trip.lent":
+            holders[fields["trip"]] = fields["holder"]
+        elif entry["event"] == "trip.trained":
+            last = name = holders[fields["trip"]]
+            given[name] = given.get(name, 0) + fields["tokens"] * TOKEN_BYTES
+    return Rotation(plan, given, len(holders), last)
+
+
+def spent_of(plan: Plan, log: RunLog) -> dict[str, JsonValue] | None:
+    """What a run spent of each holder's privacy, by name; ``None`` where nothing is hidden.
+
+    Each sequence is in one step of the run at most, so its holder spent the epsilon of one step.
+    """
+    privacy = plan.program.privacy
+    if privacy is None:
+        return None
+    given = rotation_after(plan, log).given
+    epsilon = epsilon_spent(privacy) if any(given.values()) else 0.0
+    return {
+        name: {
+            "epsilon": epsilon if size else 0.0,
+            "delta": privacy.delta if size else 0.0,
+            "sequences": size // plan.program.sequence_bytes,
+        }
+        for name, size in given.items()
+    }
+
+
+def first_open(log: RunLog) -> int:
+    """Number of the first trip that came to nothing so far: lent, and neither trained nor refused.
+
+    What a holder gave for it and for all that follow is asked for again.
+    """
+    lent, closed = 0, set()
+    for entry in log.entries:
+        if entry["event"] == "trip.lent":
+            lent += 1
+        elif entry["event"] in ("trip.trained", "trip.refused"):
+            closed.add(entry["fields"]["trip"])
+    return min((trip for trip in range(lent) if trip not in closed), default=lent)

@@ -1,0 +1,359 @@
+"""What the accelerator computes: a GPT-2 that learns from tokens in its buffer.
+
+Model and optimizer stay in the accelerator's memory from trip to trip. The same code runs on a CPU
+and, where there is one, on a CUDA device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
+from sealtrain.base.models import StrictModel, load_model
+from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
+from sealtrain.recipe.privacy import SequencePrivacy
+from sealtrain.training.trained import model_files
+from sealtrain_collab.travelling.bounds import PrivateSteps, bounded
+from sealtrain_collab.travelling.recipe import TOKEN_BYTES, program_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from sealtrain.recipe.schema import Recipe
+
+__all__ = ["Program", "ProgramSettings"]
+
+MAX_STATE_BYTES = 4 << 30
+_KEPT = "sealtrain"
+_drawing = threading.Lock()
+"""torch has one source of first weights for all threads, and transformers loads on first use."""
+_Size = Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class ProgramSettings(StrictModel):
+    """Model, optimizer and the form of a batch.
+
+    Attributes:
+        n_layer, n_head, n_embd: Of GPT-2.
+        vocab_size: Every token must lie below.
+        seq_len: Tokens of a sequence, T.
+        batch_size: Sequences of a step, B.
+        learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon: Of AdamW, constant.
+        max_grad_norm: Gradients of a step are cut to this L2 norm; 0 for never, and where each
+            sequence's own is cut already.
+        privacy: What hides single sequences; ``None`` for nothing.
+        max_update_norm: How far one chunk may move the weights, L2; 0 for any.
+        seed: Of the first weights.
+        device: Where it computes.
+    """
+
+    version: Literal[1] = 1
+    n_layer: _Size
+    n_head: _Size
+    n_embd: _Size
+    vocab_size: Annotated[int, Field(ge=2, le=1 << 16)]
+    seq_len: _Size
+    batch_size: _Size
+    learning_rate: Annotated[float, Field(gt=0, le=1)]
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    adam_epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-8
+    max_grad_norm: Annotated[float, Field(ge=0, le=1_000_000)] = 1.0
+    privacy: SequencePrivacy | None = None
+    max_update_norm: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)]
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    @classmethod
+    def from_dict(cls, value: JsonValue) -> ProgramSettings:
+        """Parse the JSON form. Raises ``DataInvalid``."""
+        return load_model(cls, value, DataInvalid, "program settings")
+
+    @classmethod
+    def of(cls, recipe: Recipe, device: Literal["cpu", "cuda"]) -> ProgramSettings:
+        """What a recipe means, on a device. Raises ``DataInvalid``."""
+        return cls.from_dict({**program_of(recipe), "device": device})
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """JSON form; bounds that are not set are left out."""
+        fields = super().to_dict()
+        unset = {"privacy": self.privacy is None, "max_update_norm": not self.max_update_norm}
+        return {name: one for name, one in fields.items() if not unset.get(name, False)}
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of the buffer that one step reads; the next step begins behind them."""
+        return self.batch_size * self.sequence_bytes
+
+    @property
+    def sequence_bytes(self) -> int:
+        """Bytes of one sequence."""
+        return self.seq_len * TOKEN_BYTES
+
+
+class Program:
+    """A model in training.
+
+    Args:
+        settings: What to build.
+        state: Safetensors bytes of an earlier ``state``; ``None`` begins anew.
+        random: Source of the secret that noise is drawn from.
+
+    Raises:
+        ModelInvalid: The state belongs to another model.
+    """
+
+    def __init__(
+        self,
+        settings: ProgramSettings,
+        state: bytes | None = None,
+        *,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        import torch
+
+        with _drawing:
+            from transformers import GPT2Config, GPT2LMHeadModel
+
+        self.settings = settings
+        config = GPT2Config(
+            n_layer=settings.n_layer,
+            n_head=settings.n_head,
+            n_embd=settings.n_embd,
+            vocab_size=settings.vocab_size,
+            n_positions=settings.seq_len,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        with _drawing:
+            torch.manual_seed(settings.seed)
+            model: Any = GPT2LMHeadModel(config)
+        self._model = model.to(settings.device)
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            weight_decay=settings.weight_decay,
+            fused=False,
+            foreach=False,
+        )
+        self._steps = 0
+        self._private = (
+            None
+            if settings.privacy is None
+            else PrivateSteps(self._model, settings.privacy, settings.batch_size, random)
+        )
+        self.moved: float | None = None
+        """How far the last chunk moved the weights before it was cut; ``None`` for no bound, -1
+        for not finite."""
+        if state is not None:
+            self.restore(state)
+
+    def train(self, tokens: memoryview) -> tuple[int, float]:
+        """Learn from the whole steps in ``tokens``.
+
+        Args:
+            tokens: uint16, little endian.
+
+        Returns:
+            How many tokens were trained on, and the mean loss: nats for each token; 0 under
+            privacy, which covers no such figure.
+
+        Raises:
+            DataInvalid: Not one whole step, or a token that the model has no row for.
+        """
+        batches = self._batches(tokens)
+        self._model.train()
+        most = self.settings.max_update_norm
+        if most:
+            with bounded(self._model, self._optimizer, most) as moved:
+                loss = self._learned(batches)
+            self.moved = moved()
+        else:
+            loss = self._learned(batches)
+        return batches.numel(), loss
+
+    def gradient(self, tokens: memoryview) -> tuple[bytes, float]:
+        """The gradient of the mean loss over ``tokens``, as ``train`` would compute it.
+
+        Args:
+            tokens: Whole sequences, at most those of one step.
+
+        Returns:
+            Float32 of all parameters, one after the other, and the loss.
+
+        Raises:
+            DataInvalid: As ``train``.
+            UsageError: The program hides sequences; a bare gradient does not.
+        """
+        import torch
+
+        if self._private is not None:
+            raise UsageError(
+                "a program that hides sequences gives no bare gradients",
+                hint="leave privacy out of its settings, or let it train",
+            )
+        rows = self._batches(tokens, sequences=len(tokens) // self.settings.sequence_bytes)[0]
+        self._model.train()
+        loss = self._backward(rows)
+        flat = torch.cat([one.grad.flatten() for one in self._model.parameters()])
+        self._optimizer.zero_grad(set_to_none=True)
+        return flat.cpu().numpy().astype("<f4", copy=False).tobytes(), loss
+
+    def apply(self, gradient: bytes) -> None:
+        """Take a step along a gradient as ``gradient`` gives it.
+
+        Raises:
+            DataInvalid: It is of another model.
+        """
+        import torch
+
+        flat = torch.frombuffer(bytearray(gradient), dtype=torch.float32)
+        named = list(self._model.parameters())
+        if flat.numel() != sum(one.numel() for one in named):
+            raise DataInvalid("a gradient belongs to another model", got=flat.numel())
+        parts = torch.split(flat, [one.numel() for one in named])
+        for one, part in zip(named, parts, strict=True):
+            one.grad = part.view_as(one).to(one.device)
+        self._update()
+
+    def _batches(self, tokens: memoryview, sequences: int | None = None) -> torch.Tensor:
+        """The whole steps in ``tokens``, int64 (steps, sequences, seq_len)."""
+        import numpy as np
+        import torch
+
+        settings = self.settings
+        many = settings.batch_size if sequences is None else sequences
+        step_bytes = many * settings.sequence_bytes
+        steps = len(tokens) // step_bytes if step_bytes else 0
+        if not steps:
+            raise DataInvalid(
+                "a chunk is shorter than one step",
+                got=f"{len(tokens)} bytes",
+                expected=f"at least {step_bytes or settings.sequence_bytes}",
+            )
+        ids = np.frombuffer(tokens[: steps * step_bytes], dtype="<u2").astype(np.int64)
+        if int(ids.max()) >= settings.vocab_size:
+            raise DataInvalid(
+                "a chunk holds a token beyond the vocabulary",
+                expected=f"below {settings.vocab_size}",
+            )
+        return torch.from_numpy(ids).view(steps, many, settings.seq_len)
+
+    def _learned(self, batches: torch.Tensor) -> float:
+        """Take one step for each batch; the mean loss."""
+        total = 0.0
+        for batch in batches:
+            rows = batch.to(self.settings.device)
+            if self._private is None:
+                total += self._backward(rows)
+            else:
+                self._private.backward(rows)
+            self._update()
+        return total / len(batches)
+
+    def _backward(self, rows: torch.Tensor) -> float:
+        import torch
+
+        logits = self._model(input_ids=rows).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        torch.autograd.backward(loss)
+        return float(loss.detach())
+
+    def _update(self) -> None:
+        import torch
+
+        if self.settings.max_grad_norm and self._private is None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self.settings.max_grad_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._steps += 1
+
+    def state(self) -> bytes:
+        """Parameters, optimizer state and step, as safetensors; equal states are equal bytes."""
+        from safetensors.torch import save
+
+        # One entry: the library writes several in any order.
+        kept = canonical_json({"settings": self._kept(), "step": self._steps})
+        metadata = {_KEPT: kept.decode()}
+        return save({name: one.cpu().contiguous() for name, one in self._tensors()}, metadata)
+
+    def digest(self) -> str:
+        """SHA-256 of the model state (spec/travelling.md §4), hex."""
+        import torch
+
+        digest = hashlib.sha256(f"step {self._steps}\n".encode())
+        for name, tensor in self._tensors():
+            shape = ",".join(map(str, tensor.shape))
+            digest.update(f"{name} {tensor.dtype} [{shape}]\n".encode())
+            flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            digest.update(memoryview(flat.numpy().data))
+        return digest.hexdigest()
+
+    def files(self) -> dict[str, bytes]:
+        """The model's files as ``from_pretrained`` reads them."""
+        return model_files(self._model, None)
+
+    def _kept(self) -> dict[str, JsonValue]:
+        """What a state belongs to; it may go on where another device computes."""
+        return {name: one for name, one in self.settings.to_dict().items() if name != "device"}
+
+    def _tensors(self) -> list[tuple[str, torch.Tensor]]:
+        named = dict(self._model.named_parameters())
+        tensors = {f"model.{name}": one.detach() for name, one in named.items()}
+        for name, one in named.items():
+            for part, value in self._optimizer.state.get(one, {}).items():
+                tensors[f"optimizer.{name}.{part}"] = (
+                    value.reshape(-1) if not value.dim() else value
+                )
+        return sorted(tensors.items())
+
+    def restore(self, state: bytes) -> None:
+        """Go on from an earlier ``state``. Raises ``ModelInvalid`` where it is another model's."""
+        import torch
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            tensors = load(state)
+        except SafetensorError as error:
+            raise ModelInvalid("the model state is no safetensors file") from error
+        # Loaded above, so the header is whole and JSON; the library shows no metadata of bytes.
+        header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])
+        kept_with = parse_json(header.get("__metadata__", {}).get(_KEPT, "null").encode())
+        if not isinstance(kept_with, dict) or kept_with.get("settings") != self._kept():
+            raise ModelInvalid("the model state belongs to another program")
+        self._steps = int(kept_with["step"])
+        named = dict(self._model.named_parameters())
+        expected = {f"model.{name}" for name in named}
+        if {name for name in tensors if name.startswith("model.")} != expected:
+            raise ModelInvalid("the model state belongs to another model")
+        with torch.no_grad():
+            for name, one in named.items():
+                kept = tensors[f"model.{name}"]
+                if kept.shape != one.shape:
+                    raise ModelInvalid("the model state belongs to another model", got=name)
+                one.copy_(kept)
+                parts = {
+                    part: tensors[f"optimizer.{name}.{part}"]
+                    for part in ("step", "exp_avg", "exp_avg_sq")
+                    if f"optimizer.{name}.{part}" in tensors
+                }
+                self._optimizer.state.pop(one, None)
+                if parts:
+                    self._optimizer.state[one] = {
+                        part: value.reshape(()) if part == "step" else value.to(one.device)
+                        for part, value in parts.items()
+                    }

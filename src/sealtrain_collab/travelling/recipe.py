@@ -1,0 +1,115 @@
+"""What a recipe may say of a training that travels, and the program that it means.
+
+The accelerator's program is its own loop (``travelling.program``), not a trainer of a
+library. So that nothing is approved that does not happen, whatever it does not follow has to be
+left at its default, or is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sealtrain.base.canonical import JsonValue
+
+__all__ = ["TOKEN_BYTES", "cannot_travel", "program_of"]
+
+TOKEN_BYTES: Final = 2
+"""Of a token in a shard and in the buffer: uint16, little endian."""
+
+_CONFIG: Final = frozenset(
+    {"model_type", "n_embd", "n_head", "n_layer", "n_positions", "vocab_size"}
+)
+_OPTIMIZER: Final = ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm")
+_FOLLOWED: Final = frozenset(
+    {
+        "max_steps",
+        "per_device_train_batch_size",
+        "learning_rate",
+        "lr_scheduler_type",
+        *_OPTIMIZER,
+        "block_size",
+        "append_eos",
+        "seed",
+        "logging_steps",
+        "token_digest",
+    }
+)
+
+
+def program_of(recipe: Any) -> dict[str, JsonValue]:
+    """Settings of the accelerator's program but for its device, as a ``Recipe`` means them."""
+    config, trainer, how = recipe.model.config, recipe.trainer, recipe.collaboration
+    bounds: dict[str, JsonValue] = {}
+    if how.sequence_privacy is not None:
+        bounds["privacy"] = how.sequence_privacy.to_dict()
+    if how.max_update_norm is not None:
+        bounds["max_update_norm"] = how.max_update_norm
+    return {
+        "version": 1,
+        "n_layer": config["n_layer"],
+        "n_head": config["n_head"],
+        "n_embd": config["n_embd"],
+        "vocab_size": config["vocab_size"],
+        "seq_len": trainer.block_size,
+        "batch_size": trainer.per_device_train_batch_size,
+        "learning_rate": trainer.learning_rate,
+        "seed": recipe.model.init_seed,
+        **{name: getattr(trainer, name) for name in _OPTIMIZER},
+        **bounds,
+    }
+
+
+def cannot_travel(recipe: Any) -> str | None:
+    """Why a ``Recipe`` of phase cpt cannot be trained by travelling; ``None`` if it can."""
+    config = getattr(recipe.model, "config", None)
+    if recipe.columns.kind != "tokens" or config is None or config["model_type"] != "gpt2":
+        return "collaboration travelling needs columns: {tokens: …} and a model.config of gpt2"
+    if recipe.peft is not None:
+        return "collaboration travelling trains all weights: peft: null"
+    return _other_model(recipe, config) or _other_training(recipe) or _other_data(recipe)
+
+
+def _other_model(recipe: Any, config: dict[str, Any]) -> str | None:
+    if unknown := sorted(config.keys() - _CONFIG):
+        return f"collaboration travelling knows no model.config.{unknown[0]}"
+    for name in sorted(_CONFIG - {"model_type", "n_positions"}):
+        size = config.get(name)
+        if type(size) is not int or not 1 <= size <= 1 << 20:
+            return f"collaboration travelling needs a whole number as model.config.{name}"
+    if config["vocab_size"] > 1 << 8 * TOKEN_BYTES:
+        return "collaboration travelling has tokens of 16 bits: model.config.vocab_size to 65536"
+    if config["n_embd"] % config["n_head"]:
+        return "model.config.n_embd is a multiple of n_head"
+    if config.get("n_positions", recipe.trainer.block_size) != recipe.trainer.block_size:
+        return "collaboration travelling: model.config.n_positions is trainer.block_size"
+    if recipe.model.dtype != "float32" or recipe.model.tokenizer is not None:
+        return "collaboration travelling needs model.dtype float32 and no tokenizer"
+    return None
+
+
+def _other_training(recipe: Any) -> str | None:
+    trainer = recipe.trainer
+    if trainer.lr_scheduler_type != "constant":
+        return "collaboration travelling needs trainer.lr_scheduler_type: constant"
+    if trainer.learning_rate > 1:
+        return "collaboration travelling takes a trainer.learning_rate up to 1"
+    for name, field in type(trainer).model_fields.items():
+        if name not in _FOLLOWED and getattr(trainer, name) != field.default:
+            return f"collaboration travelling does not follow trainer.{name}"
+    if trainer.append_eos:
+        return "collaboration travelling does not follow trainer.append_eos"
+    half = recipe.collaboration.buffer_bytes // 2
+    step = trainer.per_device_train_batch_size * trainer.block_size * TOKEN_BYTES
+    if half < step:
+        return (
+            "collaboration.buffer_bytes: half of it holds less than one step, "
+            f"which is {step} bytes"
+        )
+    return None
+
+
+def _other_data(recipe: Any) -> str | None:
+    for one in recipe.datasets:
+        if one.role != "train" or one.weight != 1:
+            return "collaboration travelling trains on every dataset alike: role train, weight 1"
+    return None

@@ -1,0 +1,168 @@
+"""Arithmetic modulo 2**31 - 1 against Python's own integers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sealtrain.errors import UsageError
+from sealtrain_collab.pads import exact
+from sealtrain_collab.pads.exact import Float64, Int8Limb, backend
+from sealtrain_collab.pads.field import (
+    HALF,
+    PRIME,
+    added,
+    centred_float64,
+    centred_int64,
+    dots,
+    limbs,
+    subtracted,
+    times_vectors,
+)
+
+
+def centre(value: int) -> int:
+    value %= PRIME
+    return value - PRIME if value > HALF else value
+
+
+elements = st.one_of(
+    st.integers(-HALF, HALF), st.sampled_from([0, 1, -1, HALF, -HALF, HALF - 1, 1 << 29])
+)
+int32s = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@given(st.lists(st.tuples(elements, elements), min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_sums_and_differences(pairs: list[tuple[int, int]]) -> None:
+    left, right = (torch.tensor(side, dtype=torch.int32) for side in zip(*pairs, strict=True))
+    assert added(left, right).tolist() == [centre(a + b) for a, b in pairs]
+    assert subtracted(left, right).tolist() == [centre(a - b) for a, b in pairs]
+
+
+@given(st.lists(st.tuples(int32s, elements), min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_any_answer_minus_a_pad_is_in_range(pairs: list[tuple[int, int]]) -> None:
+    left, right = (torch.tensor(side, dtype=torch.int32) for side in zip(*pairs, strict=True))
+    assert int(subtracted(left, right).abs().max()) <= HALF
+
+
+@given(st.lists(st.integers(-(1 << 61) + 1, (1 << 61) - 1), min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_wide_integers_are_centred(values: list[int]) -> None:
+    wide = torch.tensor(values, dtype=torch.int64)
+    assert centred_int64(wide).tolist() == [centre(value) for value in values]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(-(1 << 53) + 1, (1 << 53) - 1),
+            # Around multiples of half of p, where a quotient rounds either way.
+            st.builds(
+                lambda times, off: times * HALF + off,
+                st.integers(-(1 << 22), 1 << 22),
+                st.integers(-2, 2),
+            ),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+@settings(max_examples=50, deadline=None)
+def test_whole_floats_are_centred(values: list[int]) -> None:
+    whole = torch.tensor(values, dtype=torch.float64)
+    assert centred_float64(whole).tolist() == [centre(value) for value in values]
+
+
+@given(st.lists(elements, min_size=1, max_size=20))
+@settings(max_examples=50, deadline=None)
+def test_limbs_add_up(values: list[int]) -> None:
+    digits = limbs(torch.tensor(values, dtype=torch.int32)[:, None])
+    assert int(digits.abs().max()) <= 1 << 10
+    bases = torch.tensor([1, 1 << 11, 1 << 22], dtype=torch.float64)
+    assert (digits @ bases).tolist() == values
+
+
+@pytest.mark.parametrize("columns", [1, 4096, 4097, 9000])
+def test_checks_are_exact_over_many_columns(columns: int) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    wide = torch.randint(-HALF, HALF + 1, (3, columns), generator=generator, dtype=torch.int32)
+    wide[0] = HALF
+    vectors = torch.randint(-HALF, HALF + 1, (columns, 2), generator=generator, dtype=torch.int32)
+    vectors[:, 0] = -HALF
+    small = torch.randint(-2047, 2048, (3, columns), generator=generator, dtype=torch.int32)
+    small[0] = 2047
+
+    def exactly(left: torch.Tensor) -> list[list[int]]:
+        return [
+            [centre(sum(a * b for a, b in zip(row, column, strict=True))) for column in turned]
+            for row in left.tolist()
+        ]
+
+    turned = vectors.T.tolist()
+    assert times_vectors(wide, limbs(vectors)).tolist() == exactly(wide)
+    assert dots(small, vectors.double()).tolist() == exactly(small)
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 6), st.integers(0, 1 << 30))
+@settings(max_examples=30, deadline=None)
+def test_both_back_ends_give_what_integers_give(t: int, n: int, m: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    left = torch.randint(-HALF, HALF + 1, (t, n), generator=generator, dtype=torch.int32)
+    right = torch.randint(-127, 128, (n, m), generator=generator, dtype=torch.int8)
+    expected = [
+        [
+            centre(sum(a * b for a, b in zip(row, column, strict=True)))
+            for column in right.T.tolist()
+        ]
+        for row in left.tolist()
+    ]
+    for way in (Float64(), Int8Limb()):
+        assert way.product(left, right).tolist() == expected
+        turned = way.product(left, right.T.contiguous().T)  # as a layer's weights lie in memory
+        assert turned.tolist() == expected
+
+
+@pytest.mark.parametrize("terms", [1 << 16, (1 << 16) - 1])
+def test_the_widest_product_of_extremes_is_exact(terms: int) -> None:
+    left = torch.full((1, terms), -HALF, dtype=torch.int32)
+    right = torch.full((terms, 1), 127, dtype=torch.int8)
+    for way in (Float64(), Int8Limb()):
+        assert way.product(left, right).tolist() == [[centre(-HALF * 127 * terms)]]
+
+
+def test_int8_is_used_only_where_it_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert backend("float64", "cpu").name == "float64"
+    assert backend("int8-limb", "cpu").name == "int8-limb"
+    monkeypatch.setattr(exact, "_int8_is_hardware", lambda device: True)
+    assert backend("fastest", "cpu").name == "int8-limb"
+
+    def saturating(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return (left.int() @ right.int()).clamp(-(1 << 15), (1 << 15) - 1)
+
+    monkeypatch.setattr(exact, "_int8", saturating)
+    assert backend("fastest", "cpu").name == "float64"
+    with pytest.raises(UsageError, match="not exact"):
+        backend("int8-limb", "cpu")
+    with pytest.raises(UsageError, match="no such back-end"):
+        backend("float32", "cpu")
+
+
+def test_int8_is_left_alone_where_no_hardware_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    assert backend("fastest", "cpu").name == "float64"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("shape", [(1, 3, 5), (17, 40, 24), (300, 1000, 520)])
+def test_a_gpu_gives_the_same_bytes(shape: tuple[int, int, int]) -> None:
+    t, n, m = shape
+    left = torch.randint(-HALF, HALF + 1, (t, n), dtype=torch.int32)
+    right = torch.randint(-127, 128, (n, m), dtype=torch.int8)
+    expected = Float64().product(left, right)
+    for way in (Float64(), backend("int8-limb", "cuda")):
+        assert torch.equal(way.product(left.cuda(), right.cuda()).cpu(), expected)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from training_world import numbered, seal_records, source_of, write_records
+
+from sealtrain.errors import UsageError
+from sealtrain.training.data.hugging import (
+    Positioned,
+    as_iterable_dataset,
+    as_map_style_dataset,
+    positioned_under,
+)
+from sealtrain.training.data.stream import RecordStream
+
+
+def positioned(rows: int = 60, stop: int | None = None) -> Positioned:
+    return Positioned(RecordStream([source_of(numbered([rows]))], seed=1), stop=stop)
+
+
+def test_an_iterable_dataset_gives_the_rows_of_the_stream() -> None:
+    stream = positioned()
+    dataset = as_iterable_dataset(stream)
+    expected = list(stream.stream.rows(0, 100))
+    assert list(islice(dataset, 100)) == expected
+    assert dataset.column_names == ["id"]
+
+
+def test_it_is_endless_unless_told_where_to_stop() -> None:
+    assert len(list(islice(as_iterable_dataset(positioned(5)), 50))) == 50
+    assert len(list(as_iterable_dataset(positioned(5, stop=7)))) == 7
+
+
+def test_an_iteration_begins_where_the_position_says() -> None:
+    stream = positioned()
+    dataset = as_iterable_dataset(stream)
+    whole = [row["id"] for row in islice(dataset, 90)]
+    stream.start = 70
+    assert [row["id"] for row in islice(dataset, 20)] == whole[70:]
+
+
+def test_the_position_follows_the_newest_reader() -> None:
+    stream = positioned()
+    reader = iter(as_iterable_dataset(stream))
+    for count in range(1, 6):
+        next(reader)
+        assert stream.position == count
+
+
+def test_the_state_of_a_dataset_is_a_row_number() -> None:
+    dataset = as_iterable_dataset(positioned())
+    reader = iter(dataset)
+    for _ in range(33):
+        next(reader)
+    state = copy.deepcopy(dataset.state_dict())
+    expected = [row["id"] for row in islice(reader, 10)]
+    fresh = as_iterable_dataset(positioned())
+    fresh.load_state_dict(state)
+    assert [row["id"] for row in islice(fresh, 10)] == expected
+    assert len(str(state)) < 200
+
+
+def test_the_stream_is_found_under_maps_and_filters() -> None:
+    stream = positioned()
+    dataset = (
+        as_iterable_dataset(stream)
+        .map(lambda row: {"twice": 2 * row["id"]})
+        .filter(lambda row: row["twice"] % 3)
+    )
+    assert positioned_under(dataset) is stream
+
+
+def test_other_data_has_no_stream() -> None:
+    assert positioned_under([1, 2]) is None
+
+
+def test_a_trainers_epoch_does_not_reshuffle() -> None:
+    dataset = as_iterable_dataset(positioned())
+    first = list(islice(dataset, 30))
+    dataset.set_epoch(3)
+    assert list(islice(dataset, 30)) == first
+
+
+def test_a_sealed_stream_refuses_to_be_pickled() -> None:
+    with pytest.raises(UsageError, match="does not leave its process"):
+        pickle.dumps(as_iterable_dataset(positioned()))
+
+
+def test_map_style_records_lie_in_memory_only(tmp_path: Path) -> None:
+    datasets = seal_records(write_records(tmp_path), tmp_path)
+    dataset = as_map_style_dataset([source_of(datasets["hospital-a.records"])], ["prompt"])
+    assert len(dataset) == 40
+    assert dataset.column_names == ["prompt"]
+    assert dataset.cache_files == []
+    longer = dataset.map(lambda row: {"length": len(row["prompt"])})
+    assert longer.cache_files == []

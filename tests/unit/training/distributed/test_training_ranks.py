@@ -1,0 +1,58 @@
+"""Ranks are forked in time or not at all, and a checkpoint fits the ranks it was made with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sealtrain.errors import CheckpointRefused, UsageError
+from sealtrain.training.distributed.agreement import (
+    gathered_states,
+    own_states,
+    same_for_all,
+    to_first,
+)
+from sealtrain.training.distributed.ranks import Place, gathered, place
+
+
+def never() -> None:
+    raise AssertionError
+
+
+def test_one_rank_alone_needs_no_group() -> None:
+    with gathered(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks:
+        assert ranks.processes == ()
+        assert place() == Place(rank=0, world=1)
+        assert place().leads
+        with ranks.together(None):
+            assert not torch.distributed.is_initialized()
+
+
+def test_what_one_rank_raises_is_raised() -> None:
+    with (
+        gathered(1, group=False, prepare=never, secure=never, work=lambda _: never()) as ranks,
+        pytest.raises(KeyError, match="row"),
+        ranks.together(None),
+    ):
+        raise KeyError("row")
+
+
+def test_ranks_are_not_forked_once_pytorch_runs_threads() -> None:
+    with (
+        pytest.raises(UsageError, match="before PyTorch"),
+        gathered(2, group=True, prepare=never, secure=never, work=lambda _: never()),
+    ):
+        raise AssertionError
+
+
+def test_alone_everything_is_ones_own() -> None:
+    states = {"torch": 1}
+    assert gathered_states(states) is states
+    assert own_states(states) is states
+    assert to_first("x") == ["x"]
+    assert same_for_all("x") == "x"
+
+
+def test_a_checkpoint_of_two_ranks_does_not_fit_one() -> None:
+    with pytest.raises(CheckpointRefused, match="number of ranks"):
+        own_states([{"torch": 1}, {"torch": 2}])
