@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.secret import Random
 from sealtrain.consortium.decisions import Target
 from sealtrain.errors import UsageError
 from sealtrain.guest.admission import Admitted, admit
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["AttestedGuest", "Random", "secluded"]
 
 Done = TypeVar("Done")
-
-Random = Callable[[int], bytes]
 
 
 class AttestedGuest:

@@ -8,12 +8,12 @@ spec/requests.md §1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.tables import incarnations
 
 __all__ = ["Incarnation", "begin_anew", "incarnation_of"]
@@ -42,7 +42,7 @@ def incarnation_of(connection: Connection) -> Incarnation | None:
 
 
 def begin_anew(
-    connection: Connection, random: Callable[[int], bytes], *, began_at: int | None = None
+    connection: Connection, random: Random, *, began_at: int | None = None
 ) -> Incarnation:
     """Make a database another memory; no challenge that was made before serves.
 
