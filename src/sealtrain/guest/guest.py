@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
 
-__all__ = ["AttestedGuest", "Random", "secluded"]
+__all__ = ["AttestedGuest", "secluded"]
 
 Done = TypeVar("Done")
 

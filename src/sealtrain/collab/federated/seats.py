@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.secret import Random
 from sealtrain.collab.channel.answers import receive_answer
 from sealtrain.collab.channel.channel import AttestedChannel, open_over
 from sealtrain.collab.channel.handshake import Conversation
@@ -86,7 +87,7 @@ class Seat:
         *,
         patience: int,
         again_after: float,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
     ) -> None:
         self._carry = carry
         self._conversation = conversation

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.base.secret import Random
 from sealtrain.collab.channel.channel import connect
 from sealtrain.collab.channel.proofs import AcceptGuest
 from sealtrain.collab.split.talk import conversation_of
@@ -102,7 +103,7 @@ def send(
     ready: Callable[[], object],
     told: Callable[[int], None],
     clock: Clock = system_clock,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> Sent:
     """Take part in one run to its end.
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.hostport import written
+from sealtrain.base.secret import Random
 from sealtrain.collab.channel.ports import bound, listening
-from sealtrain.guest.guest import Random, secluded
+from sealtrain.guest.guest import secluded
 from sealtrain.guest.joint import close_joint
 from sealtrain.guest.lead import LeadRun
 from sealtrain.guest.party import PartyReport

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
+from sealtrain.base.secret import Random
 from sealtrain.collab.channel.handshake import Conversation
 from sealtrain.collab.channel.ports import bound, listening
 from sealtrain.collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
-from sealtrain.guest.guest import AttestedGuest, Random, secluded
+from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import Travelling, of_kind
 from sealtrain.recipe.travelling import program_of
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
+from sealtrain.base.secret import Random
 from sealtrain.collab.travelling.history import first_open, left_by
 from sealtrain.collab.travelling.orchestrator import Orchestrator
 from sealtrain.collab.travelling.parties import Parties, joined
@@ -35,7 +36,7 @@ from sealtrain.errors import (
     Unreachable,
     UsageError,
 )
-from sealtrain.guest.guest import Random, secluded
+from sealtrain.guest.guest import secluded
 from sealtrain.guest.joint import checked_report, close_joint
 from sealtrain.guest.lead import LeadRun
 from sealtrain.guest.party import PartyReport
