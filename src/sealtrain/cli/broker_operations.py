@@ -186,6 +186,7 @@ def approve_kms(
     from sealtrain.base.clock import system_clock
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.files import read_bounded
+    from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
     from sealtrain.cli.approvals import confirm
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.pin import load_pin
@@ -193,7 +194,7 @@ def approve_kms(
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity
 
-    compose_hash = sha256_hex(read_bounded(deployment, 4 << 20))
+    compose_hash = sha256_hex(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
     target = kms_target(app_id=app_id or compose_hash[:40], compose_hash=compose_hash)
     word = "REVOKE" if revoke else "APPROVE"
     if not yes:

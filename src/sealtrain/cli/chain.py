@@ -30,7 +30,6 @@ Out = chain_setup.Out
 Yes = chain_setup.Yes
 
 _CARRIED_WITHIN = 14 * 86400
-_MAX_FILE = 512 << 10
 
 
 @app.command()
@@ -207,14 +206,14 @@ def execute(
     from sealtrain.base.files import read_bounded
     from sealtrain_chain.carrying import carry_out, execute_proposal
     from sealtrain_chain.chainfile import load_chain_file
-    from sealtrain_chain.decision import ChainDecision
+    from sealtrain_chain.decision import MAX_DECISION_BYTES, ChainDecision
     from sealtrain_chain.reading import reading
     from sealtrain_chain.safe import SafeProposal
 
     file = load_chain_file(chain)
     payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
-    given = [read_bounded(one, _MAX_FILE) for one in files]
-    first = parse_json(given[0], max_bytes=_MAX_FILE)
+    given = [read_bounded(one, MAX_DECISION_BYTES) for one in files]
+    first = parse_json(given[0], max_bytes=MAX_DECISION_BYTES)
     proposed = isinstance(first, dict) and "safe" in first
     with reading(file) as reader:
         web3 = chain_setup.first_web3(reader.nodes, file.chain_id)

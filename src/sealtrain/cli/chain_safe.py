@@ -23,8 +23,6 @@ Deployment = chain_setup.Deployment
 Out = chain_setup.Out
 Yes = chain_setup.Yes
 
-_MAX_FILE = 64 << 10
-
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the noun."""
@@ -83,10 +81,10 @@ def sign(
     from sealtrain.recipe.needs import needs_of
     from sealtrain_chain.account import load_account
     from sealtrain_chain.chainfile import load_chain_file
-    from sealtrain_chain.safe import SafeProposal, sign_proposal
+    from sealtrain_chain.safe import MAX_PROPOSAL_BYTES, SafeProposal, sign_proposal
 
     file = load_chain_file(chain)
-    read = SafeProposal.from_bytes(read_bounded(proposal, _MAX_FILE))
+    read = SafeProposal.from_bytes(read_bounded(proposal, MAX_PROPOSAL_BYTES))
     if deployment is not None:
         lock, target = deployment_of(deployment)
         if target.compose_hash != read.compose_hash:

@@ -31,8 +31,6 @@ __all__ = [
     "watched_ledger",
 ]
 
-_MAX_COMPOSE = 4 << 20
-
 
 def lock_of(deployment: Path) -> Lock:
     """The lock inside a deployment document."""
@@ -47,11 +45,12 @@ def target_of(deployment: Path) -> Target:
 def deployment_of(deployment: Path) -> tuple[Lock, Target]:
     """Both, of the same bytes: what is shown is what is approved."""
     from sealtrain.base.files import read_bounded
+    from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
     from sealtrain.consortium.decisions import Target
     from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
     from sealtrain.recipe.lock import parse_lock
 
-    compose = read_bounded(deployment, _MAX_COMPOSE)
+    compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
     target = Target(
         app_id=app_id_of(compose, lock),

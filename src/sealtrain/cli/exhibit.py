@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["binding_of", "named_beside", "policy_of", "recognised", "time_of"]
 
 _MAX_SMALL = 1 << 20
-_MAX_COMPOSE = 4 << 20
 _MIN_NONCE_BYTES = 16
 _PRESET = "preset:"
 
@@ -108,11 +107,12 @@ def named_beside(
     from sealtrain.attest.tdx.collect import load_collateral
     from sealtrain.base.digests import sha256_hex
     from sealtrain.base.files import read_bounded
+    from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
     from sealtrain.errors import UsageError
 
     bundle = getattr(exhibit, "bundle", None)
     own = exhibit.kind == "evidence" or getattr(bundle, "kind", None) == "evidence"
-    document = None if compose is None else read_bounded(compose, _MAX_COMPOSE)
+    document = None if compose is None else read_bounded(compose, MAX_DEPLOYMENT_BYTES)
     digest = None if compose_hash is None else _hex(compose_hash, "hash", 32).hex()
     if document is not None and digest not in (None, sha256_hex(document)):
         raise UsageError(

@@ -26,7 +26,6 @@ __all__ = ["ConsortiumFile", "StateFile", "app", "audit_broker", "given", "plain
 app = typer.Typer(help="Show the ledger: every approval, release, refusal and manifest, in order.")
 
 _MAX_SHOWN = 50
-_MAX_NOTE = 512 << 10
 
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 StateFile = Annotated[
@@ -292,9 +291,10 @@ def given(
     from sealtrain.errors import UsageError
     from sealtrain.ledger.witness import read_memory
     from sealtrain.manifest.trust import load_trust
+    from sealtrain.signing.note import MAX_NOTE_BYTES
 
     key: bytes | None = None
-    notes = [read_bounded(path, _MAX_NOTE).decode("utf-8", "replace") for path in kept]
+    notes = [read_bounded(path, MAX_NOTE_BYTES).decode("utf-8", "replace") for path in kept]
     if trust is not None:
         (key, *others) = load_trust(trust).brokers.by_key_id.values()
         if others:

@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
 from sealtrain.broker.store.following import Following
 from sealtrain.broker.store.group_commit import Together
@@ -33,9 +34,7 @@ __all__ = ["Store"]
 class Store:
     """One database, safe to use from many threads."""
 
-    def __init__(
-        self, where: Path | Postgres, *, random: Callable[[int], bytes] = os.urandom
-    ) -> None:
+    def __init__(self, where: Path | Postgres, *, random: Random = os.urandom) -> None:
         """Open or create.
 
         Args:
