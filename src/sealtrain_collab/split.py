@@ -19,16 +19,11 @@ from sealtrain.cli.runoptions import (
     LockFile,
     PlatformName,
     Threads,
+    pairs,
     run_settings,
 )
-from sealtrain_collab import split_demo
-from sealtrain_collab.cut import cli as split_cut
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    help="Fine-tune in a slow guest on a fast machine that nobody trusts.", no_args_is_help=True
-)
+__all__ = ["accelerator", "dealer", "try_out"]
 
 Device = Annotated[str, typer.Option(help="Where it multiplies: cpu, cuda, cuda:1.")]
 Exact = Annotated[
@@ -36,7 +31,6 @@ Exact = Annotated[
 ]
 
 
-@app.command()
 def accelerator(
     listen: Listen = ANYWHERE,
     device: Device = "cpu",
@@ -76,7 +70,6 @@ def accelerator(
         threading.Event().wait()
 
 
-@app.command()
 def dealer(
     lock: LockFile,
     platform: PlatformName,
@@ -125,7 +118,6 @@ def dealer(
         )
 
 
-@app.command(name="try")
 def try_out(
     recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
     data: Annotated[
@@ -137,7 +129,6 @@ def try_out(
 
     Shows which layers would leave the guest, what that costs a token, and that losses stay.
     """
-    from sealtrain.cli.rehearse import pairs
     from sealtrain.recipe.schema import load_recipe
     from sealtrain_collab.pads.guest.trial import tried
 
@@ -169,7 +160,3 @@ def try_out(
             f"traffic      {done.row_bytes} bytes a token, forward and backward",
         ],
     )
-
-
-split_cut.register(app)
-split_demo.register(app)

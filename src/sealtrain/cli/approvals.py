@@ -7,37 +7,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.clock import system_clock
 from sealtrain.cli import log
-from sealtrain.cli.brokers import BrokerFiles
+from sealtrain.cli.brokers import AtEach, BrokerFiles, at_each, own_state
+from sealtrain.cli.connection import brokers_of_lock, deployment_of, lock_of, watched_ledger
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.recipe import change_lines
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.datasets import load_dataset_manifest
+from sealtrain.consortium.decisions import DatasetPin, Decision, Target, sign_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.recipe.diff import diff
+from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sealtrain.cli.brokers import AtEach
     from sealtrain.consortium.approvals import Tally
-    from sealtrain.consortium.decisions import Decision, Target
-    from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import Lock
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
-__all__ = ["confirm", "register", "review"]
-
-approvals_app = typer.Typer(help="Where the approval of a recipe stands.")
+__all__ = ["approve", "confirm", "review", "revoke", "status"]
 
 Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
 StateFile = log.StateFile
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(approve)
-    app.command()(revoke)
-    app.add_typer(log.app, name="log")
-    app.add_typer(approvals_app, name="approvals")
 
 
 def approve(
@@ -68,14 +67,6 @@ def approve(
     gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
     revocation, and nobody else can do that.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import brokers_of_lock, deployment_of, lock_of
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.consortium.decisions import DatasetPin, Decision
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.keys.identity import Identity
-    from sealtrain.recipe.needs import needs_of
-
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
     before = lock_of(approved_before) if approved_before else None
@@ -114,12 +105,6 @@ def revoke(
 
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import deployment_of
-    from sealtrain.consortium.decisions import Decision
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.needs import needs_of
-
     confirm("REVOKE", yes)
     members = Consortium.load(consortium)
     lock, target = deployment_of(deployment)
@@ -131,7 +116,6 @@ def revoke(
     _show(told, as_json)
 
 
-@approvals_app.command("status")
 def status(
     deployment: Deployment,
     brokers: BrokerFiles,
@@ -139,14 +123,6 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.brokers import at_each
-    from sealtrain.cli.connection import deployment_of
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.needs import needs_of
-
     members = Consortium.load(consortium)
     lock, target = deployment_of(deployment)
 
@@ -175,9 +151,6 @@ def review(
         known: URL of each broker of the lock that the owner has a broker file of, by its id there.
         quiet: Show nothing.
     """
-    from sealtrain.cli.recipe import change_lines
-    from sealtrain.recipe.diff import diff
-
     if quiet:
         return
     say("You are about to approve" + (" these changes:" if before else ":"))
@@ -195,8 +168,6 @@ def confirm(word: str, yes: bool) -> None:
     Raises:
         UsageError: Another word was typed.
     """
-    from sealtrain.errors import UsageError
-
     if yes:
         return
     typed = typer.prompt(f"Type {word} to go on", err=True)
@@ -208,9 +179,6 @@ def _own_revocations(
     brokers: list[Path], consortium: Consortium, owner: PublicIdentity, target: Target
 ) -> set[str]:
     """Digests of an owner's revocations of a recipe, from every broker that answers."""
-    from sealtrain.cli.brokers import at_each
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
 
     def at(broker: Path) -> set[str]:
         with BrokerClient(load_pin(broker).url) as client:
@@ -229,8 +197,6 @@ def _same_mind(lift: bool, *, revoked: bool) -> None:
     Raises:
         UsageError: It was revoked and is not lifted, or the other way round.
     """
-    from sealtrain.errors import UsageError
-
     if lift != revoked:
         raise UsageError(
             "you revoked this recipe" if revoked else "you did not revoke this recipe",
@@ -250,14 +216,6 @@ def _submit(
     state: Path | None,
 ) -> AtEach[Tally]:
     """Sign a decision, hand it to each broker and count again from the signed decisions."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.brokers import at_each, own_state
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.decisions import sign_decision
-    from sealtrain.keys.identity import Identity
-
     own_state(state, brokers)
     signer = Identity.load(identity).signer
     envelope = sign_decision(decision, signer)

@@ -7,6 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.attest.bundle import Bundle
+from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
+from sealtrain.attest.explain.explanation import explain as explained
+from sealtrain.attest.explain.field import shortened
+from sealtrain.attest.forms import DstackQuote, Gpus, OwnEvidence, Quote
+from sealtrain.attest.guest import open_guest, platform_of
+from sealtrain.attest.nvidia.device import verify_device
+from sealtrain.attest.nvidia.fetch import OCSP_URL, RIM_URL, NvidiaServices, fetch_collateral
+from sealtrain.attest.preset_text import preset_yaml
+from sealtrain.attest.presets import PRESETS
+from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.exhibit import (
     binding_of,
     named_beside,
@@ -15,16 +31,14 @@ from sealtrain.cli.exhibit import (
     time_of,
 )
 from sealtrain.cli.output import Json, emit, say, table
+from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sealtrain.attest.evidence import Collateral
-    from sealtrain.attest.explain.examine import Examined
 
-__all__ = ["app"]
-
-app = typer.Typer(help="Collect, verify, explain and bundle evidence of guests and accelerators.")
+__all__ = ["bundle", "collect", "explain", "fetch", "verify", "write_policy"]
 
 File = Annotated[Path, typer.Argument(help="Evidence in any of the known forms, or a bundle.")]
 Policy = Annotated[str, typer.Option(help="Appraisal policy (YAML), or preset:NAME.")]
@@ -70,7 +84,6 @@ ComposeHash = Annotated[
 ]
 
 
-@app.command()
 def collect(
     platform: Annotated[str, typer.Option(help="dstack, tdx, nitro, snp or simulator.")],
     guest: Annotated[
@@ -85,9 +98,6 @@ def collect(
     as_json: Json = False,
 ) -> None:
     """Collect evidence of the guest this runs in, for somebody who asked with a nonce."""
-    from sealtrain.attest.guest import open_guest, platform_of
-    from sealtrain.base.files import atomic_write
-
     binding = binding_of(nonce)
     found = open_guest(
         platform_of(platform), guest, collateral=collateral, gpu_collateral=gpu_collateral
@@ -101,7 +111,6 @@ def collect(
     )
 
 
-@app.command()
 def verify(
     file: File,
     policy: Policy,
@@ -118,8 +127,6 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Verify evidence at a moment under a policy, claim by claim. Exits 3 when refused."""
-    from sealtrain.attest.explain.examine import examine, unwrapped
-
     exhibit = recognised(file)
     given = named_beside(
         exhibit,
@@ -144,7 +151,6 @@ def verify(
     emit(as_json, found.to_dict(), _verdict(found))
 
 
-@app.command()
 def explain(
     file: File,
     policy: MaybePolicy = None,
@@ -164,10 +170,6 @@ def explain(
 
     This is no verdict: it ends with 0 whatever it finds, as long as the file can be read.
     """
-    from sealtrain.attest.bundle import Bundle
-    from sealtrain.attest.explain.explanation import explain as explained
-    from sealtrain.errors import UsageError
-
     exhibit = recognised(file)
     given = named_beside(
         exhibit,
@@ -193,7 +195,6 @@ def explain(
     emit(as_json, found.to_dict(), found.to_lines())
 
 
-@app.command()
 def bundle(
     file: File,
     out: Annotated[Path, typer.Option(help="Bundle to write.")],
@@ -214,10 +215,6 @@ def bundle(
 
     What does not verify is not bundled. Without a policy only signatures and roots are verified.
     """
-    from sealtrain.attest.explain.examine import bundled, unwrapped
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.base.files import atomic_write
-
     exhibit = recognised(file)
     given = named_beside(
         exhibit,
@@ -242,7 +239,6 @@ def bundle(
     )
 
 
-@app.command("policy")
 def write_policy(
     preset: Annotated[
         str, typer.Argument(help="deny-all, dstack-h100, dstack-h200, nitro or snp-genoa.")
@@ -251,10 +247,6 @@ def write_policy(
     as_json: Json = False,
 ) -> None:
     """Write a policy to begin from; its comments say what to fill in."""
-    from sealtrain.attest.preset_text import preset_yaml
-    from sealtrain.attest.presets import PRESETS
-    from sealtrain.base.files import atomic_write
-
     text = preset_yaml(preset)
     if out is None:
         emit(as_json, PRESETS[preset], text.rstrip("\n").split("\n"))
@@ -263,7 +255,6 @@ def write_policy(
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
 
 
-@app.command()
 def fetch(
     out: Annotated[Path, typer.Option(help="Collateral to write.")],
     quote: Annotated[
@@ -284,10 +275,6 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Fetch what a vendor publishes about a platform, to verify with it offline."""
-    from sealtrain.base.canonical import canonical_json
-    from sealtrain.base.files import atomic_write
-    from sealtrain.errors import UsageError
-
     if (quote is None) == (gpu is None) or (quote is None) != (pccs is None):
         raise UsageError(
             "say whose collateral to fetch", expected="--quote FILE --pccs URL, or --gpu FILE"
@@ -302,11 +289,6 @@ def fetch(
 
 
 def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
-    from sealtrain.attest.forms import DstackQuote, OwnEvidence, Quote
-    from sealtrain.attest.tdx.collect import load_collateral
-    from sealtrain.attest.tdx.parse import parse_quote
-    from sealtrain.errors import UsageError
-
     exhibit = recognised(quote or Path())
     match exhibit:
         case Quote(quote=parsed) | DstackQuote(quote=parsed):
@@ -318,17 +300,6 @@ def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
 
 
 def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
-    from sealtrain.attest.forms import Gpus, OwnEvidence
-    from sealtrain.attest.nvidia.device import verify_device
-    from sealtrain.attest.nvidia.fetch import (
-        OCSP_URL,
-        RIM_URL,
-        NvidiaServices,
-        fetch_collateral,
-    )
-    from sealtrain.base.clock import system_clock
-    from sealtrain.errors import UsageError
-
     exhibit = recognised(path)
     match exhibit:
         case Gpus(devices=devices):
@@ -347,9 +318,6 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
 
 
 def _verdict(found: Examined) -> Iterator[str]:
-    from sealtrain.attest.explain.field import shortened
-    from sealtrain.base.clock import to_rfc3339
-
     yield f"{found.label}: {found.title} at {to_rfc3339(found.verified_at)}"
     header = ("claim", "got", "expected", "source", "outcome")
     for name, part in found.submods.items():

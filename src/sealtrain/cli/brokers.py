@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import typer
 
+from sealtrain.cli.connection import lock_of, watched_ledger
 from sealtrain.cli.output import say
-
-if TYPE_CHECKING:
-    from sealtrain.errors import SealtrainError
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.errors import SealtrainError, Unreachable, UsageError
 
 __all__ = ["AtEach", "BrokerFiles", "Threshold", "at_each", "own_state", "register_dataset"]
 
@@ -37,8 +38,6 @@ class AtEach(Generic[Answer]):
     @property
     def worst(self) -> SealtrainError | None:
         """The first refusal, or else the first silence; ``None`` if every broker answered."""
-        from sealtrain.errors import Unreachable
-
         refused = (one for one in self.failed.values() if not isinstance(one, Unreachable))
         return next(refused, None) or next(iter(self.failed.values()), None)
 
@@ -54,9 +53,6 @@ def at_each(brokers: Sequence[Path], act: Callable[[Path], Answer]) -> AtEach[An
     Raises:
         SealtrainError: None answered: the first refusal, or else the first silence.
     """
-    from sealtrain.client.pin import load_pin
-    from sealtrain.errors import SealtrainError
-
     answers: AtEach[Answer] = AtEach()
     for path in brokers:
         url = load_pin(path).url
@@ -77,8 +73,6 @@ def own_state(state: Path | None, brokers: Sequence[Path]) -> None:
     Raises:
         UsageError: One file for several ledgers.
     """
-    from sealtrain.errors import UsageError
-
     if state is not None and len(brokers) > 1:
         raise UsageError(
             "each broker has a ledger of its own",
@@ -96,10 +90,6 @@ def register_dataset(
     state: Path | None,
 ) -> AtEach[None]:
     """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
-    from sealtrain.cli.connection import lock_of, watched_ledger
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-
     consortium_id = lock_of(deployment).consortium_id
 
     def at(broker: Path) -> None:

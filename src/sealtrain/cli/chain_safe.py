@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli import chain_setup
 from sealtrain.cli.approvals import confirm, review
+from sealtrain.cli.connection import deployment_of, target_of
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import StatementInvalid, UsageError
+from sealtrain.recipe.needs import needs_of
+from sealtrain_chain.account import load_account
+from sealtrain_chain.chainfile import address_of, load_chain_file
+from sealtrain_chain.safe import SafeProposal, sign_proposal
 
-if TYPE_CHECKING:
-    from sealtrain_chain.safe import SafeProposal
-
-__all__ = ["register"]
+__all__ = ["propose", "sign"]
 
 ChainPath = chain_setup.ChainPath
 KeyFile = chain_setup.KeyFile
@@ -22,12 +26,6 @@ PasswordFile = chain_setup.PasswordFile
 Deployment = chain_setup.Deployment
 Out = chain_setup.Out
 Yes = chain_setup.Yes
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the noun."""
-    app.command()(propose)
-    app.command()(sign)
 
 
 def propose(
@@ -39,11 +37,6 @@ def propose(
     as_json: Json = False,
 ) -> None:
     """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.cli.connection import target_of
-    from sealtrain_chain.chainfile import address_of, load_chain_file
-    from sealtrain_chain.safe import SafeProposal
-
     file = load_chain_file(chain)
     chain_setup.require_kind(file, "dstack-app")
     target = target_of(deployment)
@@ -75,13 +68,7 @@ def sign(
     as_json: Json = False,
 ) -> None:
     """Read what a proposal would allow, then add your signature to a copy of it."""
-    from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.cli.connection import deployment_of
-    from sealtrain.errors import StatementInvalid, UsageError
-    from sealtrain.recipe.needs import needs_of
-    from sealtrain_chain.account import load_account
-    from sealtrain_chain.chainfile import load_chain_file
-    from sealtrain_chain.safe import MAX_PROPOSAL_BYTES, SafeProposal, sign_proposal
+    from sealtrain_chain.safe import MAX_PROPOSAL_BYTES
 
     file = load_chain_file(chain)
     read = SafeProposal.from_bytes(read_bounded(proposal, MAX_PROPOSAL_BYTES))

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sealtrain.cli.output import Json, emit, table
+from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 
-if TYPE_CHECKING:
-    from sealtrain.guest.inventory import FoundCheckpoint
-
-__all__ = ["register"]
+__all__ = ["checkpoints"]
 
 _SAID = {None: "unknown", True: "yes", False: "no"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(checkpoints)
 
 
 def checkpoints(
@@ -28,8 +21,6 @@ def checkpoints(
     as_json: Json = False,
 ) -> None:
     """List the sealed checkpoints of a run, newest first, as their files claim them."""
-    from sealtrain.guest.inventory import checkpoints_in
-
     found = checkpoints_in(out, whole=whole)
     emit(
         as_json,

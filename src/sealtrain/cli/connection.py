@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import read_bounded
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker, fetch_keys, pinned_identity
+from sealtrain.client.pin import load_pin
+from sealtrain.client.watch import observe, recorded
+from sealtrain.consortium.decisions import Target
+from sealtrain.keys.identity import Identity
+from sealtrain.ledger.witness import LedgerMemory, memory
+from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
+from sealtrain.recipe.lock import Lock, parse_lock
+from sealtrain.sealing.dataset import read_stanzas
+
 if TYPE_CHECKING:
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import AttestedBroker
-    from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile
-    from sealtrain.keys.identity import Identity
-    from sealtrain.ledger.witness import LedgerMemory
-    from sealtrain.recipe.lock import Lock
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.signing.checkpoint import Checkpoint
 
@@ -44,11 +52,7 @@ def target_of(deployment: Path) -> Target:
 
 def deployment_of(deployment: Path) -> tuple[Lock, Target]:
     """Both, of the same bytes: what is shown is what is approved."""
-    from sealtrain.base.files import read_bounded
     from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-    from sealtrain.consortium.decisions import Target
-    from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
-    from sealtrain.recipe.lock import parse_lock
 
     compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
@@ -66,11 +70,6 @@ def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[Att
     Raises:
         BrokerNotApproved: The deployment's lock does not name one of them: no guest would obey it.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import fetch_keys
-    from sealtrain.client.pin import load_pin
-
     lock, target = deployment_of(deployment)
     attested = []
     for path in broker_files:
@@ -101,11 +100,6 @@ def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
         EvidenceRefused: A broker does not prove itself.
         BrokerUnreachable: One that has to be asked does not answer.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import pinned_identity
-    from sealtrain.client.pin import load_pin
-
     known = {}
     for path in broker_files:
         pin = load_pin(path)
@@ -132,9 +126,6 @@ class Watch:
 
     def recorded(self, index: int, submitted: bytes) -> None:
         """See that a submission is in the ledger, and remember the ledger with it."""
-        from sealtrain.base.clock import system_clock
-        from sealtrain.client.watch import observe, recorded
-
         key = self.kept.public_key
         if key is None:
             raise AssertionError("a watched ledger has a key")
@@ -163,15 +154,6 @@ def watched_ledger(
     Raises:
         LedgerInconsistent: The ledger is shorter than it was, rewritten or forked.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import pinned_identity
-    from sealtrain.client.pin import load_pin
-    from sealtrain.client.watch import observe
-    from sealtrain.keys.identity import Identity
-    from sealtrain.ledger.witness import memory
-
     pin = load_pin(broker_file)
     if state is None:
         # One memory for each broker: each has its own ledger.
@@ -202,6 +184,4 @@ def watched_ledger(
 
 def own_key(folder: Path, me: Identity) -> DataKey:
     """Unwrap a dataset's data key with the owner's own stanza."""
-    from sealtrain.sealing.dataset import read_stanzas
-
     return me.unwrap(*read_stanzas(folder))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.output import Json, emit
+from sealtrain.consortium.members import Consortium
+from sealtrain.signing.identity import PublicIdentity
 
-if TYPE_CHECKING:
-    from sealtrain.consortium.members import Consortium
-
-__all__ = ["app"]
-
-app = typer.Typer(help="Who the owners are, and how many must agree to what.")
+__all__ = ["create"]
 
 OwnData = Annotated[
     bool,
@@ -22,7 +20,6 @@ OwnData = Annotated[
 ]
 
 
-@app.command()
 def create(
     name: Annotated[str, typer.Argument(help="Name of the consortium.")],
     owner: Annotated[list[Path], typer.Option(help="Public identity of an owner; repeat.")],
@@ -47,10 +44,6 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Found a consortium: owners, their public keys and the thresholds, every one written."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.signing.identity import PublicIdentity
-
     consortium = Consortium.found(
         name=name,
         owners=[PublicIdentity.load(path) for path in owner],

@@ -7,23 +7,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold, own_state, register_dataset
+from sealtrain.cli.connection import attested_brokers, own_key
 from sealtrain.cli.log import StateFile
 from sealtrain.cli.opening import ModelManifest, ModelTrust, NoManifest, model_source
 from sealtrain.cli.output import Json, emit, progress_bytes, say
+from sealtrain.cli.rotation import rotated
+from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
+from sealtrain.consortium.datasets import (
+    read_dataset_envelope,
+    reissue_dataset,
+    sign_dataset,
+    verify_dataset,
+)
+from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.sealing.dataset import DatasetDescription, read_stanzas, seal_dataset
+from sealtrain.sealing.dataset import rewrap as rewrap_dataset
+from sealtrain.sealing.file import read_header
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
+from sealtrain.sealing.tabular.tokens import TokenShards
+from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.sealing.stanza import Stanza
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(seal)
-    app.command()(rewrap)
-    app.command()(inspect)
+__all__ = ["inspect", "rewrap", "seal"]
 
 
 def seal(
@@ -83,19 +96,6 @@ def seal(
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.base.files import read_bounded
-    from sealtrain.cli.brokers import own_state, register_dataset
-    from sealtrain.cli.connection import attested_brokers
-    from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
-    from sealtrain.consortium.datasets import sign_dataset
-    from sealtrain.errors import UsageError
-    from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
-    from sealtrain.sealing.hpke import HpkePublicKey
-    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner
-    from sealtrain.sealing.tabular.tokens import TokenShards
-
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
     if not target.absolute().parent.is_dir():
@@ -212,22 +212,6 @@ def rewrap(
     --former it is yours under your present keys instead of the former ones.
     Whoever already got the key keeps it: real revocation means sealing again under a new key.
     """
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.base.files import atomic_write
-    from sealtrain.cli.brokers import own_state, register_dataset
-    from sealtrain.cli.connection import attested_brokers, own_key
-    from sealtrain.cli.rotation import rotated
-    from sealtrain.client.wrapping import wrap_for_brokers
-    from sealtrain.consortium.datasets import (
-        read_dataset_envelope,
-        reissue_dataset,
-        verify_dataset,
-    )
-    from sealtrain.errors import UsageError
-    from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.dataset import read_stanzas
-    from sealtrain.sealing.dataset import rewrap as rewrap_dataset
-
     if set(drop or ()) - {"recipe", "share"}:
         raise UsageError(
             "only brokers' stanzas can be dropped", got=drop, expected="recipe or share",
@@ -287,12 +271,6 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what a sealed dataset or file tells without any key. Nothing here is verified."""
-    from sealtrain.base.canonical import parse_json
-    from sealtrain.base.files import read_bounded
-    from sealtrain.sealing.dataset import read_stanzas
-    from sealtrain.sealing.file import read_header
-    from sealtrain.signing.dsse import Envelope
-
     if sealed.is_dir():
         dataset_id, stanzas = read_stanzas(sealed)
         envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", _MAX_DATASET))

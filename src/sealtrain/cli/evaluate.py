@@ -21,12 +21,7 @@ from sealtrain.cli.runoptions import (
     run_settings,
 )
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(evaluate)
+__all__ = ["evaluate"]
 
 
 def evaluate(

@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
+from sealtrain.attest.forms import Bundled, Certificates, Exhibit, Gpus, RevocationList
+from sealtrain.attest.guest import load_gpu_collateral
+from sealtrain.attest.policy import AppraisalPolicy, load_policy
+from sealtrain.attest.presets import preset
+from sealtrain.attest.report_data import Binding
+from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.base.clock import from_rfc3339, system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import from_hex
+from sealtrain.base.files import read_bounded
+from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded, UsageError
+
 if TYPE_CHECKING:
-    from sealtrain.attest.bundle import Beside
-    from sealtrain.attest.forms import Exhibit
     from sealtrain.attest.nvidia.parse import GpuDevice
-    from sealtrain.attest.policy import AppraisalPolicy
-    from sealtrain.attest.report_data import Binding
-    from sealtrain.errors import UsageError
 
 __all__ = ["binding_of", "named_beside", "policy_of", "recognised", "time_of"]
 
@@ -27,10 +36,6 @@ def recognised(path: Path, most: int | None = None) -> Exhibit:
         DataInvalid: No such file, or no form this release knows.
         EvidenceRefused: A known form, but malformed; or too long.
     """
-    from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
-    from sealtrain.base.files import read_bounded
-    from sealtrain.errors import EvidenceMalformed, LimitExceeded
-
     try:
         data = read_bounded(path, MAX_FILE_BYTES if most is None else most)
     except LimitExceeded as error:  # whoever made the file chose its length
@@ -47,9 +52,6 @@ def policy_of(word: str) -> AppraisalPolicy:
         TrustInvalid: The file is no policy.
         UsageError: No such preset.
     """
-    from sealtrain.attest.policy import load_policy
-    from sealtrain.attest.presets import preset
-
     if word.startswith(_PRESET):
         return preset(word.removeprefix(_PRESET))
     return load_policy(Path(word))
@@ -61,10 +63,6 @@ def time_of(word: str | None, exhibit: Exhibit) -> int:
     Raises:
         UsageError: No time, or another spelling.
     """
-    from sealtrain.attest.forms import Bundled
-    from sealtrain.base.clock import from_rfc3339, system_clock
-    from sealtrain.errors import DataInvalid, UsageError
-
     if word is None:
         if isinstance(exhibit, Bundled):
             return exhibit.bundle.time
@@ -102,13 +100,7 @@ def named_beside(
         DataInvalid: Another file cannot be read.
         EvidenceRefused: It is of a known form, but malformed.
     """
-    from sealtrain.attest.bundle import Beside
-    from sealtrain.attest.guest import load_gpu_collateral
-    from sealtrain.attest.tdx.collect import load_collateral
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.base.files import read_bounded
     from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-    from sealtrain.errors import UsageError
 
     bundle = getattr(exhibit, "bundle", None)
     own = exhibit.kind == "evidence" or getattr(bundle, "kind", None) == "evidence"
@@ -140,18 +132,12 @@ def binding_of(nonce: str) -> Binding:
     Raises:
         UsageError: Not hexadecimal, or too short to be unpredictable.
     """
-    from sealtrain.attest.report_data import Binding
-    from sealtrain.errors import UsageError
-
     if len(_hex(nonce, "nonce")) < _MIN_NONCE_BYTES:
         raise UsageError("nonce is too short", expected=f"{_MIN_NONCE_BYTES} bytes or more in hex")
     return Binding("attest", {"nonce": nonce})
 
 
 def _hex(text: str, what: str, length: int | None = None) -> bytes:
-    from sealtrain.base.encoding import from_hex
-    from sealtrain.errors import DataInvalid, UsageError
-
     try:
         found = from_hex(text, length=length)
     except DataInvalid as error:
@@ -162,8 +148,6 @@ def _hex(text: str, what: str, length: int | None = None) -> bytes:
 
 
 def _certificates(path: Path) -> tuple[bytes, ...]:
-    from sealtrain.attest.forms import Certificates
-
     found = recognised(path, _MAX_SMALL)
     if not isinstance(found, Certificates):
         raise _other(path, "certificates", found)
@@ -171,8 +155,6 @@ def _certificates(path: Path) -> tuple[bytes, ...]:
 
 
 def _revocations(path: Path) -> bytes:
-    from sealtrain.attest.forms import RevocationList
-
     found = recognised(path, _MAX_SMALL)
     if not isinstance(found, RevocationList):
         raise _other(path, "revocation list", found)
@@ -180,8 +162,6 @@ def _revocations(path: Path) -> bytes:
 
 
 def _switches(path: Path) -> tuple[GpuDevice, ...]:
-    from sealtrain.attest.forms import Gpus
-
     found = recognised(path)
     if not isinstance(found, Gpus) or any(one.kind != "switch" for one in found.devices):
         raise _other(path, "evidence of NVSwitches alone", found)
@@ -189,6 +169,4 @@ def _switches(path: Path) -> tuple[GpuDevice, ...]:
 
 
 def _other(path: Path, wanted: str, found: Exhibit) -> UsageError:
-    from sealtrain.errors import UsageError
-
     return UsageError(f"{path} holds no {wanted}", got=found.title)

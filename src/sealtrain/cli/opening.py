@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.cli.connection import own_key
+from sealtrain.cli.manifest import manifest_bytes
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.consortium.datasets import load_dataset_manifest
+from sealtrain.errors import NotSealed, UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.manifest.opening import named_outputs, refuse_code, unnamed_outputs, write_opened
+from sealtrain.manifest.trust import load_trust
+from sealtrain.manifest.verify import verify_manifest
+from sealtrain.sealing.dataset import export
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER, holds_sealed_files
 
 if TYPE_CHECKING:
-    from sealtrain.keys.identity import Identity
     from sealtrain.sealing.openedmodel import TrainedFile
 
-__all__ = ["ModelManifest", "ModelTrust", "NoManifest", "model_source", "register"]
+__all__ = ["ModelManifest", "ModelTrust", "NoManifest", "model_source", "open_sealed"]
 
 ModelManifest = Annotated[
     Path | None, typer.Option("--manifest", help="Manifest of the model's run [the one beside it].")
@@ -39,11 +49,6 @@ _UNNAMED = (
     "no manifest: anyone can seal files to a recipient's public key; nothing says which training "
     "made these, if one did"
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's command to the root."""
-    app.command("open")(open_sealed)
 
 
 def open_sealed(
@@ -71,8 +76,6 @@ def open_sealed(
     Of a model, exactly the files that the manifest of its run names are opened. With --trust the
     manifest is verified first; without, anyone can have written it.
     """
-    from sealtrain.keys.identity import Identity
-
     me = Identity.load(identity)
     model = no_manifest or manifest is not None or trust is not None or _is_run(sealed)
     if not model and (sealed / "dataset.json").exists():
@@ -83,8 +86,6 @@ def open_sealed(
             [f"opened   {out}", f"dataset  {name}, your own", out.name],
         )
         return
-    from sealtrain.manifest.opening import write_opened
-
     outputs = _outputs_at(sealed, me, manifest=manifest, trust=trust, no_manifest=no_manifest)
     names = write_opened(outputs.files, out, insecure_code=insecure_code)
     outputs.tell()
@@ -155,10 +156,6 @@ def model_source(
     Raises:
         SealtrainError: As ``open``.
     """
-    from sealtrain.errors import UsageError
-    from sealtrain.manifest.opening import refuse_code
-    from sealtrain.sealing.trainedmodel import holds_sealed_files
-
     if not holds_sealed_files(source):
         if no_manifest or manifest is not None or trust is not None:
             raise UsageError("only a run's model has a manifest", got=str(source))
@@ -184,11 +181,6 @@ def _outputs_at(
         UsageError: There is no manifest, or one was named and not wanted.
         Refused: The manifest does not verify, or the folder holds something else than it names.
     """
-    from sealtrain.cli.manifest import manifest_bytes
-    from sealtrain.errors import NotSealed, UsageError
-    from sealtrain.manifest.opening import named_outputs, unnamed_outputs
-    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
-
     run_folder = sealed.absolute()
     if run_folder.name == MODEL_FOLDER:
         run_folder = run_folder.parent
@@ -225,10 +217,6 @@ def _outputs_at(
 
 
 def _verified(data: bytes, trust: Path, run_folder: Path) -> int:
-    from sealtrain.base.clock import system_clock
-    from sealtrain.manifest.trust import load_trust
-    from sealtrain.manifest.verify import verify_manifest
-
     verified = verify_manifest(data, load_trust(trust), artefacts=run_folder, now=system_clock())
     return len(verified.checks)
 
@@ -239,8 +227,6 @@ def _is_run(sealed: Path) -> bool:
     The operator has the sealed records of every owner. Laid where a model was, they would come out
     in the clear, and be given away as one.
     """
-    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
-
     name = sealed.absolute().name
     return name == MODEL_FOLDER or any(
         (sealed / inside).exists() for inside in (MODEL_FOLDER, "manifest.json")
@@ -248,10 +234,6 @@ def _is_run(sealed: Path) -> bool:
 
 
 def _open_dataset(sealed: Path, me: Identity, out: Path, to: str) -> str:
-    from sealtrain.cli.connection import own_key
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.sealing.dataset import export
-
     manifest = load_dataset_manifest(sealed, me.public)
     export(sealed, out, key=own_key(sealed, me), root=manifest.root, to=to)
     return manifest.name

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from sealtrain.attest.policy import AppraisalPolicy, load_policy
+from sealtrain.base.clock import system_clock
 from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, StateFile, confirm
-from sealtrain.cli.brokers import BrokerFiles
+from sealtrain.cli.brokers import BrokerFiles, at_each, own_state
+from sealtrain.cli.connection import watched_ledger
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
+from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
 
-if TYPE_CHECKING:
-    from sealtrain.attest.policy import AppraisalPolicy
-    from sealtrain.consortium.policies import SignedPolicy
-
-__all__ = ["register"]
-
-app = typer.Typer(help="What guests must show that read your data, beyond what the broker asks.")
-
-
-def register(root: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    root.add_typer(app, name="policy")
+__all__ = ["clear", "set_policy", "show"]
 
 
-@app.command("set")
 def set_policy(
     identity: IdentityFile,
     brokers: BrokerFiles,
@@ -44,9 +42,6 @@ def set_policy(
 
     It touches runs only whose recipe names data of yours, from the next release or renewal on.
     """
-    from sealtrain.attest.policy import load_policy
-    from sealtrain.errors import UsageError
-
     if appraisal is None and lease_seconds is None:
         raise UsageError(
             "there is nothing to ask",
@@ -57,7 +52,6 @@ def set_policy(
     _submit(rules, lease_seconds, identity, brokers, consortium, state, yes, as_json)
 
 
-@app.command()
 def clear(
     identity: IdentityFile,
     brokers: BrokerFiles,
@@ -70,18 +64,12 @@ def clear(
     _submit(None, None, identity, brokers, consortium, state, yes, as_json)
 
 
-@app.command()
 def show(
     brokers: BrokerFiles,
     consortium: ConsortiumFile = Path("consortium.json"),
     as_json: Json = False,
 ) -> None:
     """List what each owner asks, as the owners signed it."""
-    from sealtrain.cli.brokers import at_each
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-
     members = Consortium.load(consortium)
 
     def at(broker: Path) -> dict[str, SignedPolicy]:
@@ -118,14 +106,6 @@ def _submit(
     yes: bool,
     as_json: bool,
 ) -> None:
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.brokers import at_each, own_state
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.owned import sign_owned
-    from sealtrain.consortium.policies import OwnerPolicy
-    from sealtrain.keys.identity import Identity
-
     own_state(state, brokers)
     members, owner = Consortium.load(consortium), Identity.load(identity)
     members.owner(owner.name)

@@ -12,8 +12,14 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import yaml
+
 from sealtrain.cli.programs import Part, answered, program
 from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.keys.shares import check_threshold
+from sealtrain.manifest import form
+from sealtrain.recipe.schema import load_recipe
+from sealtrain.recipe.terms import expect_data
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
@@ -61,8 +67,6 @@ class Rehearsal:
             UsageError: Brokers and threshold do not go together.
         """
         if threshold is not None or brokers > 1:
-            from sealtrain.keys.shares import check_threshold
-
             check_threshold(threshold or 0, brokers)
         self._count = brokers
         self._threshold = threshold
@@ -113,8 +117,6 @@ class Rehearsal:
             UsageError: ``data`` does not fit the recipe's datasets.
             SealtrainError: Whatever a step refused.
         """
-        from sealtrain.recipe.terms import expect_data
-
         wanted = expect_data(recipe.datasets, data)
         if not set(seal_as) <= set(wanted):
             raise UsageError("options for a dataset the recipe does not name", got=min(seal_as))
@@ -138,10 +140,6 @@ class Rehearsal:
         seal_as: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """As ``play``, with a recipe that is written to ``recipe_file`` first."""
-        import yaml
-
-        from sealtrain.recipe.schema import load_recipe
-
         self.recipe_file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
         files = {key: str(one) for key, one in data.items()}
         return self.play(self.recipe_file, load_recipe(self.recipe_file), files, seal_as)
@@ -233,8 +231,6 @@ class Rehearsal:
 
     def _helpers(self, path: Path) -> tuple[str, ...]:
         """Start who multiplies and deals, where the recipe has that; the options that name them."""
-        from sealtrain.recipe.schema import load_recipe
-
         how = load_recipe(path).collaboration
         if how is None or how.kind != "pads":
             return ()
@@ -360,7 +356,5 @@ def result_lines(done: Mapping[str, Any]) -> list[str]:
 
 def run_log(done: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """The run log in the manifest that a rehearsal left."""
-    from sealtrain.manifest import form
-
     manifest = Path(done["trained"]["manifest"])
     return form.read(manifest.read_bytes()).predicate.run_log.entries

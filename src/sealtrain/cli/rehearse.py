@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.extras import require_extras
 from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.output import Json, emit, metric_lines, say
+from sealtrain.cli.rehearsal import Rehearsal, result_lines
+from sealtrain.cli.runoptions import pairs
 from sealtrain.cli.simulator import Gpus, Switches, Tee
+from sealtrain.recipe.schema import load_recipe
 
-__all__ = ["pairs", "register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(rehearse)
+__all__ = ["rehearse"]
 
 
 def rehearse(
@@ -43,10 +42,6 @@ def rehearse(
     Every step runs as its own sealtrain process with throwaway keys. Nothing of it is attested: use
     data you may show.
     """
-    from sealtrain.base.extras import require_extras
-    from sealtrain.cli.rehearsal import Rehearsal, result_lines
-    from sealtrain.recipe.schema import load_recipe
-
     require_extras("a rehearsal", "train", "broker", "simulator")
 
     say("SIMULATED — NOT ATTESTED")
@@ -55,22 +50,3 @@ def rehearse(
     with Rehearsal(out, say, machine, brokers=brokers, threshold=threshold) as stage:
         done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
     emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])
-
-
-def pairs(words: list[str]) -> dict[str, str]:
-    """Words ``OWNER.NAME=VALUE`` of a repeated option, by their first half.
-
-    Raises:
-        UsageError: One is of another form.
-    """
-    from sealtrain.errors import UsageError
-
-    found: dict[str, str] = {}
-    for word in words:
-        key, mark, value = word.partition("=")
-        if not mark or not value:
-            raise UsageError(
-                "not of the form OWNER.NAME=VALUE", got=word, expected="hospital-a.notes=notes.csv"
-            )
-        found[key] = value
-    return found

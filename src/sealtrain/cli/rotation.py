@@ -5,6 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write
+from sealtrain.cli.connection import own_key
+from sealtrain.consortium.datasets import (
+    load_dataset_manifest,
+    read_dataset_envelope,
+    reissue_dataset,
+    verify_dataset,
+)
+from sealtrain.errors import SignatureInvalid, UsageError
+from sealtrain.sealing.dataset import read_stanzas, rewrap
+from sealtrain.sealing.stanza import wrap_for_owner
+
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
 
@@ -27,11 +40,6 @@ def rotated(sealed: Path, former: Identity, me: Identity) -> None:
         SignatureInvalid: The dataset is neither the former identity's nor, after an interruption,
             the new one's.
     """
-    from sealtrain.cli.connection import own_key
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.errors import UsageError
-    from sealtrain.sealing.dataset import read_stanzas, rewrap
-
     if former.name != me.name:
         raise UsageError(
             "the former identity is of another owner",
@@ -50,9 +58,6 @@ def rotated(sealed: Path, former: Identity, me: Identity) -> None:
 
 
 def _is_of(sealed: Path, owner: Identity) -> bool:
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.errors import SignatureInvalid
-
     try:
         load_dataset_manifest(sealed, owner.public)
     except SignatureInvalid:
@@ -62,17 +67,6 @@ def _is_of(sealed: Path, owner: Identity) -> bool:
 
 def _hand_over(sealed: Path, former: Identity, me: Identity) -> None:
     """Both can open it until the manifest is signed anew: an interruption locks nobody out."""
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.base.files import atomic_write
-    from sealtrain.cli.connection import own_key
-    from sealtrain.consortium.datasets import (
-        read_dataset_envelope,
-        reissue_dataset,
-        verify_dataset,
-    )
-    from sealtrain.sealing.dataset import read_stanzas, rewrap
-    from sealtrain.sealing.stanza import wrap_for_owner
-
     key = own_key(sealed, former)
     dataset_id, _ = read_stanzas(sealed)
     mine = wrap_for_owner(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sealtrain.cli.output import say
+from sealtrain.errors import SealtrainError, UsageError
 
 if TYPE_CHECKING:
-    from sealtrain.errors import SealtrainError
     from sealtrain.guest.settings import RunSettings
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "PlatformName",
     "Threads",
     "broker_missed",
+    "pairs",
     "run_settings",
 ]
 
@@ -119,3 +120,20 @@ def run_settings(
 def broker_missed(url: str, error: SealtrainError) -> None:
     """Say that a run goes on without a broker, and why."""
     say(f"broker {url}: {error.code}: {error.message}")
+
+
+def pairs(words: list[str]) -> dict[str, str]:
+    """Words ``OWNER.NAME=VALUE`` of a repeated option, by their first half.
+
+    Raises:
+        UsageError: One is of another form.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        key, mark, value = word.partition("=")
+        if not mark or not value:
+            raise UsageError(
+                "not of the form OWNER.NAME=VALUE", got=word, expected="hospital-a.notes=notes.csv"
+            )
+        found[key] = value
+    return found

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.files import atomic_write
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.output import Json, emit, say
+from sealtrain_simulator.machine import Machine, SimulatedTee, fault_meanings
+from sealtrain_simulator.server import serve as serve_guest
+from sealtrain_simulator.state import ensure
 
-if TYPE_CHECKING:
-    from sealtrain_simulator.machine import Machine, SimulatedTee
-
-__all__ = ["app"]
-
-app = typer.Typer(help="A simulated guest API. SIMULATED — NOT ATTESTED.")
+__all__ = ["faults", "policy", "serve"]
 
 State = Annotated[Path, typer.Option(help="Folder with the simulated root of trust.")]
 Tee = Annotated[str, typer.Option(help="What to play: dstack (on TDX), tdx, nitro or snp.")]
@@ -22,7 +23,6 @@ Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the ma
 Switches = Annotated[int, typer.Option(min=0, max=32, help="NVSwitches beside the GPUs.")]
 
 
-@app.command()
 def serve(
     deployment: Annotated[Path, typer.Argument(help="app-compose.json the guest is to measure.")],
     socket: Annotated[Path, typer.Option(help="Unix socket to serve the guest API on.")],
@@ -38,9 +38,6 @@ def serve(
     ] = False,
 ) -> None:
     """Serve dstack's guest API, or an enclave's security module, with simulated evidence."""
-    from sealtrain_simulator.machine import Machine
-    from sealtrain_simulator.server import serve as serve_guest
-
     machine = Machine(
         tee=cast("SimulatedTee", tee),
         gpus=gpus,
@@ -58,7 +55,6 @@ def serve(
     )
 
 
-@app.command()
 def policy(
     state: State,
     tee: Tee = "dstack",
@@ -68,12 +64,6 @@ def policy(
     as_json: Json = False,
 ) -> None:
     """Write an appraisal policy that trusts this simulator and nothing else."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import atomic_write
-    from sealtrain.base.yamltext import yaml_text
-    from sealtrain_simulator.machine import Machine
-    from sealtrain_simulator.state import ensure
-
     machine: Machine = Machine(tee=cast("SimulatedTee", tee), gpus=gpus, switches=switches)
     trusted = ensure(state, system_clock(), machine=machine).policy(machine)
     atomic_write(out, yaml_text(trusted.to_dict()).encode())
@@ -81,7 +71,6 @@ def policy(
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
 
 
-@app.command()
 def faults(
     tee: Tee = "dstack",
     gpus: Gpus = 2,
@@ -89,8 +78,6 @@ def faults(
     as_json: Json = False,
 ) -> None:
     """List the lies a simulated machine can tell, and the refusal each must end in."""
-    from sealtrain_simulator.machine import Machine, fault_meanings
-
     machine = Machine(tee=cast("SimulatedTee", tee))
     found = fault_meanings(machine.tee, gpus=gpus, switches=switches)
     width = max(map(len, found))

@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.approvals import confirm
+from sealtrain.cli.connection import watched_ledger
 from sealtrain.cli.consortium import lines as consortium_lines
 from sealtrain.cli.consortium import shown as consortium_shown
 from sealtrain.cli.log import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.succession import (
+    Succession,
+    SuccessionFile,
+    changes_between,
+    read_succession,
+    verify_succession,
+    with_signature,
+)
+from sealtrain.consortium.succession import propose as write
+from sealtrain.errors import (
+    LedgerInconsistent,
+    SealtrainError,
+    SignatureInvalid,
+    UsageError,
+)
+from sealtrain.keys.identity import Identity
+from sealtrain.ledger.ledger import verify_extension
+from sealtrain.signing.checkpoint import verify_checkpoint
+from sealtrain.signing.identity import PublicIdentity
 
-if TYPE_CHECKING:
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import Succession
-
-__all__ = ["register"]
+__all__ = ["follow", "propose", "sign", "succeed", "verify"]
 
 SuccessionPath = Annotated[Path, typer.Argument(help="The succession file.", metavar="SUCCESSION")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
@@ -25,12 +46,6 @@ Brokers = Annotated[
     list[Path] | None,
     typer.Option(help="Broker file of the consortium in force; repeat for each of its brokers."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to ``consortium``."""
-    for command in (propose, sign, verify, succeed, follow):
-        app.command()(command)
 
 
 def propose(
@@ -68,13 +83,6 @@ def propose(
     What is not named stays as it is. The ledgers' newest checkpoints go into it, so that everybody
     signs the same history; leave --broker out only where the ledgers are lost.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import atomic_write
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import changes_between
-    from sealtrain.consortium.succession import propose as write
-    from sealtrain.keys.identity import Identity
-
     members = Consortium.load(consortium)
     owner = Identity.load(identity)
     thresholds = {
@@ -121,15 +129,6 @@ def sign(
 
     With --broker it is first seen that the ledger you remember is the one the proposal names.
     """
-    from sealtrain.base.files import atomic_write
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import (
-        SuccessionFile,
-        read_succession,
-        with_signature,
-    )
-    from sealtrain.keys.identity import Identity
-
     members = Consortium.load(consortium)
     file = SuccessionFile.load(succession)
     found = read_succession(file.envelope, members)
@@ -152,10 +151,6 @@ def verify(
 
     Exits 3 when too few owners signed it.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import SuccessionFile, verify_succession
-
     members = Consortium.load(consortium)
     file = SuccessionFile.load(succession)
     found = verify_succession(file.envelope, members)
@@ -180,15 +175,6 @@ def succeed(
     A broker that took it releases and renews nothing any more. The successor's brokers begin with
     an empty state folder and: sealtrain broker serve --succeeds SUCCESSION.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import atomic_write
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import SuccessionFile, verify_succession
-    from sealtrain.errors import SealtrainError, UsageError
-    from sealtrain.keys.identity import Identity
-
     members = Consortium.load(consortium)
     file = SuccessionFile.load(succession)
     found = verify_succession(file.envelope, members).in_time(system_clock())
@@ -232,10 +218,6 @@ def follow(
 
     One step is followed by every command that looks at the ledger; this is for more than one.
     """
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import SuccessionFile
-
     members = Consortium.load(consortium)
     files = [SuccessionFile.load(path) for path in succession]
     with watched_ledger(broker, members, identity, state, between=files) as watch:
@@ -256,10 +238,6 @@ def _amended(
     replace: list[Path],
     thresholds: dict[str, int | None],
 ) -> Consortium:
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import UsageError
-    from sealtrain.signing.identity import PublicIdentity
-
     owners = {one.name: one for one in members.owners}
     for name in remove:
         members.owner(name)
@@ -290,8 +268,6 @@ def _amended(
 
 def _newest(broker: Path, members: Consortium, identity: Path, state: Path | None) -> str:
     """The newest checkpoint of a broker's ledger, which extends the one that was remembered."""
-    from sealtrain.cli.connection import watched_ledger
-
     with watched_ledger(broker, members, identity, state) as watch:
         if watch.kept.note is None:
             raise AssertionError("a watched ledger has a checkpoint")
@@ -302,11 +278,6 @@ def _saw(
     broker: Path, found: Succession, members: Consortium, identity: Path, state: Path | None
 ) -> None:
     """See that the proposal names a checkpoint of the ledger as this owner knows it."""
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.errors import LedgerInconsistent, SignatureInvalid
-    from sealtrain.ledger.ledger import verify_extension
-    from sealtrain.signing.checkpoint import verify_checkpoint
-
     with watched_ledger(broker, members, identity, state) as watch:
         key, own, note = watch.kept.public_key, watch.kept.checkpoint, watch.kept.note
         if key is None or own is None or note is None:
@@ -336,9 +307,6 @@ def _say_changes(changes: list[str]) -> None:
 
 
 def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any]) -> None:
-    from sealtrain.base.clock import to_rfc3339
-    from sealtrain.consortium.succession import read_succession
-
     found = read_succession(envelope, members)
     emit(
         as_json,

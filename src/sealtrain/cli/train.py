@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.closing import Outcome
 
-__all__ = ["register", "show_outcome"]
+__all__ = ["resume", "show_outcome", "train"]
 
 MetricsPort = Annotated[
     int | None,
@@ -47,12 +47,6 @@ WaitForLease = Annotated[
         "on; without it, stop.",
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(train)
-    app.command()(resume)
 
 
 def train(

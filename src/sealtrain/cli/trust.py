@@ -7,15 +7,20 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.attest.policy import load_policy
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import atomic_write
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.brokers import BrokerFiles
+from sealtrain.cli.connection import attested_brokers, target_of
 from sealtrain.cli.output import Json, emit
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import UsageError
+from sealtrain.manifest.trust import parse_trust
 
-__all__ = ["app"]
-
-app = typer.Typer(help="The auditor's trust file.", no_args_is_help=True)
+__all__ = ["new"]
 
 
-@app.command()
 def new(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the recipe.")],
@@ -32,15 +37,6 @@ def new(
 
     Each broker attests itself first; its signing key is taken from that evidence.
     """
-    from sealtrain.attest.policy import load_policy
-    from sealtrain.base.encoding import to_base64
-    from sealtrain.base.files import atomic_write
-    from sealtrain.base.yamltext import yaml_text
-    from sealtrain.cli.connection import attested_brokers, target_of
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import UsageError
-    from sealtrain.manifest.trust import parse_trust
-
     if threshold is None and len(brokers) > 1:
         raise UsageError(
             "how many of the brokers must have released each dataset?",

@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock
 from sealtrain.cli import log
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.brokers import BrokerFiles, at_each
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.datasets import dataset_id_in
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.ledger.uses import DatasetUse, Uses
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.members import Consortium
     from sealtrain.ledger.audit import AuditReport
-    from sealtrain.ledger.uses import DatasetUse
 
-__all__ = ["register"]
+__all__ = ["uses", "withdraw"]
 
 Datasets = Annotated[
     list[str], typer.Argument(help="Sealed folders, or ids of datasets.", metavar="DATASET...")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(withdraw)
-    log.app.command()(uses)
 
 
 def withdraw(
@@ -45,15 +47,6 @@ def withdraw(
     registered again. What left before stays where it is: the list names runs, manifests and model
     files. Every broker is told; exits 4 when one did not answer, 3 when one refused.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.owned import sign_owned
-    from sealtrain.consortium.withdrawals import Withdrawal
-    from sealtrain.errors import SealtrainError
-    from sealtrain.keys.identity import Identity
-
     members, owner = Consortium.load(consortium), Identity.load(identity)
     members.owner(owner.name)
     named = [_dataset_id(one) for one in dataset]
@@ -113,8 +106,6 @@ def uses(
 
     Reads the whole ledger and verifies it as ``log audit`` does; exits 3 where it does not hold.
     """
-    from sealtrain.consortium.members import Consortium
-
     key, notes = log.given(state, None, [])
     named = [_dataset_id(one) for one in dataset]
     members = Consortium.load(consortium)
@@ -141,8 +132,6 @@ def _uses_at(
     *,
     shown: bool,
 ) -> tuple[AuditReport, tuple[DatasetUse, ...]]:
-    from sealtrain.ledger.uses import Uses
-
     collected = Uses(named)
     report = log.audit_broker(broker, members, key, notes, shown=shown, seen=collected.entry)
     return report, collected.found()
@@ -150,9 +139,6 @@ def _uses_at(
 
 def _dataset_id(given: str) -> str:
     """An id as it is, or that of a sealed folder."""
-    from sealtrain.consortium.datasets import dataset_id_in
-    from sealtrain.errors import UsageError
-
     if re.fullmatch("[0-9a-f]{32}", given):
         return given
     folder = Path(given)

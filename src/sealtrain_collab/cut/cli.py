@@ -24,17 +24,11 @@ from sealtrain.cli.runoptions import (
 )
 from sealtrain.cli.train import show_outcome
 
-__all__ = ["register"]
+__all__ = ["client", "serve"]
 
 Patience = Annotated[
     float, typer.Option(min=1, help="Seconds the other side may be silent, or gone.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to their noun."""
-    app.command()(serve)
-    app.command()(client)
 
 
 def serve(

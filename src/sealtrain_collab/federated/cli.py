@@ -21,21 +21,14 @@ from sealtrain.cli.runoptions import (
     broker_missed,
     run_settings,
 )
-from sealtrain_collab.federated import demo as federate_demo
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    help="Fine-tune together without pooling data: parties learn, a lead merges.",
-    no_args_is_help=True,
-)
+__all__ = ["join", "lead", "relay"]
 
 Relay = Annotated[
     Path, typer.Option(help="Unix socket to make; the relay's Flower app connects to it.")
 ]
 
 
-@app.command()
 def lead(
     lock: LockFile,
     platform: PlatformName,
@@ -75,7 +68,6 @@ def lead(
     show_outcome(outcome, as_json)
 
 
-@app.command()
 def join(
     lock: LockFile,
     platform: PlatformName,
@@ -124,7 +116,6 @@ def join(
     emit(as_json, done, [f"party        {party}", f"rounds       {rounds}"])
 
 
-@app.command()
 def relay(
     out: Annotated[Path, typer.Option(help="Folder to make.")],
     as_json: Json = False,
@@ -138,6 +129,3 @@ def relay(
         {"app": str(out), "flwr": FLWR_VERSION},
         [f"app          {out}", f"flwr         {FLWR_VERSION}"],
     )
-
-
-federate_demo.register(app)

@@ -21,25 +21,19 @@ from sealtrain.cli.runoptions import (
     PlatformName,
     Threads,
     broker_missed,
+    pairs,
     run_settings,
 )
 from sealtrain.cli.train import show_outcome
-from sealtrain_collab.travelling import demo as travel_demo
 
 if TYPE_CHECKING:
     from sealtrain_collab.travelling.guest.orchestrate import Place
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    help="Train with data that stay with their holders: the accelerator travels.",
-    no_args_is_help=True,
-)
+__all__ = ["accelerate", "hold", "orchestrate"]
 
 Device = Annotated[str, typer.Option(help="Where the accelerator computes: cpu or cuda.")]
 
 
-@app.command()
 def hold(
     lock: LockFile,
     party: Annotated[str, typer.Option(help="Owner whose data this guest gives.")],
@@ -101,7 +95,6 @@ def hold(
     emit(as_json, held.to_dict(), [f"{held.party} gave {held.chunks} chunks, {held.bytes} bytes"])
 
 
-@app.command()
 def accelerate(
     lock: LockFile,
     platform: PlatformName,
@@ -160,7 +153,6 @@ def accelerate(
     )
 
 
-@app.command()
 def orchestrate(
     lock: LockFile,
     holders: Annotated[
@@ -239,7 +231,6 @@ def orchestrate(
 
 def _places(words: list[str]) -> dict[str, tuple[str, int]]:
     from sealtrain.base.hostport import host_and_port
-    from sealtrain.cli.rehearse import pairs
 
     return {name: host_and_port(place) for name, place in pairs(words).items()}
 
@@ -260,6 +251,3 @@ def _device(name: str) -> Literal["cpu", "cuda"]:
     if name == "cuda":
         return "cuda"
     raise UsageError("no such device", got=name, expected="cpu or cuda")
-
-
-travel_demo.register(app)
