@@ -10,6 +10,7 @@ import typer
 
 from sealtrain.cli import broker_database
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import AnswerInvalid, BrokerUnreachable, Unreachable
 
 if TYPE_CHECKING:
     from sealtrain.client.api import BrokerClient
@@ -39,7 +40,6 @@ def status(
     from sealtrain.cli.broker_tokens import read_token
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.pin import load_pin
-    from sealtrain.errors import BrokerUnreachable
 
     with BrokerClient(load_pin(broker).url, timeout=10.0) as client:
         health = client.health()
@@ -80,13 +80,11 @@ def status(
         ],
     )
     if not ready:
-        raise typer.Exit(4)
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def _head(client: BrokerClient) -> list[str] | None:
     """Origin, size and root of the ledger; ``None`` where it cannot be read now."""
-    from sealtrain.errors import AnswerInvalid, BrokerUnreachable
-
     try:
         head = client.ledger_checkpoint().splitlines()
     except BrokerUnreachable:

@@ -12,6 +12,7 @@ import typer
 from sealtrain.base.printable import printable
 from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, progress_items, say, table
+from sealtrain.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +48,6 @@ def show(
     """Show the ledger: every approval, release, refusal and manifest, in order."""
     from sealtrain.client.api import BrokerClient
     from sealtrain.client.pin import load_pin
-    from sealtrain.errors import UsageError
 
     if context.invoked_subcommand is not None:
         return
@@ -165,7 +165,6 @@ def audit(
     Names everything that does not hold, the first entry first, and exits 3.
     """
     from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import UsageError
 
     if (broker is None) == (database is None):
         raise UsageError("one ledger is audited", expected="either --broker or --database")
@@ -192,7 +191,7 @@ def audit(
     if lacking:
         say(f"refused: {len(reached)} owners cosigned a checkpoint of it, not {quorum}")
     if not report.holds or lacking:
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def audit_broker(
@@ -288,7 +287,6 @@ def given(
 ) -> tuple[bytes | None, list[str]]:
     """The ledger's key, where it was given, and the checkpoints that were."""
     from sealtrain.base.files import read_bounded
-    from sealtrain.errors import UsageError
     from sealtrain.ledger.witness import read_memory
     from sealtrain.manifest.trust import load_trust
     from sealtrain.signing.note import MAX_NOTE_BYTES

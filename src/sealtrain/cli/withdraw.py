@@ -12,6 +12,7 @@ from sealtrain.cli import log
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.brokers import BrokerFiles, at_each
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import Refused, SealtrainError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
@@ -51,7 +52,6 @@ def withdraw(
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.owned import sign_owned
     from sealtrain.consortium.withdrawals import Withdrawal
-    from sealtrain.errors import SealtrainError
     from sealtrain.keys.identity import Identity
 
     members, owner = Consortium.load(consortium), Identity.load(identity)
@@ -96,7 +96,7 @@ def withdraw(
     emit(as_json, {"digest": envelope.digest, "brokers": told}, lines)
     answers.finish()
     if any("error" in one for one in told):
-        raise typer.Exit(4)
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def uses(
@@ -129,7 +129,7 @@ def uses(
     )
     if not report.holds:
         say(f"refused: the ledger does not hold ({len(report.findings)} findings): see log audit")
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def _uses_at(
@@ -151,7 +151,6 @@ def _uses_at(
 def _dataset_id(given: str) -> str:
     """An id as it is, or that of a sealed folder."""
     from sealtrain.consortium.datasets import dataset_id_in
-    from sealtrain.errors import UsageError
 
     if re.fullmatch("[0-9a-f]{32}", given):
         return given
