@@ -19,7 +19,7 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import AnswerInvalid, BrokerUnreachable
+from sealtrain.errors import AnswerInvalid, BrokerUnreachable, Unreachable
 from sealtrain.keys.identity import Identity
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def status(
         ],
     )
     if not ready:
-        raise typer.Exit(4)
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def _head(client: BrokerClient) -> list[str] | None:

@@ -22,7 +22,7 @@ from sealtrain.client.attested import pinned_identity
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import cosign_newest, witnessed
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import UsageError
+from sealtrain.errors import Refused, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.reading import audit_stored, entries_in
@@ -164,7 +164,7 @@ def audit(
     if lacking:
         say(f"refused: {len(reached)} owners cosigned a checkpoint of it, not {quorum}")
     if not report.holds or lacking:
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def audit_broker(
