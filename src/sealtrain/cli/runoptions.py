@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +23,11 @@ __all__ = [
     "Collateral",
     "Data",
     "DealerAddress",
+    "FileOptions",
     "GpuCollateral",
     "GuestAddress",
+    "GuestOptions",
+    "HelperOptions",
     "Listen",
     "LockFile",
     "PlatformName",
@@ -80,21 +85,51 @@ DealerAddress = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestOptions:
+    """The guest that a run is in."""
+
+    platform: PlatformName
+    guest: GuestAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """Files beside the guest's own: what its evidence is verified with, and the recipe's."""
+
+    collateral: Collateral = None
+    gpu_collateral: GpuCollateral = None
+    base: Base = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperOptions:
+    """Machines that a run under pads asks."""
+
+    accelerator: AcceleratorAddress = None
+    dealer: DealerAddress = None
+
+
 def run_settings(
     lock: Path,
+    guest: GuestOptions,
+    files: FileOptions,
     *,
-    platform: str,
-    guest: str,
-    collateral: str | None,
-    gpu_collateral: str | None,
-    brokers: list[Path],
-    data: list[str],
-    base: Path | None,
     out: Path,
-    accelerator: str | None = None,
-    dealer: str | None = None,
+    brokers: Sequence[Path] = (),
+    data: Sequence[str] = (),
+    helpers: HelperOptions | None = None,
 ) -> RunSettings:
-    """Settings of a run from the words of a command.
+    """Settings of a run from the options of a command.
+
+    Args:
+        lock: The recipe's lock.
+        guest: As the command was given it.
+        files: The same.
+        out: Folder for what the run makes.
+        brokers: Broker files of the brokers to ask.
+        data: Sealed datasets.
+        helpers: As the command was given it, where it takes any.
 
     Raises:
         UsageError: No such platform.
@@ -104,16 +139,16 @@ def run_settings(
 
     return RunSettings(
         lock=lock,
-        platform=platform_of(platform),
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        platform=platform_of(guest.platform),
+        guest=guest.guest,
+        collateral=files.collateral,
+        gpu_collateral=files.gpu_collateral,
         brokers=tuple(brokers),
         data=tuple(place_of(one) for one in data),
-        base=base or lock.parent,
+        base=files.base or lock.parent,
         out=out,
-        accelerator=accelerator,
-        dealer=dealer,
+        accelerator=None if helpers is None else helpers.accelerator,
+        dealer=None if helpers is None else helpers.dealer,
     )
 
 
