@@ -11,16 +11,13 @@ import typer
 
 from sealtrain.cli.connection import lock_of, watched_ledger
 from sealtrain.cli.output import say
+from sealtrain.cli.runoptions import BrokerFiles
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.errors import SealtrainError, Unreachable, UsageError
 
 __all__ = ["AtEach", "BrokerFiles", "Threshold", "at_each", "own_state", "register_dataset"]
 
-BrokerFiles = Annotated[
-    list[Path],
-    typer.Option("--broker", help="Broker file (made by: sealtrain broker pin); repeat for each."),
-]
 Threshold = Annotated[
     int | None,
     typer.Option(min=2, max=16, help="So many of several brokers open the data: more than half."),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.exhibits import MAX_FILE_BYTES, recognise
@@ -22,7 +25,7 @@ from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded, Usag
 if TYPE_CHECKING:
     from sealtrain.attest.nvidia.parse import GpuDevice
 
-__all__ = ["binding_of", "named_beside", "policy_of", "recognised", "time_of"]
+__all__ = ["BesideOptions", "GpuCollateral", "binding_of", "policy_of", "recognised", "time_of"]
 
 _MAX_SMALL = 1 << 20
 _MAX_COMPOSE = 4 << 20
@@ -80,49 +83,82 @@ def time_of(word: str | None, exhibit: Exhibit) -> int:
         ) from error
 
 
-def named_beside(
-    exhibit: Exhibit,
-    *,
-    nonce: str | None,
-    collateral: str | None,
-    gpu_collateral: str | None,
-    certificates: list[Path] | None,
-    chain: Path | None,
-    crl: Path | None,
-    switches: Path | None,
-    compose: Path | None,
-    compose_hash: str | None,
-) -> Beside:
-    """What a person named beside the file; arguments are options of the commands.
+GpuCollateral = Annotated[
+    str | None, typer.Option("--gpu-collateral", help="Collateral of accelerators, file:PATH.")
+]
 
-    Raises:
-        UsageError: A nonce or hash of another form, or two different documents.
-        TrustInvalid: Collateral cannot be read.
-        DataInvalid: Another file cannot be read.
-        EvidenceRefused: It is of a known form, but malformed.
-    """
-    bundle = getattr(exhibit, "bundle", None)
-    own = exhibit.kind == "evidence" or getattr(bundle, "kind", None) == "evidence"
-    document = None if compose is None else read_bounded(compose, _MAX_COMPOSE)
-    digest = None if compose_hash is None else _hex(compose_hash, "hash", 32).hex()
-    if document is not None and digest not in (None, sha256_hex(document)):
-        raise UsageError(
-            "--compose and --compose-hash name two documents",
-            got=sha256_hex(document),
-            expected=digest,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideOptions:
+    """What a person names beside a file of evidence, to verify it with."""
+
+    nonce: Annotated[
+        str | None, typer.Option(help="What the evidence must have been made for (hex).")
+    ] = None
+    collateral: Annotated[
+        str | None, typer.Option("--collateral", help="Collateral of a TDX quote, file:PATH.")
+    ] = None
+    gpu_collateral: GpuCollateral = None
+    certificate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--certificate",
+            help="Certificates of a SEV-SNP report (PEM or DER), the chip's own first; repeat.",
+        ),
+    ] = None
+    chain: Annotated[
+        Path | None, typer.Option("--chain", help="Certificates of one GPU's report (PEM).")
+    ] = None
+    crl: Annotated[
+        Path | None,
+        typer.Option("--crl", help="AMD's revocation list beside a SEV-SNP report (DER or PEM)."),
+    ] = None
+    switches: Annotated[
+        Path | None,
+        typer.Option(
+            "--switches",
+            help="NVSwitch evidence of the machine whose GPUs a file of NVIDIA's shows.",
+        ),
+    ] = None
+    compose: Annotated[
+        Path | None, typer.Option("--compose", help="Deployment document that must be measured.")
+    ] = None
+    compose_hash: Annotated[
+        str | None, typer.Option(help="SHA-256 (hex) of the document that must be measured.")
+    ] = None
+
+    def read(self, exhibit: Exhibit) -> Beside:
+        """Read what was named.
+
+        Raises:
+            UsageError: A nonce or hash of another form, or two different documents.
+            TrustInvalid: Collateral cannot be read.
+            DataInvalid: Another file cannot be read.
+            EvidenceRefused: It is of a known form, but malformed.
+        """
+        bundle = getattr(exhibit, "bundle", None)
+        own = exhibit.kind == "evidence" or getattr(bundle, "kind", None) == "evidence"
+        document = None if self.compose is None else read_bounded(self.compose, _MAX_COMPOSE)
+        digest = None if self.compose_hash is None else _hex(self.compose_hash, "hash", 32).hex()
+        if document is not None and digest not in (None, sha256_hex(document)):
+            raise UsageError(
+                "--compose and --compose-hash name two documents",
+                got=sha256_hex(document),
+                expected=digest,
+            )
+        files = [*(self.certificate or []), *([] if self.chain is None else [self.chain])]
+        nonce = self.nonce
+        return Beside(
+            collateral=None if self.collateral is None else load_collateral(self.collateral),
+            gpu_collateral=load_gpu_collateral(self.gpu_collateral),
+            certificates=tuple(der for path in files for der in _certificates(path)),
+            crl=None if self.crl is None else _revocations(self.crl),
+            switches=() if self.switches is None else _switches(self.switches),
+            binding=binding_of(nonce) if own and nonce is not None else None,
+            nonce=None if own or nonce is None else _hex(nonce, "nonce"),
+            app_compose=document,
+            compose_hash=digest,
         )
-    files = [*(certificates or []), *([] if chain is None else [chain])]
-    return Beside(
-        collateral=None if collateral is None else load_collateral(collateral),
-        gpu_collateral=load_gpu_collateral(gpu_collateral),
-        certificates=tuple(der for path in files for der in _certificates(path)),
-        crl=None if crl is None else _revocations(crl),
-        switches=() if switches is None else _switches(switches),
-        binding=binding_of(nonce) if own and nonce is not None else None,
-        nonce=None if own or nonce is None else _hex(nonce, "nonce"),
-        app_compose=document,
-        compose_hash=digest,
-    )
 
 
 def binding_of(nonce: str) -> Binding:

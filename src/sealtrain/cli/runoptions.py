@@ -17,20 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANYWHERE",
-    "AcceleratorAddress",
-    "Base",
     "BrokerFiles",
-    "Collateral",
     "Data",
-    "DealerAddress",
     "FileOptions",
-    "GpuCollateral",
-    "GuestAddress",
     "GuestOptions",
     "HelperOptions",
     "Listen",
     "LockFile",
-    "PlatformName",
     "Threads",
     "broker_missed",
     "pairs",
@@ -38,21 +31,6 @@ __all__ = [
 ]
 
 LockFile = Annotated[Path, typer.Argument(help="recipe.lock.json")]
-PlatformName = Annotated[
-    str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what proves the guest.")
-]
-GuestAddress = Annotated[
-    str,
-    typer.Option(
-        help="Socket of the guest API; elsewhere nitro:, snp: or tdx:DEVICE?compose=FILE."
-    ),
-]
-Collateral = Annotated[
-    str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
-]
-GpuCollateral = Annotated[
-    str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
-]
 BrokerFiles = Annotated[
     list[Path],
     typer.Option("--broker", help="Broker file (made by: sealtrain broker pin); repeat for each."),
@@ -61,53 +39,62 @@ Data = Annotated[
     list[str],
     typer.Option(help="Sealed dataset, a folder of them, or a URL of one (https, s3); repeat."),
 ]
-Base = Annotated[
-    Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
-]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")]
 ANYWHERE = "127.0.0.1:0"
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="Threads, on the CPU.")]
-AcceleratorAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--accelerator",
-        metavar="HOST:PORT",
-        help="Who multiplies under pads, where the recipe has that (sealtrain split accelerator).",
-    ),
-]
-DealerAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--dealer",
-        metavar="HOST:PORT",
-        help="Who makes the pads, where the recipe has a dealer (sealtrain split dealer).",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestOptions:
     """The guest that a run is in."""
 
-    platform: PlatformName
-    guest: GuestAddress
+    platform: Annotated[
+        str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what proves the guest.")
+    ]
+    guest: Annotated[
+        str,
+        typer.Option(
+            help="Socket of the guest API; elsewhere nitro:, snp: or tdx:DEVICE?compose=FILE."
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
     """Files beside the guest's own: what its evidence is verified with, and the recipe's."""
 
-    collateral: Collateral = None
-    gpu_collateral: GpuCollateral = None
-    base: Base = None
+    collateral: Annotated[
+        str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
+    ] = None
+    gpu_collateral: Annotated[
+        str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
+    ] = None
+    base: Annotated[
+        Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperOptions:
     """Machines that a run under pads asks."""
 
-    accelerator: AcceleratorAddress = None
-    dealer: DealerAddress = None
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator",
+            metavar="HOST:PORT",
+            help="Who multiplies under pads, where the recipe has that "
+            "(sealtrain split accelerator).",
+        ),
+    ] = None
+    dealer: Annotated[
+        str | None,
+        typer.Option(
+            "--dealer",
+            metavar="HOST:PORT",
+            help="Who makes the pads, where the recipe has a dealer (sealtrain split dealer).",
+        ),
+    ] = None
 
 
 def run_settings(

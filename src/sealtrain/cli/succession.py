@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,30 +50,38 @@ Brokers = Annotated[
 ]
 
 
-def propose(
-    identity: IdentityFile,
-    broker: Brokers = None,
-    consortium: ConsortiumFile = Path("consortium.json"),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """What the successor has that the consortium in force has not; ``None`` keeps it."""
+
     add: Annotated[
         list[Path] | None, typer.Option(help="Public identity of an owner who joins; repeat.")
-    ] = None,
+    ] = None
     remove: Annotated[
         list[str] | None, typer.Option(help="Name of an owner who leaves; repeat.")
-    ] = None,
+    ] = None
     replace: Annotated[
         list[Path] | None,
         typer.Option(help="New public identity of an owner; repeat."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
-    approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    amend_thresholds: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    raise_logging: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    export_model: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Another name.")] = None
+    approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    amend_thresholds: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    raise_logging: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    export_model: Annotated[int | None, typer.Option(help="Another threshold.")] = None
     own_data_consent: Annotated[
         bool | None, typer.Option(help="Whether data is used only while its owner approves.")
-    ] = None,
+    ] = None
+
+
+def propose(
+    identity: IdentityFile,
+    *,
+    broker: Brokers = None,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    changes: ChangeOptions,
     days: Annotated[int, typer.Option(min=1, max=365, help="To be put in force within.")] = 14,
     state: StateFile = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("succession.json"),
@@ -86,22 +95,7 @@ def propose(
     """
     members = Consortium.load(consortium)
     owner = Identity.load(identity)
-    thresholds = {
-        "approve": approve,
-        "revoke": revoke,
-        "amend_members": amend_members,
-        "amend_thresholds": amend_thresholds,
-        "raise_logging": raise_logging,
-        "export_model": export_model,
-    }
-    successor = _amended(members, add or [], remove or [], replace or [], thresholds)
-    changed = {
-        "name": successor.name if name is None else name,
-        "own_data_consent": members.own_data_consent
-        if own_data_consent is None
-        else own_data_consent,
-    }
-    successor = Consortium.from_dict(successor.to_dict() | changed)
+    successor = _amended(members, changes)
     if not as_json:
         _say_changes([one.what for one in changes_between(members, successor)])
     confirm("AMEND", yes)
@@ -233,22 +227,16 @@ def follow(
     )
 
 
-def _amended(
-    members: Consortium,
-    add: list[Path],
-    remove: list[str],
-    replace: list[Path],
-    thresholds: dict[str, int | None],
-) -> Consortium:
-    owners = {one.name: one for one in members.owners}
-    for name in remove:
+def _amended(members: Consortium, changes: ChangeOptions) -> Consortium:
+    owners = {owner.name: owner for owner in members.owners}
+    for name in changes.remove or ():
         members.owner(name)
         owners.pop(name, None)
-    for path in replace:
+    for path in changes.replace or ():
         other = PublicIdentity.load(path)
         members.owner(other.name)
         owners[other.name] = other
-    for path in add:
+    for path in changes.add or ():
         new = PublicIdentity.load(path)
         if new.name in owners:
             raise UsageError(
@@ -258,12 +246,23 @@ def _amended(
                 hint="--replace gives an owner other keys",
             )
         owners[new.name] = new
-    kept = {name: count for name, count in thresholds.items() if count is not None}
+    thresholds = {
+        "approve": changes.approve,
+        "revoke": changes.revoke,
+        "amend_members": changes.amend_members,
+        "amend_thresholds": changes.amend_thresholds,
+        "raise_logging": changes.raise_logging,
+        "export_model": changes.export_model,
+    }
+    changed = {name: count for name, count in thresholds.items() if count is not None}
+    consent = changes.own_data_consent
     return Consortium.from_dict(
         members.to_dict()
         | {
+            "name": members.name if changes.name is None else changes.name,
             "owners": [owners[name].to_dict() for name in sorted(owners)],
-            "thresholds": members.thresholds.to_dict() | kept,
+            "thresholds": members.thresholds.to_dict() | changed,
+            "own_data_consent": members.own_data_consent if consent is None else consent,
         }
     )
 
