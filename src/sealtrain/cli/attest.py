@@ -1,4 +1,4 @@
-"""``attest``: look at evidence, verify it, explain it, keep it. Nothing here asks a network."""
+"""``attest``: collect, verify, explain and bundle evidence. Verifying uses no network."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
         case _:
             raise UsageError("no accelerators in this file", got=exhibit.title)
     now = system_clock()
-    # Only real devices: nobody publishes anything about simulated ones.
-    verified = [verify_device(one, simulator_root=None, now=now) for one in shown]
+    # Only real devices: there is no collateral of simulated ones.
+    verified = [verify_device(device, simulator_root=None, now=now) for device in shown]
     with NvidiaServices() as services:
         return fetch_collateral(
             verified, services, rim_url=rims or RIM_URL, ocsp_url=ocsp or OCSP_URL
@@ -238,7 +238,7 @@ def _verdict(found: Examined) -> Iterator[str]:
         for claim, value in part.eat.items():
             yield f"  {claim} {shortened(value)}"
         rows = [
-            (one.name, shortened(one.got), shortened(one.expected), one.source, one.outcome)
-            for one in part.claims
+            (row.name, shortened(row.got), shortened(row.expected), row.source, row.outcome)
+            for row in part.claims
         ]
         yield from (f"  {line}" for line in table(rows, header=header))

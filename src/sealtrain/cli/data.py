@@ -157,7 +157,7 @@ def seal(
     if register_:
         envelope = read_bounded(target / "dataset.json", _MAX_COMPOSE)
         registered = register_dataset(envelope, brokers, deployment, identity, state)
-    simulated = any(one.simulated for one in attested)
+    simulated = any(broker.simulated for broker in attested)
     emit(
         as_json,
         {
@@ -214,7 +214,7 @@ def rewrap(
     if set(drop or ()) - {"recipe", "share"}:
         raise UsageError(
             "only brokers' stanzas can be dropped", got=drop, expected="recipe or share",
-            hint="without your own stanza nobody could open the data again",
+            hint="your own stanza stays: without it the data could never be opened again",
         )  # fmt: skip
     if (deployment is None) != (not brokers):
         raise UsageError("--deployment and --broker belong together")

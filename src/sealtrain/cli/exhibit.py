@@ -1,4 +1,4 @@
-"""What ``attest`` commands are given: files, a policy, a time, a nonce."""
+"""Arguments of the ``attest`` commands: evidence files, a policy, a time, a nonce."""
 
 from __future__ import annotations
 
@@ -34,15 +34,19 @@ _PRESET = "preset:"
 
 
 def recognised(path: Path, most: int | None = None) -> Exhibit:
-    """What a file of at most so many bytes is.
+    """Recognise the form of a file.
+
+    Args:
+        path: Of the file.
+        most: Most bytes to read.
 
     Raises:
-        DataInvalid: No such file, or no form this release knows.
-        EvidenceRefused: A known form, but malformed; or too long.
+        DataInvalid: There is no such file, or its form is unknown.
+        EvidenceRefused: The file is malformed or too long.
     """
     try:
         data = read_bounded(path, MAX_FILE_BYTES if most is None else most)
-    except LimitExceeded as error:  # whoever made the file chose its length
+    except LimitExceeded as error:  # a forger chooses the length
         raise EvidenceMalformed(
             error.message, check="evidence form", got=error.got, expected=error.expected
         ) from error
@@ -62,10 +66,10 @@ def policy_of(word: str) -> AppraisalPolicy:
 
 
 def time_of(word: str | None, exhibit: Exhibit) -> int:
-    """When: as asked, or as a bundle recorded; the clock only where somebody says now.
+    """The time to verify at: as given, or as a bundle recorded; the clock only for ``now``.
 
     Raises:
-        UsageError: No time, or another spelling.
+        UsageError: The time is missing or malformed.
     """
     if word is None:
         if isinstance(exhibit, Bundled):
@@ -162,7 +166,7 @@ class BesideOptions:
 
 
 def binding_of(nonce: str) -> Binding:
-    """The conversation of ``attest collect``: somebody asked with a nonce.
+    """The binding of evidence to a verifier's nonce, as of ``attest collect``.
 
     Raises:
         UsageError: Not hexadecimal, or too short to be unpredictable.
@@ -198,7 +202,7 @@ def _revocations(path: Path) -> bytes:
 
 def _switches(path: Path) -> tuple[GpuDevice, ...]:
     found = recognised(path)
-    if not isinstance(found, Gpus) or any(one.kind != "switch" for one in found.devices):
+    if not isinstance(found, Gpus) or any(device.kind != "switch" for device in found.devices):
         raise _other(path, "evidence of NVSwitches alone", found)
     return found.devices
 

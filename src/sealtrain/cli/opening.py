@@ -1,4 +1,4 @@
-"""``open``: a recipient's model, or an owner's dataset, in the clear at home."""
+"""``open``: decrypt a recipient's model, or an owner's dataset, on their own machine."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def open_sealed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outputs:
-    """A model's files, and how much is known of whose they are.
+    """A model's files, and what verifies where they come from.
 
     Attributes:
         files: By the names they had in training.
@@ -131,7 +131,7 @@ class _Outputs:
             say("SIMULATED — NOT ATTESTED")
 
     def lines(self) -> list[str]:
-        """For people."""
+        """As lines of text."""
         if self.run_id is None:
             return ["manifest none"]
         verified = "not verified" if self.checks is None else f"{self.checks} checks passed"
@@ -149,10 +149,10 @@ class _Outputs:
 
 
 def model_source(source: Path, me: Identity, manifest: ManifestOptions) -> _Outputs | None:
-    """A model that shall be sealed again, without code; ``None`` for any other data.
+    """Open a model to seal it again, and refuse code in it; ``None`` for any other data.
 
     Args:
-        source: What shall be sealed.
+        source: Folder or file to seal.
         me: Its owner.
         manifest: Of its run.
 
@@ -178,8 +178,8 @@ def _outputs_at(sealed: Path, me: Identity, manifest: ManifestOptions) -> _Outpu
             a trust file it is only a list of files; with ``no_manifest`` the folder is the list.
 
     Raises:
-        UsageError: There is no manifest, or one was named and not wanted.
-        Refused: The manifest does not verify, or the folder holds something else than it names.
+        UsageError: The manifest is missing, or ``no_manifest`` contradicts another option.
+        Refused: The manifest does not verify, or the folder's files are not those it names.
     """
     run_folder = sealed.absolute()
     if run_folder.name == MODEL_FOLDER:
@@ -224,8 +224,8 @@ def _verified(data: bytes, trust: Path, run_folder: Path) -> int:
 def _is_run(sealed: Path) -> bool:
     """Whether a folder is a run's, or its model: what lies there is never opened as a dataset.
 
-    The operator has the sealed records of every owner. Laid where a model was, they would come out
-    in the clear, and be given away as one.
+    The operator has the sealed records of every owner. Put in the place of a model, they would be
+    decrypted and given away as the model.
     """
     name = sealed.absolute().name
     return name == MODEL_FOLDER or any(

@@ -47,7 +47,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         )
     ]
     spread_out.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    spread_out.__annotations__ = {one.name: one.annotation for one in parameters}
+    spread_out.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return spread_out
 
 

@@ -131,7 +131,7 @@ def run_settings(
         collateral=files.collateral,
         gpu_collateral=files.gpu_collateral,
         brokers=tuple(brokers),
-        data=tuple(place_of(one) for one in data),
+        data=tuple(place_of(place) for place in data),
         base=files.base or lock.parent,
         out=out,
         accelerator=None if helpers is None else helpers.accelerator,
@@ -145,10 +145,10 @@ def broker_missed(url: str, error: SealtrainError) -> None:
 
 
 def pairs(words: list[str]) -> dict[str, str]:
-    """Words ``OWNER.NAME=VALUE`` of a repeated option, by their first half.
+    """Values of a repeated option ``OWNER.NAME=VALUE``, by ``OWNER.NAME``.
 
     Raises:
-        UsageError: One is of another form.
+        UsageError: A word is of another form.
     """
     found: dict[str, str] = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""``consortium propose``, ``sign``, ``verify``, ``succeed``, ``follow``: another in its place."""
+"""``consortium propose``, ``sign``, ``verify``, ``succeed``, ``follow``: its successor."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def propose(
     owner = Identity.load(identity)
     successor = _amended(members, changes)
     if not as_json:
-        _say_changes([one.what for one in changes_between(members, successor)])
+        _say_changes([change.what for change in changes_between(members, successor)])
     confirm("AMEND", yes)
     notes = [_newest(path, members, identity, state) for path in broker or ()]
     file = write(
@@ -128,7 +128,7 @@ def sign(
     file = SuccessionFile.load(succession)
     found = read_succession(file.envelope, members)
     if not as_json:
-        _say_changes([one.what for one in found.changes])
+        _say_changes([change.what for change in found.changes])
     for path in broker or ():
         _saw(path, found, members, identity, state)
     confirm("AMEND", yes)
@@ -176,7 +176,7 @@ def succeed(
     if broker and identity is None:
         raise UsageError("brokers take a succession from an owner", check="--identity")
     atomic_write(out, found.successor.to_bytes())
-    told: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     failed: list[SealtrainError] = []
     for path in broker or ():
         pin = load_pin(path)
@@ -184,15 +184,15 @@ def succeed(
         signer = None if identity is None else Identity.load(identity).signer
         try:
             with BrokerClient(url, signer=signer, broker=pin.broker_id) as client:
-                told.append({"broker": url, "index": client.succeed(file.envelope)})
+                answers.append({"broker": url, "index": client.succeed(file.envelope)})
             say(f"{url} ended consortium {members.consortium_id}")
         except SealtrainError as error:
             failed.append(error)
-            told.append({"broker": url, "index": None, "error": error.to_dict()})
+            answers.append({"broker": url, "index": None, "error": error.to_dict()})
             say(f"{url} did not take it [{error.code}]: {error.message}")
     emit(
         as_json,
-        {**consortium_shown(found.successor), "file": str(out), "brokers": told},
+        {**consortium_shown(found.successor), "file": str(out), "brokers": answers},
         consortium_lines(found.successor),
     )
     if failed:
@@ -268,7 +268,7 @@ def _amended(members: Consortium, changes: ChangeOptions) -> Consortium:
 
 
 def _newest(broker: Path, members: Consortium, identity: Path, state: Path | None) -> str:
-    """The newest checkpoint of a broker's ledger, which extends the one that was remembered."""
+    """The newest checkpoint of a broker's ledger, which extends the remembered ledger."""
     with watched_ledger(broker, members, identity, state) as watch:
         if watch.kept.note is None:
             raise AssertionError("a watched ledger has a checkpoint")
@@ -278,33 +278,33 @@ def _newest(broker: Path, members: Consortium, identity: Path, state: Path | Non
 def _saw(
     broker: Path, found: Succession, members: Consortium, identity: Path, state: Path | None
 ) -> None:
-    """See that the proposal names a checkpoint of the ledger as this owner knows it."""
+    """Verify that the proposal names a checkpoint of the ledger that this owner remembers."""
     with watched_ledger(broker, members, identity, state) as watch:
         key, own, note = watch.kept.public_key, watch.kept.checkpoint, watch.kept.note
         if key is None or own is None or note is None:
             raise AssertionError("a watched ledger has a checkpoint")
-        for one in found.ledgers:
+        for checkpoint in found.ledgers:
             try:
-                seen = verify_checkpoint(one, key, origin=own.origin)
+                seen = verify_checkpoint(checkpoint, key, origin=own.origin)
             except SignatureInvalid:
                 continue  # of another broker
             path: tuple[str, ...] = ()
             if 0 < seen.size < own.size:
                 path = watch.client.ledger_consistency(seen.size, own.size)
-            verify_extension(one, note, path, key, origin=own.origin)
+            verify_extension(checkpoint, note, path, key, origin=own.origin)
             return
     raise LedgerInconsistent(
         "the proposal names no checkpoint of this broker's ledger",
         check="succession",
         got=f"{len(found.ledgers)} checkpoints of other ledgers",
-        hint="have it proposed again with --broker for every broker of the consortium",
+        hint="propose it again with --broker for every broker of the consortium",
     )
 
 
 def _say_changes(changes: list[str]) -> None:
     say("You are about to put another consortium in the place of this one:")
-    for one in changes:
-        say(f"  {one}")
+    for change in changes:
+        say(f"  {change}")
 
 
 def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any]) -> None:
@@ -315,7 +315,9 @@ def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any
             **more,
             "predecessor": members.consortium_id,
             "successor": consortium_shown(found.successor),
-            "changes": [{"what": one.what, "takes": one.amendment} for one in found.changes],
+            "changes": [
+                {"what": change.what, "takes": change.amendment} for change in found.changes
+            ],
             "required": found.required,
             "signed_by": list(found.signed_by),
             "complete": found.complete,
@@ -324,7 +326,7 @@ def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any
             "digest": envelope.digest,
         },
         [
-            *(f"change        {one.what}" for one in found.changes),
+            *(f"change        {change.what}" for change in found.changes),
             f"successor     {found.successor.consortium_id}",
             f"signed        {', '.join(found.signed_by)} ({len(found.signed_by)} of "
             f"{found.required} needed)",
