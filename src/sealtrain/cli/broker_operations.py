@@ -1,4 +1,4 @@
-"""``broker status``, ``backup``, ``restore``, ``openapi``, ``approve-kms``: what comes later."""
+"""``broker status``, ``backup``, ``restore``, ``openapi``, ``approve-kms``: for its operator."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def _head(client: BrokerClient) -> list[str] | None:
     except BrokerUnreachable:
         return None
     if len(head) < 3:
-        raise AnswerInvalid("the broker's checkpoint is not one", check="checkpoint")
+        raise AnswerInvalid(
+            "the broker's checkpoint has fewer than three lines", check="checkpoint"
+        )
     return head
 
 
