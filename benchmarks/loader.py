@@ -19,7 +19,7 @@ The plaintext side of the first three is the same loader over memory-mapped Arro
 reading ahead: it has nothing to wait for, and a thread would only slow it down. The first two read
 ``--epochs`` epochs in one go, the start of the reading process included. Sides alternate; figures
 are medians of the rounds, and ``best`` is the ratio of each side's best round. ``cpu`` is processor
-time, of all processes and threads, sealed / plain: what a busy machine pays, where time says little.
+time, of all processes and threads, sealed / plain: what a busy machine pays.
 """
 
 from __future__ import annotations
