@@ -3,7 +3,7 @@
 Usage: ``python tools/error_reference.py [--check]``
 
 1. Every class of ``sealtrain.errors`` gets a section, in the order of the tree: its code, class,
-   exit code, parent and docstring are written from the code.
+   exit code, HTTP status, retry, parent and docstring are written from the code.
 2. What stands below ``**What to do.**`` is written by hand and kept as it is.
 3. A section without advice is an error, and so is advice for a code that no longer exists.
 
@@ -34,8 +34,10 @@ Everything sealtrain refuses on purpose is one of these. The code stands in brac
 meaning. Behind it come the owner and the check concerned, what was got, what was expected and a
 hint. An error never shows a key, a row or a sample. After a refusal no half-written file is left.
 
-Exit codes are explained in [exit-codes.md](exit-codes.md). In Python, catch the class
-(`sealtrain.errors`); the classes form a tree, so `except Refused` catches all that exits 3.
+Exit codes are explained in [exit-codes.md](exit-codes.md). A broker answers with the HTTP status.
+*Retry again* means that the same request may succeed in a moment, *retry later* that owners or
+operators can change the answer. In Python, catch the class (`sealtrain.errors`); the classes form a
+tree, so `except Refused` catches all that exits 3.
 
 Headings, classes and descriptions on this page are written by `tools/error_reference.py`.
 """
@@ -80,7 +82,9 @@ def render(advice: dict[str, str]) -> str:
 def _section(kind: type[SealtrainError], advice: str) -> str:
     parent = kind.__base__
     depth = len(kind.__mro__) - len(SealtrainError.__mro__)
-    facts = [f"`{kind.__name__}`", f"exit {kind.exit_code}"]
+    facts = [f"`{kind.__name__}`", f"exit {kind.exit_code}", f"HTTP {kind.http_status}"]
+    if kind.retry != "never":
+        facts.append(f"retry {kind.retry}")
     if depth > 1 and parent is not None and issubclass(parent, SealtrainError):
         facts.append(f"a kind of [{parent.code}](#{parent.code})")
     summary = " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())

@@ -14,18 +14,14 @@ from functools import cached_property
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from sealtrain.errors import DataInvalid
+from sealtrain_simulator.seeds import key_of, octets
 
 __all__ = ["GpuPki", "Signed", "SimulatedDevice"]
 
-_P384_ORDER = int(
-    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973",
-    16,
-)
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 _NOT_AFTER = datetime(2049, 12, 31, tzinfo=UTC)
 _COMPOSITE_DEVICE_ID = ObjectIdentifier("2.23.133.5.4.1")
@@ -104,16 +100,14 @@ class GpuPki:
 
     def octets(self, label: str, length: int) -> bytes:
         """Bytes that the seed determines."""
-        info = f"sealtrain/simulator-gpu/v1:{label}".encode("ascii")
-        return HKDF(hashes.SHA256(), length, None, info).derive(self._seed)
+        return octets(self._seed, "gpu", label, length)
 
     def _vendor(self, chip: str) -> tuple[Signed, Signed]:
         family = self._authority(f"NVIDIA {chip} Identity", self.root)
         return family, self._authority(f"NVIDIA {chip} Provisioner ICA 1", family)
 
     def _key(self, label: str) -> ec.EllipticCurvePrivateKey:
-        scalar = int.from_bytes(self.octets(f"key {label}", 64), "big") % (_P384_ORDER - 1) + 1
-        return ec.derive_private_key(scalar, ec.SECP384R1())
+        return key_of(self.octets(f"key {label}", 64), ec.SECP384R1())
 
     def _authority(self, name: str, issuer: Signed | None, serial: str = "") -> Signed:
         constraints = x509.BasicConstraints(ca=True, path_length=None)

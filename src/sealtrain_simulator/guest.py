@@ -9,12 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sealtrain.attest.dstack import keys
@@ -25,11 +22,12 @@ from sealtrain.attest.evidence import MAX_LOG_ENTRIES, Collateral, Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.encoding import to_base64
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, LockInvalid
 from sealtrain_simulator.devices import Devices
 from sealtrain_simulator.faults import FAULTS, check_fault
 from sealtrain_simulator.pki import SimulatedPki
+from sealtrain_simulator.seeds import octets
 
 __all__ = ["FAULTS", "SimulatedGuest"]
 
@@ -72,7 +70,7 @@ class SimulatedGuest:
         compose: bytes,
         *,
         devices: Devices | None = None,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
         emit_events: bool = False,
         fault: str | None = None,
     ) -> None:
@@ -332,9 +330,5 @@ def _k256_scalar(seed: Secret, label: str) -> Secret:
 
 def _scalar(seed: Secret, label: str) -> int:
     """A private scalar below both group orders in use (secp256k1's is within 2**-32 of P-256's)."""
-    info = f"sealtrain/simulator-key/v1:{label}".encode("ascii")
-    wide = HKDF(hashes.SHA256(), 48, None, info).derive(seed.reveal())
-    return int.from_bytes(wide, "big") % (min(ORDER, _P256_ORDER) - 1) + 1
-
-
-_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    wide = octets(seed.reveal(), "key", label, 48)
+    return int.from_bytes(wide, "big") % (min(ORDER, ec.SECP256R1().group_order) - 1) + 1

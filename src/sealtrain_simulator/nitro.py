@@ -19,7 +19,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
@@ -28,6 +27,7 @@ from sealtrain.attest.nitro.parse import PCR_BYTES
 from sealtrain.attest.nitro.verify import PARENT_PCR, extended
 from sealtrain.base.clock import Clock
 from sealtrain.errors import DataInvalid, EvidenceMalformed
+from sealtrain_simulator.seeds import key_of, octets
 
 __all__ = ["FAULTS", "FAULT_MEANINGS", "SimulatedNitroPki", "SimulatedNsm", "simulated_image"]
 
@@ -54,11 +54,6 @@ _ROLE_ARN = b"arn:aws:iam::000000000000:role/SIMULATED"
 _UNSET = bytes(PCR_BYTES)
 _BOOT_PCRS = 16  # the platform locks the first sixteen before the enclave runs
 _ALL_PCRS = 32
-_P384_ORDER = int(
-    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf"
-    "581a0db248b0a77aecec196accc52973",
-    16,
-)
 _ECDSA = ec.ECDSA(hashes.SHA384(), deterministic_signing=True)
 _ROOT_NAME = "SIMULATED aws.nitro-enclaves"
 _ROOT_DATES = (1_577_836_800, 2_524_521_600)  # 2020 to 2050
@@ -112,12 +107,10 @@ class SimulatedNitroPki:
         return SimulatedNitroPki(self._derive("foreign"))
 
     def _derive(self, label: str) -> bytes:
-        info = f"sealtrain/simulator-nitro/v1:{label}".encode("ascii")
-        return HKDF(hashes.SHA256(), 64, None, info).derive(self._seed)
+        return octets(self._seed, "nitro", label, 64)
 
     def _key(self, label: str) -> ec.EllipticCurvePrivateKey:
-        scalar = int.from_bytes(self._derive(label), "big") % (_P384_ORDER - 1) + 1
-        return ec.derive_private_key(scalar, ec.SECP384R1())
+        return key_of(self._derive(label), ec.SECP384R1())
 
 
 def simulated_image(name: str) -> tuple[bytes, bytes, bytes]:

@@ -16,7 +16,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
@@ -24,6 +23,7 @@ from sealtrain.attest.evidence import Collateral
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.errors import DataInvalid
 from sealtrain_simulator.faults import check_fault
+from sealtrain_simulator.seeds import key_of, octets
 
 __all__ = ["COLLATERAL_LIFETIME", "TD_ATTRIBUTES", "SimulatedPki"]
 
@@ -39,7 +39,6 @@ _ATTRIBUTES = {
     "no-sept-ve-disable": bytes(8),
 }
 
-_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 _NOT_AFTER = datetime(2049, 12, 31, tzinfo=UTC)
 _SGX = "1.2.840.113741.1.13.1"
@@ -76,7 +75,7 @@ class SimulatedPki:
         self._fault = fault
         self._seed = bytes(seed)
         if fault == "foreign-root":
-            self._seed = self._hkdf("foreign-root", 32)
+            self._seed = self._octets("foreign-root", 32)
         self._fmspc = fmspc
         self._root_key, self._ca_key = self._key("root"), self._key("pck-ca")
         self._pck_key, self._tcb_key = self._key("pck"), self._key("tcb")
@@ -88,7 +87,9 @@ class SimulatedPki:
             self._pck_key,
             ca,
             self._ca_key,
-            extension=_platform_extension(self._hkdf("ppid", 16) if ppid is None else ppid, fmspc),
+            extension=_platform_extension(
+                self._octets("ppid", 16) if ppid is None else ppid, fmspc
+            ),
         )
         self._tcb = _certificate("SIMULATED SGX TCB Signing", self._tcb_key, root, self._root_key)
         self.root_der = self._root.public_bytes(Encoding.DER)
@@ -211,7 +212,7 @@ class SimulatedPki:
         if self._fault == "migratable":
             service_td = b"\x01" * 48
         attestation_key = self._key("attestation")
-        public, qe_auth = _raw_public(attestation_key), self._hkdf("qe-auth", 32)
+        public, qe_auth = _raw_public(attestation_key), self._octets("qe-auth", 32)
         qe_report = (
             (bytes(128) + _QE_SIGNER + bytes(96) + struct.pack("<HH", 1, 1) + bytes(60))
             + hashlib.sha256(public + qe_auth).digest()
@@ -236,13 +237,11 @@ class SimulatedPki:
         signature += struct.pack("<HI", 6, len(certified)) + certified
         return header + body + struct.pack("<I", len(signature)) + signature
 
-    def _hkdf(self, label: str, length: int) -> bytes:
-        info = f"sealtrain/simulator-pki/v1:{label}".encode("ascii")
-        return HKDF(hashes.SHA256(), length, None, info).derive(self._seed)
+    def _octets(self, label: str, length: int) -> bytes:
+        return octets(self._seed, "pki", label, length)
 
     def _key(self, label: str) -> ec.EllipticCurvePrivateKey:
-        scalar = int.from_bytes(self._hkdf(label, 48), "big") % (_P256_ORDER - 1) + 1
-        return ec.derive_private_key(scalar, ec.SECP256R1())
+        return key_of(self._octets(label, 48), ec.SECP256R1())
 
 
 def _json(value: object) -> str:

@@ -15,7 +15,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
@@ -23,6 +22,7 @@ from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import to_base64
 from sealtrain.errors import DataInvalid
+from sealtrain_simulator.seeds import key_of, octets
 
 __all__ = [
     "SNP_EXTENDED_TCB",
@@ -60,10 +60,6 @@ SNP_MEASUREMENT = hashlib.sha384(b"SIMULATED sealtrain guest image").digest()
 SNP_TCB = {"bootloader": 10, "tee": 1, "snp": 23, "microcode": 200}
 """Security versions of the simulated platform; Turin adds an fmc level of 1."""
 
-_P384_ORDER = int(
-    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973",
-    16,
-)
 _NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 _NOT_AFTER = datetime(2049, 12, 31, tzinfo=UTC)
 _AMD = "1.3.6.1.4.1.3704.1"
@@ -281,12 +277,10 @@ class SimulatedSnp:
         return key, _certificate(name, key, root.subject, root_key, authority=True), root
 
     def _bytes(self, label: str, length: int) -> bytes:
-        info = f"sealtrain/simulator-snp/v1:{label}".encode("ascii")
-        return HKDF(hashes.SHA256(), length, None, info).derive(self._seed)
+        return octets(self._seed, "snp", label, length)
 
     def _key(self, label: str) -> ec.EllipticCurvePrivateKey:
-        scalar = int.from_bytes(self._bytes(f"key:{label}", 72), "big") % (_P384_ORDER - 1) + 1
-        return ec.derive_private_key(scalar, ec.SECP384R1())
+        return key_of(self._bytes(f"key:{label}", 72), ec.SECP384R1())
 
 
 def _tcb(product: Product) -> Tcb:

@@ -36,7 +36,7 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.rotation import rotation_entry, sign_rotation
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 

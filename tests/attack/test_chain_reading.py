@@ -563,8 +563,8 @@ def test_an_app_boots_by_the_webhook_only_while_the_chain_allows(
     ):
         assert world.broker.boot is not None
         asked = canonical_json(boot_info(world))
-        told, code = world.broker.boot.answer("app", asked)
-        assert (told.is_allowed, code) == (False, "chain-refused")
+        told, refusal = world.broker.boot.answer("app", asked)
+        assert (told.is_allowed, type(refusal)) == (False, ChainRefused)
         approve(chain, file, target=world.target)
         assert world.broker.boot.answer("app", asked)[0].is_allowed
         down["now"] = True

@@ -20,7 +20,7 @@ from sealtrain.client.watch import cosign_newest, observe, recorded, witnessed
 from sealtrain.consortium.approvals import Decision, sign_decision
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.witness import memory, verify_witnessed
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.note import SignedNote
 

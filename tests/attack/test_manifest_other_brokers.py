@@ -19,8 +19,8 @@ from sealtrain.keys.derive import signing_key
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import sign_rotation
 from sealtrain.manifest.verify import Report, examine
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C93")
 

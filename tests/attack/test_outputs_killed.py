@@ -17,8 +17,7 @@ import pytest
 from sealing_world import BINDING, OWNER_ID, all_rows, json_lines
 
 from sealtrain.base import files
-from sealtrain.base.exchange import exchanged
-from sealtrain.base.files import atomic_folder, atomic_writer
+from sealtrain.base.files import atomic_folder, atomic_writer, exchanged
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import DatasetDescription, SealedDataset, seal_dataset

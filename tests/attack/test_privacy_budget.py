@@ -17,8 +17,8 @@ from release_world import ReleaseWorld, release_world
 from sealtrain.errors import BudgetSpent, LedgerInconsistent, Refused
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.recipe.privacy import Spending
-from sealtrain.release.budget import within_budget
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.decide import within_budget
+from sealtrain.release.messages import ledger_origin
 
 pytestmark = pytest.mark.claim("C38")
 

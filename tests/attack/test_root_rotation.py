@@ -39,11 +39,11 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.reading import audit_stored
 from sealtrain.ledger.rotation import read_rotation, rotation_entry, sign_rotation
 from sealtrain.ledger.witness import memory
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
 from sealtrain.signing import dsse
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C68")
 

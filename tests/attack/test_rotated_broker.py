@@ -24,9 +24,9 @@ from sealtrain.consortium.receipts import verify_receipt
 from sealtrain.errors import BrokerMismatch, BrokerNotApproved, NoStanza
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.rotation import read_rotation, rotation_entry
-from sealtrain.release.transcript import ledger_origin
-from sealtrain.signing.brokers import broker_id
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 
 pytestmark = [pytest.mark.claim("C68"), pytest.mark.claim("C90")]
 

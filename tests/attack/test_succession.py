@@ -34,7 +34,7 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.ledger import Ledger
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing import dsse
 from sealtrain.signing.statement import PAYLOAD_TYPE, Subject, build
 

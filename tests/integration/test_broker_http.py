@@ -59,8 +59,8 @@ from sealtrain.sealing.stanza import (
     wrap_for_owner,
     wrap_for_recipe,
 )
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.http_signature import sign_request
+from sealtrain.signing.identity import broker_id
 from sealtrain_simulator.server import running as simulated_guest
 
 

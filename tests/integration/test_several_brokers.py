@@ -22,7 +22,7 @@ from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.manifest.trust import load_trust
 from sealtrain.sealing.dataset import read_stanzas
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 
 NAMES = ("north", "south", "west")
 

@@ -1,4 +1,4 @@
-"""The error tree is drawn, exported, documented and exits as promised: all of it, always."""
+"""The error tree is documented and exits as promised: all of it, always."""
 
 from __future__ import annotations
 
@@ -22,50 +22,11 @@ def tree(kind: type[SealtrainError] = SealtrainError) -> list[type[SealtrainErro
 CLASSES = tree()
 
 
-def drawn() -> dict[str, tuple[str, str]]:
-    """Class → (parent, code or exit) as the module docstring draws it."""
-    found: dict[str, tuple[str, str]] = {}
-    path: list[str] = ["SealtrainError"]
-    for line in (errors.__doc__ or "").splitlines():
-        match = re.match(r"    ([│ ├└─]*)(\w+) +(.*\S)", line)
-        if match and "─" in match[1]:
-            depth = len(match[1]) // 4
-            path[depth:] = [match[2]]
-            found[match[2]] = (path[depth - 1], match[3])
-    return found
-
-
-def test_the_drawing_shows_every_class_below_its_parent() -> None:
-    shown = {name: parent for name, (parent, _) in drawn().items()}
-    real = {kind.__name__: kind.__bases__[0].__name__ for kind in CLASSES[1:]}
-    assert shown == real
-
-
-def test_the_drawing_gives_leaves_their_code_and_branches_their_exit_code() -> None:
-    drawing = drawn()
-    for kind in CLASSES[1:]:
-        text = drawing[kind.__name__][1]
-        if not kind.__subclasses__():
-            assert text == kind.code
-        elif kind.__bases__ == (SealtrainError,):
-            assert text.startswith(f"exit {kind.exit_code} ")
-
-
-def test_all_is_sorted_and_complete() -> None:
-    names = {kind.__name__ for kind in CLASSES} | {"error_by_code"}
-    assert set(errors.__all__) == names
-    assert errors.__all__ == sorted(errors.__all__)
-
-
-def test_codes_are_unique_and_say_what_the_class_says() -> None:
+def test_codes_are_unique_and_written_in_one_form() -> None:
     codes = [kind.code for kind in CLASSES]
     assert len(set(codes)) == len(codes)
-    for kind in CLASSES:
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", kind.code), kind
-        assert "code" in vars(kind), f"{kind.__name__} inherits its code"
-        if not kind.__subclasses__():
-            words = kind.__name__.removesuffix("Error")
-            assert kind.code == re.sub(r"(?<!^)(?=[A-Z])", "-", words).lower()
+    for code in codes:
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", code), code
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -128,7 +89,7 @@ def test_the_reference_page_has_every_code_and_is_fresh(repository: Path) -> Non
 
 
 def test_no_error_is_defined_outside_the_tree() -> None:
-    """A class hidden in a module would have neither page nor place in the drawing."""
+    """A class hidden in a module would have no section on the page."""
     source = Path(errors.__file__).parent
     hidden = [
         f"{path.relative_to(source)}: {name}"

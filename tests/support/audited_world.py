@@ -7,7 +7,7 @@ from release_world import ReleaseWorld
 from sealtrain.base.canonical import canonical_json
 from sealtrain.client.grant import Grant, renew
 from sealtrain.ledger.audit import Auditor, AuditReport
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 
 
 def renewed(world: ReleaseWorld, grant: Grant) -> Grant:

@@ -29,7 +29,7 @@ from sealtrain.keys.derive import signing_key
 from sealtrain.keys.uris import root_secret
 from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
 from sealtrain_simulator.server import running as simulated_guest
 from sealtrain_simulator.state import ensure

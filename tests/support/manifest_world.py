@@ -50,8 +50,8 @@ from sealtrain.recipe.privacy import spendings
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.sealing.trainedmodel import TrainedModel
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Ed25519Signer, Envelope
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.runlog import RunLog
 from sealtrain.signing.statement import Subject
 from sealtrain_simulator.guest import SimulatedGuest

@@ -30,6 +30,8 @@ from sealtrain.consortium.receipts import (
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.proofs import LedgerProof
 from sealtrain.release.messages import (
+    IDENTITY_PURPOSE,
+    KEYS_PURPOSE,
     BrokerIdentity,
     BrokerKeys,
     Challenge,
@@ -38,15 +40,11 @@ from sealtrain.release.messages import (
     ReleaseRequest,
     RenewalAnswer,
     RenewalRequest,
-)
-from sealtrain.release.transcript import (
-    IDENTITY_PURPOSE,
-    KEYS_PURPOSE,
     ledger_origin,
     transcript_digest,
 )
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.identity import broker_id
 from sealtrain_simulator.pki import SimulatedPki
 
 COMPOSE = b'{"manifest_version":2,"name":"an-operators-own"}'

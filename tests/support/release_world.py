@@ -58,15 +58,15 @@ from sealtrain.release.messages import (
     ReleaseRequest,
     RenewalAnswer,
     RenewalRequest,
+    ledger_origin,
     load_message,
 )
-from sealtrain.release.transcript import ledger_origin
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza, wrap_for_recipe
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 from sealtrain.signing.needs import Needs
 from sealtrain_chain.gate import ChainGate
 from sealtrain_simulator.guest import SimulatedGuest

@@ -24,10 +24,12 @@ from sealtrain.release.messages import (
     BrokerKeys,
     ReleaseRequest,
     RenewalRequest,
+    answer_info,
+    ledger_origin,
+    transcript_digest,
 )
-from sealtrain.release.transcript import answer_info, ledger_origin, transcript_digest
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Envelope
+from sealtrain.signing.identity import broker_id
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "release"
 CONVERSATIONS = json.loads((FOLDER / "conversations.json").read_text())["cases"]

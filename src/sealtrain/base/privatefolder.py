@@ -4,16 +4,18 @@ A file is anonymous memory that the kernel seals once it is complete, so no proc
 it is gone when the last process that inherited it ends, however it ends. The folder holds links to
 these files, because libraries open files by name. Children that are forked see the same files. A
 process that was killed, or is confined, leaves these links behind; the next one removes them
-(``base.leftbehind``).
+(``base.privatefolder``).
 
 Where the system has no such memory, the files are ordinary ones in a folder of this user alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
+import secrets
 import shutil
 import tempfile
 import weakref
@@ -22,10 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sealtrain.base.leftbehind import held_folder, remove_left_behind
 from sealtrain.errors import LimitExceeded
 
-__all__ = ["PrivateFolder"]
+__all__ = ["PrivateFolder", "held_folder", "remove_left_behind"]
 
 _NO_ROOM: Final = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 _PREFIX: Final = "sealtrain-copies-"
@@ -115,3 +116,45 @@ def _remove(maker: int, path: Path, descriptors: list[int]) -> None:
     shutil.rmtree(path, ignore_errors=True)
     while descriptors:
         os.close(descriptors.pop())
+
+
+_UNNAMED = ".sealtrain-"
+
+
+def held_folder(where: Path, prefix: str) -> tuple[Path, int]:
+    """Make a folder for this user only; it has its name only once it is locked.
+
+    Args:
+        where: The folder to make it in.
+        prefix: Its name begins so.
+
+    Returns:
+        The folder, and the descriptor that holds it.
+    """
+    import fcntl
+
+    folder = Path(tempfile.mkdtemp(prefix=_UNNAMED, dir=where))
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder.rename(where / f"{prefix}{secrets.token_hex(8)}"), held
+
+
+def remove_left_behind(where: Path, prefix: str) -> None:
+    """Remove the folders of ``held_folder`` that no living process of this user holds.
+
+    Args:
+        where: As for ``held_folder``.
+        prefix: As for ``held_folder``.
+    """
+    import fcntl
+
+    for folder in where.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):  # another user's, or another run removes it, too
+            if folder.lstat().st_uid != os.geteuid():
+                continue
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(held)

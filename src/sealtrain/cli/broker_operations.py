@@ -11,6 +11,7 @@ import typer
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.broker.serve import require_extra
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.broker_tokens import read_token
@@ -19,7 +20,7 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import AnswerInvalid, BrokerUnreachable
+from sealtrain.errors import AnswerInvalid, BrokerUnreachable, Unreachable
 from sealtrain.keys.identity import Identity
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def status(
         ],
     )
     if not ready:
-        raise typer.Exit(4)
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def _head(client: BrokerClient) -> list[str] | None:
@@ -174,7 +175,7 @@ def approve_kms(
     as_json: Json = False,
 ) -> None:
     """Approve a dstack KMS that asks this broker who may boot (serve --boot-auth)."""
-    compose_hash = sha256_hex(read_bounded(deployment, 4 << 20))
+    compose_hash = sha256_hex(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
     target = kms_target(app_id=app_id or compose_hash[:40], compose_hash=compose_hash)
     word = "REVOKE" if revoke else "APPROVE"
     if not yes:

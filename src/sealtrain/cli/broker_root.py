@@ -19,7 +19,7 @@ from sealtrain.keys.derive import signing_key
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
 from sealtrain.keys.recovery import join_root, split_root
 from sealtrain.keys.uris import root_secret as fetched
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 
 if TYPE_CHECKING:
     from sealtrain.base.secret import Secret

@@ -23,7 +23,7 @@ from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import address, load_account
 from sealtrain_chain.carrying import carry_out, execute_proposal
 from sealtrain_chain.chainfile import ChainFile, load_chain_file
-from sealtrain_chain.decision import ChainDecision, decide
+from sealtrain_chain.decision import MAX_DECISION_BYTES, ChainDecision, decide
 from sealtrain_chain.gate import counts_until, require_app, require_counting
 from sealtrain_chain.reading import reading
 from sealtrain_chain.safe import SafeProposal
@@ -40,7 +40,6 @@ Out = chain_setup.Out
 Yes = chain_setup.Yes
 
 _CARRIED_WITHIN = 14 * 86400
-_MAX_FILE = 512 << 10
 
 
 def status(
@@ -183,8 +182,8 @@ def execute(
     """Send what enough owners signed. The key only pays; anybody's will do."""
     file = load_chain_file(chain)
     payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
-    given = [read_bounded(path, _MAX_FILE) for path in files]
-    first = parse_json(given[0], max_bytes=_MAX_FILE)
+    given = [read_bounded(path, MAX_DECISION_BYTES) for path in files]
+    first = parse_json(given[0], max_bytes=MAX_DECISION_BYTES)
     proposed = isinstance(first, dict) and "safe" in first
     with reading(file) as reader:
         web3 = chain_setup.first_web3(reader.nodes, file.chain_id)

@@ -16,7 +16,7 @@ from sealtrain.errors import StatementInvalid, UsageError
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import load_account
 from sealtrain_chain.chainfile import address_of, load_chain_file
-from sealtrain_chain.safe import SafeProposal, sign_proposal
+from sealtrain_chain.safe import MAX_PROPOSAL_BYTES, SafeProposal, sign_proposal
 
 __all__ = ["propose", "sign"]
 
@@ -26,8 +26,6 @@ PasswordFile = chain_setup.PasswordFile
 Deployment = chain_setup.Deployment
 Out = chain_setup.Out
 Yes = chain_setup.Yes
-
-_MAX_FILE = 64 << 10
 
 
 def propose(
@@ -71,7 +69,7 @@ def sign(
 ) -> None:
     """Read what a proposal would allow, then add your signature to a copy of it."""
     file = load_chain_file(chain)
-    read = SafeProposal.from_bytes(read_bounded(proposal, _MAX_FILE))
+    read = SafeProposal.from_bytes(read_bounded(proposal, MAX_PROPOSAL_BYTES))
     if deployment is not None:
         lock, target = deployment_of(deployment)
         if target.compose_hash != read.compose_hash:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, fetch_keys, pinned_identity
 from sealtrain.client.pin import load_pin
@@ -39,8 +40,6 @@ __all__ = [
     "watched_ledger",
 ]
 
-_MAX_COMPOSE = 4 << 20
-
 
 def lock_of(deployment: Path) -> Lock:
     """The lock inside a deployment document."""
@@ -54,7 +53,7 @@ def target_of(deployment: Path) -> Target:
 
 def deployment_of(deployment: Path) -> tuple[Lock, Target]:
     """Lock and target, from a single read of the file: what is shown is what is approved."""
-    compose = read_bounded(deployment, _MAX_COMPOSE)
+    compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
     target = Target(
         app_id=app_id_of(compose, lock),

@@ -155,7 +155,7 @@ def seal(
         )
     registered: AtEach[None] = AtEach()
     if register_:
-        envelope = read_bounded(target / "dataset.json", _MAX_COMPOSE)
+        envelope = read_bounded(target / "dataset.json", _MAX_DATASET)
         registered = register_dataset(envelope, brokers, deployment, identity, state)
     simulated = any(broker.simulated for broker in attested)
     emit(
@@ -272,7 +272,7 @@ def inspect(
     """Show what a sealed dataset or file tells without any key. Nothing here is verified."""
     if sealed.is_dir():
         dataset_id, stanzas = read_stanzas(sealed)
-        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", _MAX_COMPOSE))
+        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", _MAX_DATASET))
         claimed = parse_json(envelope.payload)
     else:
         header = read_header(sealed)
@@ -288,7 +288,7 @@ def inspect(
     )
 
 
-_MAX_COMPOSE = 4 << 20
+_MAX_DATASET = 4 << 20
 
 
 def _size_of(source: Path) -> int:

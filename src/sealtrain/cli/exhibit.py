@@ -20,6 +20,7 @@ from sealtrain.base.clock import from_rfc3339, system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import DataInvalid, EvidenceMalformed, LimitExceeded, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["BesideOptions", "GpuCollateral", "binding_of", "policy_of", "recognised", "time_of"]
 
 _MAX_SMALL = 1 << 20
-_MAX_COMPOSE = 4 << 20
 _MIN_NONCE_BYTES = 16
 _PRESET = "preset:"
 
@@ -142,7 +142,9 @@ class BesideOptions:
         """
         bundle = getattr(exhibit, "bundle", None)
         own = exhibit.kind == "evidence" or getattr(bundle, "kind", None) == "evidence"
-        document = None if self.compose is None else read_bounded(self.compose, _MAX_COMPOSE)
+        document = (
+            None if self.compose is None else read_bounded(self.compose, MAX_DEPLOYMENT_BYTES)
+        )
         digest = None if self.compose_hash is None else _hex(self.compose_hash, "hash", 32).hex()
         if document is not None and digest not in (None, sha256_hex(document)):
             raise UsageError(

@@ -22,14 +22,15 @@ from sealtrain.client.attested import pinned_identity
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import cosign_newest, witnessed
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import UsageError
+from sealtrain.errors import Refused, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.reading import audit_stored, entries_in
 from sealtrain.ledger.witness import read_memory
 from sealtrain.manifest.trust import load_trust
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.checkpoint import verify_checkpoint
+from sealtrain.signing.note import MAX_NOTE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +48,6 @@ __all__ = [
 ]
 
 _MAX_SHOWN = 50
-_MAX_NOTE = 512 << 10
 
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 StateFile = Annotated[
@@ -168,7 +168,7 @@ def audit(
     if lacking:
         say(f"refused: {len(reached)} owners cosigned a checkpoint of it, not {quorum}")
     if not report.holds or lacking:
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def audit_broker(
@@ -247,7 +247,7 @@ def given(
 ) -> tuple[bytes | None, list[str]]:
     """The ledger's key, if a file names it, and the checkpoints that were kept."""
     key: bytes | None = None
-    notes = [read_bounded(path, _MAX_NOTE).decode("utf-8", "replace") for path in kept]
+    notes = [read_bounded(path, MAX_NOTE_BYTES).decode("utf-8", "replace") for path in kept]
     if trust is not None:
         (key, *others) = load_trust(trust).brokers.by_key_id.values()
         if others:

@@ -32,7 +32,6 @@ from sealtrain.errors import (
     LedgerInconsistent,
     SealtrainError,
     SignatureInvalid,
-    Unreachable,
     UsageError,
 )
 from sealtrain.keys.identity import Identity
@@ -196,8 +195,7 @@ def succeed(
         consortium_lines(found.successor),
     )
     if failed:
-        unreachable = all(isinstance(error, Unreachable) for error in failed)
-        raise typer.Exit(4 if unreachable else failed[0].exit_code)
+        raise typer.Exit(failed[0].exit_code)
 
 
 def follow(

@@ -19,7 +19,7 @@ from sealtrain.consortium.datasets import dataset_id_in
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.consortium.withdrawals import Withdrawal
-from sealtrain.errors import SealtrainError, UsageError
+from sealtrain.errors import Refused, SealtrainError, Unreachable, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.uses import DatasetUse, Uses
 
@@ -89,7 +89,7 @@ def withdraw(
     emit(as_json, {"digest": envelope.digest, "brokers": shown}, lines)
     answers.finish()
     if any("error" in answer for answer in shown):
-        raise typer.Exit(4)
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def uses(
@@ -120,7 +120,7 @@ def uses(
     )
     if not report.holds:
         say(f"refused: the ledger does not hold ({len(report.findings)} findings): see log audit")
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def _uses_at(

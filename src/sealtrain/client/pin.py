@@ -18,7 +18,7 @@ from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Base64, Hex64, StrictModel, load_model
 from sealtrain.base.yamltext import parse_yaml, yaml_text
 from sealtrain.errors import DataInvalid, TrustInvalid, UsageError
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 
 __all__ = ["BrokerPin", "load_pin", "new_pin"]
 

@@ -22,7 +22,7 @@ from sealtrain.consortium.succession import Succession, SuccessionFile, verify_s
 from sealtrain.errors import LedgerInconsistent, SignatureInvalid
 from sealtrain.ledger.ledger import verify_extension, verify_proof
 from sealtrain.ledger.witness import LedgerMemory
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.dsse import Envelope
 

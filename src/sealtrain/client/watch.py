@@ -29,7 +29,7 @@ from sealtrain.ledger.witness import (
     cosign_checkpoint,
     verify_witnessed,
 )
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.checkpoint import Checkpoint, verify_checkpoint
 from sealtrain.signing.cosignature import CosignSigner
 from sealtrain.signing.dsse import Envelope

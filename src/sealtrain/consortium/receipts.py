@@ -28,7 +28,7 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, Timestamp, load_model
 from sealtrain.errors import DataInvalid, StatementInvalid
 from sealtrain.signing import dsse
-from sealtrain.signing.brokers import broker_id
+from sealtrain.signing.identity import broker_id
 
 __all__ = [
     "RECEIPT_PAYLOAD_TYPE",

@@ -12,17 +12,14 @@ Refusals that owners or operators can take back are waited out, and whatever did
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
-import os
-import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.base.answers import answer_of, packed, packed_error
+from sealtrain.base.processes import answer_of, end_with_parent, packed, packed_error
 from sealtrain.errors import RankLost, SealtrainError
 from sealtrain.guest.settings import holds_run
 
@@ -37,7 +34,6 @@ Waits = Callable[[SealtrainError, float], None]
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 300.0
 _GRACE_SECONDS: Final = 10.0
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def until_released(
@@ -125,9 +121,8 @@ def _apart(work: Callable[[], Outcome]) -> Outcome:
 
 def _serve(work: Callable[[], Outcome], here: Connection, answers: Connection) -> None:
     here.close()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]
-        return  # whoever waits ended before the line above
+    if not end_with_parent():
+        return
     try:
         answer = packed(work())
     except KeyboardInterrupt:

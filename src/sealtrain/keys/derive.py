@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import UsageError
-from sealtrain.sealing.datakey import DataKey
+from sealtrain.sealing.datakey import DataKey, derivation_info
 from sealtrain.sealing.hpke import HpkePrivateKey
 from sealtrain.signing.dsse import Ed25519Signer
 
@@ -124,13 +124,7 @@ def signing_key(root: Secret, purpose: str) -> Ed25519Signer:
 
 
 def _expanded(material: bytes, purpose: str, parts: Iterable[str]) -> bytes:
-    info = b"".join(_prefixed(text) for text in (f"sealtrain/{purpose}/v1", *parts))
-    return HKDF(hashes.SHA256(), KEY_BYTES, None, info).derive(material)
-
-
-def _prefixed(text: str) -> bytes:
-    data = text.encode("utf-8")
-    return len(data).to_bytes(4, "big") + data
+    return HKDF(hashes.SHA256(), KEY_BYTES, None, derivation_info(purpose, *parts)).derive(material)
 
 
 def _check(**arguments: tuple[str, re.Pattern[str]]) -> None:

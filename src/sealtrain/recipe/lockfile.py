@@ -82,7 +82,7 @@ class Lock(StrictModel):
     """The resolved recipe.
 
     Attributes:
-        brokers: Ids of the brokers that may release keys for it (``signing.brokers``), sorted. A
+        brokers: Ids of the brokers that may release keys for it (``signing.identity``), sorted. A
             guest obeys no other.
     """
 

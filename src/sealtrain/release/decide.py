@@ -16,11 +16,11 @@ Release, checks by the numbers of the spec; the first that fails raises, nothing
 10. approvals                           ``ApprovalRevoked`` ``RecipeChanged`` ``ApprovalExpired``
                                         ``ApprovalsMissing``
 11. run, and its data                   ``RunMismatch``
-12. nothing of the run withdrawn        ``DatasetWithdrawn`` (``release.withdrawn``)
+12. nothing of the run withdrawn        ``DatasetWithdrawn``
     datasets registered and named       ``DatasetUnknown``
 13. roots as registered and pinned      ``DatasetMismatch``
     of one owner, among several parties ``DatasetMismatch``
-14. privacy budgets, for a new run      ``BudgetSpent`` (``release.budget``)
+14. privacy budgets, for a new run      ``BudgetSpent``
 15. stanzas open                        ``service.keyring``, the first place that touches a key
 
 Renewal shares 1-10, then 11-15 of §5. ``admit`` is 1-4, ``decide`` and ``decide_renewal`` are 1-4
@@ -29,7 +29,7 @@ again and the rest, so a caller that forgets ``admit`` still refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from sealtrain.consortium.approvals import Tally, Target, require
@@ -39,6 +39,7 @@ from sealtrain.errors import (
     AppIdMismatch,
     BrokerMismatch,
     BrokerNotApproved,
+    BudgetSpent,
     ChallengeExpired,
     ChallengeReplayed,
     ChallengeUnknown,
@@ -47,14 +48,14 @@ from sealtrain.errors import (
     ConsortiumMismatch,
     DatasetMismatch,
     DatasetUnknown,
+    DatasetWithdrawn,
     LeaseStale,
     LeaseUnknown,
     PlatformMismatch,
     RecipeChanged,
     RunMismatch,
 )
-from sealtrain.release.apart import of_one_owner
-from sealtrain.release.budget import within_budget
+from sealtrain.recipe.privacy import Spending
 from sealtrain.release.facts import (
     ChallengeState,
     LeaseState,
@@ -64,9 +65,16 @@ from sealtrain.release.facts import (
     RunState,
 )
 from sealtrain.release.messages import DatasetRequest, ReleaseRequest, RenewalRequest
-from sealtrain.release.withdrawn import none_withdrawn
 
-__all__ = ["admit", "decide", "decide_renewal", "same_consortium"]
+__all__ = [
+    "admit",
+    "decide",
+    "decide_renewal",
+    "none_withdrawn",
+    "of_one_owner",
+    "same_consortium",
+    "within_budget",
+]
 
 
 Request = ReleaseRequest | RenewalRequest
@@ -417,4 +425,75 @@ def same_consortium(got: str, limits: Limits, what: str) -> None:
             got=got,
             expected=limits.consortium_id,
             hint="use the consortium file and the broker that belong together",
+        )
+
+
+def of_one_owner(released: Iterable[ReleasedDataset]) -> None:
+    """Return if all datasets of a release are one owner's.
+
+    Raises:
+        DatasetMismatch: They are of several.
+    """
+    owners = {one.owner_id for one in released}
+    if len(owners) > 1:
+        raise DatasetMismatch(
+            "a guest asks for data of several owners, and the recipe gives each a guest of its own",
+            check="dataset owner",
+            got=f"datasets of {len(owners)} owners",
+            expected="datasets of one",
+            hint="each party asks for its own data, under its own run id",
+        )
+
+
+# Sums of decimal fractions miss by less than this.
+_ROUNDING = 1e-9
+
+
+def within_budget(asked: Sequence[Spending], spent: Mapping[tuple[str, str], float]) -> None:
+    """See that what is asked for fits beside what was reserved before.
+
+    Every run reserves its whole epsilon of each dataset that it protects when it first gets keys,
+    whatever becomes of it: a broker cannot call keys back. Epsilons add up (basic composition),
+    which bounds what all runs together reveal. A resume reserves nothing: its noise is the
+    interrupted run's own.
+
+    Args:
+        asked: What the run reserves, one for each dataset.
+        spent: Epsilon reserved so far, by (owner, dataset name).
+
+    Raises:
+        BudgetSpent: An owner's budget has too little left.
+    """
+    for one in asked:
+        before = spent.get((one.owner, one.name), 0.0)
+        if one.budget is not None and before + one.epsilon > one.budget + _ROUNDING:
+            raise BudgetSpent(
+                f"the privacy budget of {one.name} has too little left for this run",
+                check="privacy budget",
+                owner=one.owner,
+                got=f"epsilon {one.epsilon:g} on top of {before:g}",
+                expected=f"at most {one.budget:g} together",
+                hint="its owner decides: another budget is another recipe, to be approved anew",
+            )
+
+
+def none_withdrawn(withdrawn: Mapping[str, str]) -> None:
+    """See that nothing a run is about was withdrawn.
+
+    Args:
+        withdrawn: Of the datasets it asks for or was given before, those that were withdrawn,
+            each with the name of its owner.
+
+    Raises:
+        DatasetWithdrawn: There are some.
+    """
+    if withdrawn:
+        owners = ", ".join(sorted(set(withdrawn.values())))
+        raise DatasetWithdrawn(
+            f"{owners} withdrew data of this run",
+            check="withdrawal",
+            owner=owners,
+            got=", ".join(sorted(withdrawn)[:4]),
+            expected="datasets that nobody withdrew",
+            hint="a withdrawal is final: lock a recipe without this data and train anew",
         )

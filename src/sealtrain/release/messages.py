@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, StringConstraints, model_validator
 
 from sealtrain.attest.evidence import Evidence
-from sealtrain.base.canonical import MAX_JSON_VALUES, JsonValue
+from sealtrain.base.canonical import MAX_JSON_VALUES, JsonValue, canonical_json
+from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import (
     Base64,
     Hex32,
@@ -30,11 +31,14 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.note import MAX_NOTE_BYTES
 
 __all__ = [
+    "IDENTITY_PURPOSE",
+    "KEYS_PURPOSE",
     "MAX_CHALLENGE_BYTES",
     "MAX_DATASETS",
-    "MAX_MANIFEST_BYTES",
     "MAX_REQUEST_BYTES",
     "MAX_REQUEST_VALUES",
+    "RELEASE_PURPOSE",
+    "RENEWAL_PURPOSE",
     "Accepted",
     "BrokerIdentity",
     "BrokerKey",
@@ -65,11 +69,13 @@ __all__ = [
     "SealedKeys",
     "StanzaDocument",
     "TallyAnswer",
+    "answer_info",
+    "ledger_origin",
     "load_message",
+    "transcript_digest",
 ]
 
 MAX_REQUEST_BYTES = 2 << 20
-MAX_MANIFEST_BYTES = 8 << 20
 MAX_CHALLENGE_BYTES = 1 << 10
 MAX_REQUEST_VALUES = 20_000
 """Values in the JSON of a request, arrays and objects included."""
@@ -436,3 +442,25 @@ def load_message(
         SealtrainError: An ``error`` naming the first wrong field, never its value.
     """
     return load_json(cls, body, error, cls.__name__, max_bytes=max_bytes, max_values=max_values)
+
+
+RELEASE_PURPOSE = "release"
+RENEWAL_PURPOSE = "renewal"
+KEYS_PURPOSE = "broker-keys"
+IDENTITY_PURPOSE = "broker-identity"
+"""Purposes of ``attest.report_data``: evidence for one cannot serve another."""
+
+
+def transcript_digest(transcript: JsonValue) -> str:
+    """SHA-256 of the canonical transcript, 64 hex digits."""
+    return sha256_hex(canonical_json(transcript))
+
+
+def answer_info(digest: str) -> bytes:
+    """HPKE ``info`` of the answer to the request with this transcript digest."""
+    return canonical_json({"purpose": "sealtrain/release/v2", "transcript_digest": digest})
+
+
+def ledger_origin(consortium_id: str) -> str:
+    """Origin line of the checkpoints of a consortium's ledger."""
+    return f"sealtrain/ledger/{consortium_id}"

@@ -22,15 +22,12 @@ from typing import Self
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid
 
-__all__ = ["KEY_BYTES", "DataKey", "Permit", "Randomness"]
+__all__ = ["KEY_BYTES", "DataKey", "Permit", "derivation_info"]
 
 KEY_BYTES = 32
-
-Randomness = Callable[[int], bytes]
-"""Returns that many unpredictable bytes, as ``os.urandom`` does."""
 
 Permit = Callable[[], None]
 """Returns while a key may be used and raises when it may not."""
@@ -71,7 +68,7 @@ class DataKey(Secret):
         return DataKey(self.reveal(), permit)
 
     @classmethod
-    def generate(cls, random: Randomness = os.urandom) -> Self:
+    def generate(cls, random: Random = os.urandom) -> Self:
         """A fresh key."""
         return cls(random(KEY_BYTES))
 
@@ -82,8 +79,7 @@ class DataKey(Secret):
             purpose: Lower-case words with hyphens or slashes; becomes ``sealtrain/<purpose>/v1``.
             parts: Values the derived key is bound to, in order.
         """
-        info = b"".join(_prefixed(part) for part in (f"sealtrain/{purpose}/v1", *parts))
-        expand = HKDFExpand(hashes.SHA256(), KEY_BYTES, info)
+        expand = HKDFExpand(hashes.SHA256(), KEY_BYTES, derivation_info(purpose, *parts))
         return DataKey(expand.derive(self.reveal()), self.permit)
 
     def mac(self, message: bytes) -> bytes:
@@ -91,6 +87,7 @@ class DataKey(Secret):
         return hmac.digest(self.reveal(), message, hashlib.sha256)
 
 
-def _prefixed(part: str) -> bytes:
-    data = part.encode()
-    return len(data).to_bytes(4, "big") + data
+def derivation_info(purpose: str, *parts: str) -> bytes:
+    """HKDF's ``info`` of one purpose: ``lp("sealtrain/<purpose>/v1") ‖ lp(p1) ‖ …``."""
+    texts = (text.encode() for text in (f"sealtrain/{purpose}/v1", *parts))
+    return b"".join(len(text).to_bytes(4, "big") + text for text in texts)

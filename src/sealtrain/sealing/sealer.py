@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sealtrain.base.files import atomic_folder, atomic_write
+from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
 from sealtrain.sealing.chunked import SALT_BYTES
 from sealtrain.sealing.commitments import COMMITMENTS_NAME, Committer
 from sealtrain.sealing.counted import Counted, new_file
-from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -77,7 +78,7 @@ def seal_dataset(
     commitments: bool = False,
     count_tokens: Callable[[pa.RecordBatch], int] | None = None,
     progress: Progress | None = None,
-    random: Randomness = os.urandom,
+    random: Random = os.urandom,
     unwrap: Unwrap | None = None,
 ) -> DatasetDescription:
     """Seal records or files into a new folder.
@@ -209,7 +210,7 @@ class _Sealing:
 
     folder: Path
     data_key: DataKey
-    random: Randomness
+    random: Random
     shard_bytes: int
     progress: _Meter
     index: Index

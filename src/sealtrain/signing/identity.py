@@ -27,7 +27,7 @@ from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.signing import ml_dsa
 from sealtrain.signing.ed25519 import check_public_key, key_id
 
-__all__ = ["MAX_IDENTITY_BYTES", "SEALING_KEY_BYTES", "PublicIdentity"]
+__all__ = ["MAX_IDENTITY_BYTES", "SEALING_KEY_BYTES", "PublicIdentity", "broker_id"]
 
 MAX_IDENTITY_BYTES = 8192
 SEALING_KEY_BYTES = 1216
@@ -157,3 +157,12 @@ class PublicIdentity(StrictModel):
     def key_id(self) -> str:
         """Name of the signing key: ``ed25519:<hex>``."""
         return key_id(self.signing_bytes)
+
+
+def broker_id(signing_key: bytes) -> str:
+    """Id of the broker with this signing key, 64 hex digits.
+
+    Args:
+        signing_key: Raw Ed25519 public key, 32 bytes.
+    """
+    return sha256_hex(b"sealtrain/broker/v1:" + signing_key)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sealtrain.base.leftbehind import held_folder, remove_left_behind
-from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.base.privatefolder import PrivateFolder, held_folder, remove_left_behind
 
 KILLED = """
 import os, signal

@@ -54,10 +54,17 @@ def test_exit_codes_follow_the_branch(kind: type[SealtrainError], exit_code: int
 
 
 def test_every_code_leads_back_to_its_class() -> None:
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if isinstance(kind, type):
+    for kind in vars(errors).values():
+        if isinstance(kind, type) and issubclass(kind, SealtrainError):
             assert error_by_code(kind.code) is kind
+
+
+def test_a_class_of_another_module_has_its_parents_code() -> None:
+    class OfAScript(NotSealed):
+        pass
+
+    assert OfAScript.code == "not-sealed"
+    assert error_by_code("not-sealed") is NotSealed
 
 
 def test_a_code_this_version_does_not_know_is_still_a_refusal() -> None:

@@ -21,6 +21,8 @@ from sealtrain.broker.service.bootauth import BootAuthority
 from sealtrain.broker.service.service import Broker
 from sealtrain.consortium.decisions import kms_target
 from sealtrain.errors import (
+    ApprovalExpired,
+    ApprovalsMissing,
     ConfigError,
     DataInvalid,
     KeyProviderMismatch,
@@ -156,9 +158,9 @@ def test_every_answer_is_an_entry_of_the_ledger(tmp_path: Path) -> None:
         authority = world.broker.boot
         assert isinstance(authority, BootAuthority)
         size = world.ledger.size
-        told, code = authority.answer("app", canonical_json(boot_info(world)))
+        told, refusal = authority.answer("app", canonical_json(boot_info(world)))
         assert (told.is_allowed, told.gateway_app_id) == (True, GATEWAY)
-        assert (told.reason, code) == ("", None)
+        assert (told.reason, refusal) == ("", None)
         entry = world.ledger.entry(size)
         assert entry["kind"] == "boot"
         body: Any = entry["body"]
@@ -166,8 +168,9 @@ def test_every_answer_is_an_entry_of_the_ledger(tmp_path: Path) -> None:
         assert body["recipe_hash"] == world.locked.recipe_hash
 
         refused = canonical_json(boot_info(world, tcbStatus="OutOfDate"))
-        told, code = authority.answer("kms", refused)
-        assert (told.is_allowed, told.gateway_app_id, code) == (False, "", "tcb-status-refused")
+        told, refusal = authority.answer("kms", refused)
+        assert (told.is_allowed, told.gateway_app_id) == (False, "")
+        assert type(refusal) is TcbStatusRefused
         assert told.reason.startswith("tcb-status-refused: ")
         body = world.ledger.entry(size + 1)["body"]
         assert body == {
@@ -179,8 +182,8 @@ def test_every_answer_is_an_entry_of_the_ledger(tmp_path: Path) -> None:
             "digest": hashlib.sha256(refused).hexdigest(),
         }
         world.clock.advance(31 * DAY)
-        told, code = authority.answer("app", canonical_json(boot_info(world)))
-        assert (told.is_allowed, code) == (False, "approval-expired")
+        told, refusal = authority.answer("app", canonical_json(boot_info(world)))
+        assert (told.is_allowed, type(refusal)) == (False, ApprovalExpired)
         assert world.ledger.size == size + 3
 
 
@@ -190,8 +193,8 @@ def test_a_boot_takes_the_thresholds_of_what_approvals_state(tmp_path: Path) -> 
         authority = world.broker.boot
         assert authority is not None
         asked = canonical_json(boot_info(world))
-        told, code = authority.answer("app", asked)
-        assert (told.is_allowed, code) == (False, "approvals-missing")
+        told, refusal = authority.answer("app", asked)
+        assert (told.is_allowed, type(refusal)) == (False, ApprovalsMissing)
         assert "3 of 3 owners for export_model" in told.reason
         world.approve("hospital-c")
         assert authority.answer("app", asked)[0].is_allowed

@@ -96,3 +96,20 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         ):
             raise AssertionError("two pages on one port")
     assert caught.value.check == "metrics port"
+
+
+def test_a_fault_of_the_broker_is_no_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("fault")
+
+    with release_world(tmp_path) as world:
+        metrics = Metrics(world.broker)
+        monkeypatch.setattr(type(world.broker.registry), "policies", fail)
+        with serving(broker_app(world.broker, metrics), config_of(tmp_path)) as url:
+            for path in ("/v1/policies", "/v1/health"):  # by the second the first is counted
+                httpx.get(f"{url}{path}", trust_env=False)
+        shown = metrics.text().decode()
+    assert 'path="/v1/policies",status="500"' in shown
+    assert "policy_violations_total{" not in shown

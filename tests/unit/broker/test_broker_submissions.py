@@ -28,8 +28,7 @@ from sealtrain.errors import (
     SignatureInvalid,
 )
 from sealtrain.ledger.ledger import LedgerProof, verify_proof
-from sealtrain.release.messages import Accepted
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import Accepted, ledger_origin
 from sealtrain.sealing.description import DatasetDescription, ShardInfo
 from sealtrain.sealing.stanza import RecipeBinding
 from sealtrain.signing import dsse

@@ -30,8 +30,7 @@ from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.reading import audit_stored
 from sealtrain.ledger.sqlite_store import LedgerStore
 from sealtrain.ledger.witness import cosign_checkpoint, memory
-from sealtrain.release.messages import CosignedCheckpoint
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import CosignedCheckpoint, ledger_origin
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.needs import Needs
 from sealtrain.signing.note import SignedNote

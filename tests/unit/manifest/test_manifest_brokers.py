@@ -16,8 +16,8 @@ from sealtrain.errors import ClaimContradicted, DatasetMismatch, LeaseStale, Pro
 from sealtrain.manifest.condense import needed_releases
 from sealtrain.manifest.report import render
 from sealtrain.manifest.verify import Report, examine
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.ed25519 import key_id
+from sealtrain.signing.identity import broker_id
 
 pytestmark = pytest.mark.claim("C67")
 

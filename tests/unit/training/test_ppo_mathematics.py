@@ -7,18 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from sealtrain.training.ppo.divergence import DivergenceWeight
+from sealtrain.training.ppo.mathematics import DivergenceWeight
 from sealtrain.training.telemetry.averages import Account
 
 torch = pytest.importorskip("torch")
 
-from sealtrain.training.ppo.advantages import (  # noqa: E402
+from sealtrain.training.ppo.mathematics import (  # noqa: E402  # noqa: E402
     estimate_advantages,
     masked_mean,
+    moved,
+    policy_losses,
     token_rewards,
+    value_losses,
     whiten,
 )
-from sealtrain.training.ppo.loss import moved, policy_losses, value_losses  # noqa: E402
 
 
 def by_definition(

@@ -4,8 +4,9 @@
    its cap, and parsed strictly once; FastAPI parses none.
 2. Work runs in threads, apart for each class of callers (``http.lanes``); the event loop moves
    bytes, verifies heads and makes challenges.
-3. An error of ours becomes its JSON; anything else becomes ``internal`` without a reason, and a log
-   line with the kind of the error and its place, never with a value.
+3. A ``SealtrainError`` is answered with its class's status, and with its text where that is below
+   500. Any other exception is answered as ``internal`` without a reason; the log names its kind and
+   place, never a value.
 4. Answers are never cached.
 5. What is shown to anybody is bounded in bytes and in work.
 """
@@ -43,7 +44,7 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.broker.service.witnessing import MAX_COSIGNED_PAGE
 from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.members import MAX_OWNERS, Consortium
-from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
+from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.ledger.ledger import LedgerProof
 from sealtrain.release.messages import (
     BrokerIdentity,
@@ -296,27 +297,24 @@ def _add_operators(
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(SealtrainError)
     async def ours(request: Request, error: SealtrainError) -> Response:
-        request.state.code = error.code
-        if isinstance(error, Unreachable) and error.http_status >= 500:
+        request.state.error = type(error)
+        if error.http_status == 500:
+            _log_bug(error)
+            return internal_answer()
+        if error.http_status > 500:
             _log.warning(
                 "cannot answer code=%s check=%s got=%s", error.code, error.check, error.got
             )
-        elif error.http_status >= 500:
-            _log_bug(error)
-            return internal_answer()
         return error_answer(error)
 
     @app.exception_handler(RequestValidationError)
     async def query(request: Request, error: RequestValidationError) -> Response:
-        request.state.code = DataInvalid.code
         where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        return error_answer(DataInvalid(f"the request has a wrong {where}", check="query"))
+        return await ours(request, DataInvalid(f"the request has a wrong {where}", check="query"))
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
-        request.state.code = DataInvalid.code
-        none = DataInvalid("no such path or method", check="path")
-        answered = error_answer(none)
+        answered = await ours(request, DataInvalid("no such path or method", check="path"))
         answered.status_code = error.status_code
         if error.status_code == 405:
             answered.headers["allow"] = ", ".join(_methods(app, request.url.path))
@@ -332,7 +330,7 @@ def _methods(app: FastAPI, path: str) -> list[str]:
 
 
 class _Shield:
-    """Answers ``internal`` to what nobody expected; a framework would log it with its values."""
+    """Answers ``internal`` to any other exception; the framework would log it with its values."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -85,7 +85,7 @@ def raw_answer(data: bytes) -> Response:
 
 
 def error_answer(error: SealtrainError) -> Response:
-    """A refusal, with the status of its class; of an outage its code and nothing else."""
+    """An error as JSON, with the status of its class; an outage shows its code and nothing else."""
     status = error.http_status
     told = error.to_dict() if status < 500 else {"code": error.code, "message": _OUTAGE}
     answered = JSONResponse({"error": told}, status_code=status, headers=NO_STORE)
@@ -97,6 +97,6 @@ def error_answer(error: SealtrainError) -> Response:
 
 
 def internal_answer() -> Response:
-    """A fault of ours; says nothing about it."""
+    """The answer to a fault of the broker, without a reason."""
     body = {"error": {"code": "internal", "message": "the broker failed"}}
     return JSONResponse(body, status_code=500, headers=NO_STORE)

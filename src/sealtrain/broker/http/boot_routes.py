@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -13,12 +12,9 @@ from sealtrain.broker.http.admission import Admission, account_of
 from sealtrain.broker.http.bodies import answer, read_body
 from sealtrain.broker.http.lanes import Lanes
 from sealtrain.broker.service.bootauth import BootAuthority
-from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.release.boot import MAX_BOOT_BYTES, BootAnswer, BootRole, BootService
 
 __all__ = ["add_boot_routes"]
-
-_MALFORMED: Final = (DataInvalid.code, LimitExceeded.code)
 
 
 def add_boot_routes(
@@ -41,13 +37,13 @@ def add_boot_routes(
         async def endpoint(request: Request) -> Response:
             admission.stranger(request)
             body = await read_body(request, MAX_BOOT_BYTES, authority().body_seconds)
-            told, code = await lanes.guests.run(
+            told, refusal = await lanes.guests.run(
                 account_of(request), partial(authority().answer, role, body)
             )
-            request.state.code = code
             answered = answer(told)
-            if code in _MALFORMED:
-                answered.status_code = 400
+            if refusal is not None:
+                request.state.error = type(refusal)
+                answered.status_code = 400 if refusal.http_status == 400 else 200
             return answered
 
         app.add_api_route(

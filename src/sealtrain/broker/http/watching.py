@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.http.bodies import error_answer
 from sealtrain.broker.http.metrics import Metrics
 from sealtrain.broker.logs import request_line
-from sealtrain.errors import HeadTooLarge, Refused, error_by_code
+from sealtrain.errors import HeadTooLarge, Refused, SealtrainError
 
 __all__ = ["Watch"]
 
@@ -38,7 +39,7 @@ class Watch:
         *,
         now: Callable[[], int],
         metrics: Metrics,
-        random: Callable[[int], bytes],
+        random: Random,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._app = app
@@ -77,26 +78,25 @@ class Watch:
         try:
             _bound_head(scope)
         except HeadTooLarge as error:
-            scope["state"]["code"] = error.code
+            scope["state"]["error"] = type(error)
             await error_answer(error)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     def _account(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
         route: Any = scope.get("route")
-        code: str | None = scope["state"].get("code")
-        if status == 500:
-            code = "internal"
+        error: type[SealtrainError] | None = scope["state"].get("error")
+        code = None if error is None else error.code
         told: dict[str, Any] = {
             "method": scope["method"] if scope["method"] in _METHODS else "other",
-            # What nobody routes is not repeated: anybody may have put anything into it.
+            # A path without a route is not repeated: the caller may have put anything into it.
             "path": getattr(route, "path", None) or "unknown",
             "status": status,
-            "code": code,
+            "code": "internal" if status == 500 else code,
             "seconds": seconds,
         }
         request_line(request_id=request_id, **told)
-        refused = code is not None and issubclass(error_by_code(code), Refused)
+        refused = status < 500 and error is not None and issubclass(error, Refused)
         self._metrics.count(**told, refused=refused)
 
 

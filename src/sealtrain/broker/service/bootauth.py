@@ -67,7 +67,7 @@ class BootAuthority:
             }
         )
 
-    def answer(self, role: BootRole, body: bytes) -> tuple[BootAnswer, str | None]:
+    def answer(self, role: BootRole, body: bytes) -> tuple[BootAnswer, SealtrainError | None]:
         """Decide on one boot and record it.
 
         Args:
@@ -75,7 +75,7 @@ class BootAuthority:
             body: As received.
 
         Returns:
-            The answer, and the code of the refusal if it is one.
+            The answer, and the refusal if it is one.
 
         Raises:
             Unreachable: The decision could not be made or recorded.
@@ -93,7 +93,7 @@ class BootAuthority:
                 raise
             with self._parts.store.transaction(alone=False):
                 self._parts.ledger.append("refusal", _refusal(role, info, body, error))
-            return BootAnswer.refused(f"{error.code}: {error}"), error.code
+            return BootAnswer.refused(f"{error.code}: {error}"), error
         allowed = {
             "isAllowed": True,
             "gatewayAppId": self._parts.gateway_app_id or "",

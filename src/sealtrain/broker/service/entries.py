@@ -9,8 +9,7 @@ from sealtrain.consortium.approvals import Target
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt, receipt_digest
 from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.release.facts import Permit
-from sealtrain.release.messages import ReleaseRequest, RenewalRequest
-from sealtrain.release.transcript import transcript_digest
+from sealtrain.release.messages import ReleaseRequest, RenewalRequest, transcript_digest
 from sealtrain.signing.dsse import Envelope
 
 __all__ = ["granted_entry", "is_refusal", "receipt_of", "refusal_entry", "target_of"]

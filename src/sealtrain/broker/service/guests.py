@@ -20,8 +20,12 @@ from sealtrain.recipe.lockfile import Lock, parse_lock
 from sealtrain.recipe.needs import needs_of
 from sealtrain.recipe.privacy import spendings
 from sealtrain.release.facts import Limits, Measured
-from sealtrain.release.messages import ReleaseRequest, RenewalRequest
-from sealtrain.release.transcript import RELEASE_PURPOSE, RENEWAL_PURPOSE
+from sealtrain.release.messages import (
+    RELEASE_PURPOSE,
+    RENEWAL_PURPOSE,
+    ReleaseRequest,
+    RenewalRequest,
+)
 
 __all__ = ["Appraised", "appraise_guest", "hold_owners_policies"]
 

@@ -21,8 +21,13 @@ from sealtrain.consortium.receipts import ReleaseReceipt, receipt_digest
 from sealtrain.errors import DataInvalid, DatasetMismatch, NoStanza, SealRefused, WrongKey
 from sealtrain.keys.derive import derive, recipe_key, signing_key
 from sealtrain.release.lease_code import LeaseShown, lease_code
-from sealtrain.release.messages import BrokerKey, DatasetRequest, ReleaseRequest
-from sealtrain.release.transcript import answer_info, transcript_digest
+from sealtrain.release.messages import (
+    BrokerKey,
+    DatasetRequest,
+    ReleaseRequest,
+    answer_info,
+    transcript_digest,
+)
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
     BrokerBinding,
@@ -31,9 +36,9 @@ from sealtrain.sealing.stanza import (
     unwrap_for_recipe,
     unwrap_share,
 )
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
+from sealtrain.signing.identity import broker_id
 
 __all__ = ["Keyring"]
 

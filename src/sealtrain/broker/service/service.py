@@ -55,6 +55,8 @@ from sealtrain.release.decide import admit, decide, decide_renewal, same_consort
 from sealtrain.release.facts import ChallengeState, Limits
 from sealtrain.release.lease_code import LeaseShown
 from sealtrain.release.messages import (
+    IDENTITY_PURPOSE,
+    KEYS_PURPOSE,
     BrokerIdentity,
     BrokerKeys,
     Challenge,
@@ -68,7 +70,6 @@ from sealtrain.release.messages import (
     RenewalAnswer,
     RenewalRequest,
 )
-from sealtrain.release.transcript import IDENTITY_PURPOSE, KEYS_PURPOSE
 from sealtrain.signing.dsse import Envelope
 
 __all__ = ["Broker"]

@@ -44,6 +44,7 @@ from sealtrain.manifest.checks.parties import stays_of
 from sealtrain.manifest.form import read as read_manifest
 from sealtrain.manifest.trust import Trust, TrustedBrokers
 from sealtrain.manifest.verify import verify_manifest
+from sealtrain.release.decide import none_withdrawn
 from sealtrain.release.facts import RunState
 from sealtrain.release.messages import (
     Accepted,
@@ -52,7 +53,6 @@ from sealtrain.release.messages import (
     RegisteredDatasets,
     TallyAnswer,
 )
-from sealtrain.release.withdrawn import none_withdrawn
 from sealtrain.signing.dsse import Envelope
 
 __all__ = ["Registry"]

@@ -4,19 +4,54 @@ The ledger does not hold which challenges and signed requests were used, so a me
 restored or rebuilt has forgotten some. It then begins anew: challenges made before are of another
 generation and serve nowhere, and owners' requests signed before are stale (spec/key-release.md §3,
 spec/requests.md §1).
+
+A copy of a database remembers leases that were replaced since and challenges that were used since.
+So the database notes where it was made, and a broker does not start on one that finds itself
+elsewhere: ``sealtrain broker restored`` checks it first and ends those (``store.restored``). A
+standby that takes over is the same database. A file needs no note: ``store.backup`` puts it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from sealtrain.broker.store.tables import incarnations
+from sealtrain.base.secret import Random
+from sealtrain.broker.store.tables import home, incarnations
+from sealtrain.errors import ConfigError
 
-__all__ = ["Incarnation", "begin_anew", "incarnation_of"]
+__all__ = ["Incarnation", "begin_anew", "incarnation_of", "move_in"]
+
+_IDENTITY = sa.text(
+    "SELECT system_identifier || '/' || (SELECT oid FROM pg_database "
+    "WHERE datname = current_database()) FROM pg_control_system()"
+)
+
+
+def move_in(connection: Connection, *, anew: bool = False) -> None:
+    """Note where the database is, the first time or ``anew``; else compare.
+
+    Raises:
+        ConfigError: It was copied from another place.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    here = str(connection.execute(_IDENTITY).scalar_one())
+    if anew:
+        connection.execute(home.delete())
+    noted = connection.execute(sa.select(home.c.identity)).scalar_one_or_none()
+    if noted is None:
+        connection.execute(home.insert().values(identity=here))
+    elif noted != here:
+        raise ConfigError(
+            "the database was restored or copied from another place",
+            check="database",
+            got=here,
+            expected=noted,
+            hint="when nothing serves the original any more: sealtrain broker restored",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +77,7 @@ def incarnation_of(connection: Connection) -> Incarnation | None:
 
 
 def begin_anew(
-    connection: Connection, random: Callable[[int], bytes], *, began_at: int | None = None
+    connection: Connection, random: Random, *, began_at: int | None = None
 ) -> Incarnation:
     """Make a database another memory; no challenge that was made before serves.
 

@@ -12,17 +12,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
 from sealtrain.broker.store.following import Following
 from sealtrain.broker.store.group_commit import Together
-from sealtrain.broker.store.home import move_in
-from sealtrain.broker.store.incarnation import begin_anew, incarnation_of
+from sealtrain.broker.store.incarnation import begin_anew, incarnation_of, move_in
 from sealtrain.broker.store.schema import check
 from sealtrain.broker.store.transaction import Transaction
 from sealtrain.ledger.ledger import Ledger
@@ -34,9 +34,7 @@ __all__ = ["Store"]
 class Store:
     """One database, safe to use from many threads."""
 
-    def __init__(
-        self, where: Path | Postgres, *, random: Callable[[int], bytes] = os.urandom
-    ) -> None:
+    def __init__(self, where: Path | Postgres, *, random: Random = os.urandom) -> None:
         """Open or create.
 
         Args:

@@ -21,7 +21,7 @@ from sealtrain.broker.store.transaction import Transaction
 from sealtrain.consortium.policies import ENTRY_KIND as POLICY
 from sealtrain.consortium.receipts import Anchor, data_of_entry
 from sealtrain.ledger.ledger import Ledger
-from sealtrain.release.transcript import ledger_origin
+from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.dsse import Envelope
 
 __all__ = ["RECORDED", "Entry", "change", "record"]

@@ -15,8 +15,7 @@ from sqlalchemy.engine import Connection
 
 from sealtrain.broker.store.database import begun, engine_of
 from sealtrain.broker.store.following import Following
-from sealtrain.broker.store.home import move_in
-from sealtrain.broker.store.incarnation import begin_anew
+from sealtrain.broker.store.incarnation import begin_anew, move_in
 from sealtrain.broker.store.schema import HEAD, version_of
 from sealtrain.broker.store.tables import leases
 from sealtrain.errors import ConfigError

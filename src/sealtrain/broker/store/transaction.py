@@ -17,8 +17,8 @@ from sqlalchemy.engine import Connection
 from sealtrain.broker.store import statements
 from sealtrain.broker.store.cosignatures import Cosignatures
 from sealtrain.broker.store.incarnation import incarnation_of
-from sealtrain.broker.store.nonces import Nonces
-from sealtrain.broker.store.policies import Policies
+from sealtrain.broker.store.owner_statements import Policies, Withdrawals
+from sealtrain.broker.store.served_once import Nonces, UsedChallenges
 from sealtrain.broker.store.succession import Successions
 from sealtrain.broker.store.tables import (
     datasets,
@@ -30,8 +30,6 @@ from sealtrain.broker.store.tables import (
     used_challenges,
 )
 from sealtrain.broker.store.tokens import Tokens
-from sealtrain.broker.store.used_challenges import UsedChallenges
-from sealtrain.broker.store.withdrawn import Withdrawals
 from sealtrain.consortium.receipts import Anchor
 from sealtrain.errors import LimitExceeded
 from sealtrain.release.facts import LeaseState, RunState

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from sealtrain.base.forking import forked
+from sealtrain.base.processes import forked
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.sandbox.compilers import workshop
 from sealtrain.guest.sandbox.landlock import Held, leave_no_memory, other_threads, restrict, unbound

@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from sealtrain.base.forking import forked
+from sealtrain.base.processes import forked
 from sealtrain.guest.sandbox.landlock import leave_no_memory, restrict
 from sealtrain.guest.sandbox.seccomp import refuse_calls
 

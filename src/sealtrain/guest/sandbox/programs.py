@@ -30,7 +30,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from sealtrain.base.forking import forked
+from sealtrain.base.processes import forked
 
 if TYPE_CHECKING:
     from sealtrain.guest.sandbox.compilers import Workshop

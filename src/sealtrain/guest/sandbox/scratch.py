@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sealtrain.base.leftbehind import held_folder, remove_left_behind
+from sealtrain.base.privatefolder import held_folder, remove_left_behind
 from sealtrain.errors import UsageError
 
 __all__ = ["SHARED_MEMORY", "Scratch", "scratch"]

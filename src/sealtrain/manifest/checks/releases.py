@@ -28,8 +28,8 @@ from sealtrain.manifest.checks.parties import Stay, keys_were_released, stays_of
 from sealtrain.manifest.checks.privacy import privacy_reserved
 from sealtrain.manifest.predicate import Release
 from sealtrain.signing import dsse
-from sealtrain.signing.brokers import broker_id
 from sealtrain.signing.ed25519 import key_id
+from sealtrain.signing.identity import broker_id
 
 __all__ = ["events_are_in_order", "ledger_holds_receipts", "receipts_hold"]
 

@@ -43,10 +43,10 @@ from sealtrain.training.checkpoints.randomness import (
 )
 from sealtrain.training.checkpoints.saver import CheckpointSaver
 from sealtrain.training.distributed.agreement import gathered_states, own_states, same_for_all
-from sealtrain.training.distributed.copies import Copies
+from sealtrain.training.distributed.chosen import Copies
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.weights import load_weights
-from sealtrain.training.telemetry.interval import OpenInterval, mean_since
+from sealtrain.training.telemetry.averages import OpenInterval, mean_since
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments

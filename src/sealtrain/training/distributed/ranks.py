@@ -15,7 +15,6 @@ checkpoints and manifest are its own, the others train and hand nothing out.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -30,7 +29,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from sealtrain.base.answers import answer_of, packed, packed_error
+from sealtrain.base.processes import answer_of, end_with_parent, packed, packed_error
 from sealtrain.errors import RankLost, SealtrainError, UsageError
 from sealtrain.training.silence import silence
 
@@ -42,7 +41,6 @@ __all__ = ["Place", "Ranks", "gathered", "place"]
 MEETING_SECONDS: Final = 120.0
 ANSWER_SECONDS: Final = 30 * 60.0
 GRACE_SECONDS: Final = 5.0
-_PR_SET_PDEATHSIG: Final = 1
 _LOOPBACK: Final = "lo"
 
 
@@ -326,9 +324,8 @@ def _serve(
     work: Callable[[Any], None],
 ) -> None:
     """Another rank's whole life."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != multiprocessing.parent_process().pid:  # type: ignore[union-attr]
-        return  # the run ended before the line above
+    if not end_with_parent():
+        return
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
     for one in inherited:

@@ -25,7 +25,7 @@ from sealtrain.training.checkpoints.randomness import (
 )
 from sealtrain.training.inputs.prompts import Prompt, check_prompt
 from sealtrain.training.models.weights import load_weights, trainable_state
-from sealtrain.training.ppo.divergence import DivergenceWeight
+from sealtrain.training.ppo.mathematics import DivergenceWeight
 from sealtrain.training.ppo.rollout import roll_out
 from sealtrain.training.ppo.update import learn
 from sealtrain.training.telemetry.averages import Account

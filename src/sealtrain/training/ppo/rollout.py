@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training.ppo.advantages import estimate_advantages, token_rewards, whiten
+from sealtrain.training.ppo.mathematics import estimate_advantages, token_rewards, whiten
 from sealtrain.training.sampling import Answer, Sampler, likelihood, padded, reference
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.training.ppo.loss import moved, policy_losses, value_losses
+from sealtrain.training.ppo.mathematics import moved, policy_losses, value_losses
 from sealtrain.training.telemetry.averages import Account
 
 if TYPE_CHECKING:

@@ -1,19 +1,20 @@
-"""The part of a transaction that remembers which challenges served."""
+"""The parts of a transaction that let a challenge, and a signed request's nonce, serve once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.incarnation import begin_anew
 from sealtrain.broker.store.statements import run
-from sealtrain.broker.store.tables import incarnations, used_challenges
+from sealtrain.broker.store.tables import incarnations, nonces, used_challenges
+from sealtrain.errors import RequestReplayed
 
-__all__ = ["Remembered", "UsedChallenges"]
+__all__ = ["Nonces", "Remembered", "UsedChallenges", "replayed"]
 
 _KEEP_SECONDS: Final = 3600
 _FORGET_EVERY: Final = 60
@@ -68,7 +69,45 @@ class UsedChallenges:
         said = {"key": challenge, "until": expires_at}
         return bool(run(self._connection, _USE, said).rowcount == 1)
 
-    def begin_anew(self, random: Callable[[int], bytes]) -> Remembered:
+    def begin_anew(self, random: Random) -> Remembered:
         """Let no challenge serve that was made before, and forget all."""
         self._connection.execute(used_challenges.delete())
         return Remembered(begin_anew(self._connection, random).generation, 0)
+
+
+class Nonces:
+    """Reads and writes of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def spend(self, key_id: str, nonce: str, *, now: int, forget_after: int) -> None:
+        """Use a nonce up, and forget those that are over.
+
+        Args:
+            key_id: Whose nonce it is.
+            nonce: As signed.
+            now: Seconds since the epoch.
+            forget_after: Last second at which it must be known.
+
+        Raises:
+            RequestReplayed: This key used it before.
+        """
+        self._connection.execute(nonces.delete().where(nonces.c.forget_after < now))
+        try:
+            self._connection.execute(
+                nonces.insert().values(key_id=key_id, nonce=nonce, forget_after=forget_after)
+            )
+        except sa.exc.IntegrityError as error:
+            raise replayed(nonce) from error
+
+
+def replayed(nonce: str) -> RequestReplayed:
+    """The error for a request whose nonce served before."""
+    return RequestReplayed(
+        "the request was sent before",
+        check="request nonce",
+        got=nonce,
+        expected="a nonce that serves once",
+        hint="sign a new request: run the command again",
+    )
