@@ -32,7 +32,7 @@ __all__ = ["approve_kms", "backup", "openapi", "restore", "status"]
 def status(
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
     token_file: Annotated[
-        Path | None, typer.Option(help="File of an operator's token, to see what it lacks.")
+        Path | None, typer.Option(help="File of an operator's token, to see which part fails.")
     ] = None,
     as_json: Json = False,
 ) -> None:

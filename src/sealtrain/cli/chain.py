@@ -179,7 +179,7 @@ def execute(
     max_fee_gwei: chain_setup.MaxFee = 100,
     as_json: Json = False,
 ) -> None:
-    """Send what enough owners signed. The key only pays; anybody's will do."""
+    """Send what enough owners signed. The key only pays; any account's will do."""
     file = load_chain_file(chain)
     payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
     given = [read_bounded(path, MAX_DECISION_BYTES) for path in files]

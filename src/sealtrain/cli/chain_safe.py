@@ -36,7 +36,7 @@ def propose(
     remove: Annotated[bool, typer.Option("--remove", help="Remove instead of adding.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
+    """Write a proposal to a Safe: add or remove a recipe's compose hash. It is not signed yet."""
     file = load_chain_file(chain)
     chain_setup.require_kind(file, "dstack-app")
     target = target_of(deployment)
