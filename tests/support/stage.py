@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from warm import CLOSED, WARM, Warm, WarmProcess, heavy, light
+from warm import CLOSED, WARM, Process, Warm, heavy, light
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.connection import deployment_of
@@ -30,8 +30,6 @@ from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.needs import needs_of
-
-Process = subprocess.Popen[str] | WarmProcess
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 CANARY = "canary-7d1f0c55e2"

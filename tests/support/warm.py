@@ -30,7 +30,7 @@ from sealtrain.cli.alone import BEGIN
 
 WARM = "SEALTRAIN_COLD" not in os.environ
 """Whether tests use this."""
-CLOSED = ("evaluate", "resume", "train")
+CLOSED = ("evaluate", "federate", "resume", "split", "train")
 """Commands that begin anew in an interpreter of their own, with the training libraries."""
 _START_SECONDS = 120
 _POLL_SECONDS = 0.005
@@ -118,6 +118,9 @@ class WarmProcess:
             return False
         finally:
             self._connection.setblocking(True)
+
+
+Process = subprocess.Popen[str] | WarmProcess
 
 
 class Warm:
@@ -216,3 +219,28 @@ def heavy(recipe: str) -> Warm:
     made = Warm(_HEAVY, alone=True, given={"recipe": json.loads(recipe)})
     atexit.register(made.close)
     return made
+
+
+def started(
+    words: Sequence[str],
+    *,
+    recipe: Mapping[str, Any],
+    cwd: Path | None = None,
+    stdout: int | IO[Any] = subprocess.DEVNULL,
+    stderr: int | IO[Any] = subprocess.DEVNULL,
+) -> subprocess.Popen[str] | WarmProcess:
+    """Start ``sealtrain`` with these words, warm where tests are.
+
+    Args:
+        words: Of the command.
+        recipe: One that needs the packages of the command's.
+        cwd: Its folder; this process's own when ``None``.
+        stdout: As ``Popen`` takes it.
+        stderr: The same.
+    """
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    if WARM:
+        made = heavy(json.dumps(recipe)) if words[0] in CLOSED else light()
+        return made.start(words, env=env, cwd=cwd or Path.cwd(), stdout=stdout, stderr=stderr)
+    command = [sys.executable, "-m", "sealtrain", *words]
+    return subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr, text=True)
