@@ -291,52 +291,79 @@ class _Sealing:
             self._add(COMMITMENTS_NAME, counted.sealed, kind="commitments", file=COMMITMENTS_NAME)
 
     def _seal_shard(
-        self, schema: pa.Schema, ahead: pa.RecordBatch, batches: Iterator[pa.RecordBatch]
+        self, schema: pa.Schema, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]
     ) -> pa.RecordBatch | None:
-        """Write batches until the shard is full; returns the first batch of the next one."""
+        """Seal one shard of record batches, or check one that an interrupted attempt completed.
+
+        Args:
+            schema: Of all batches.
+            first: Batch with which the shard begins.
+            batches: Those after it.
+
+        Returns:
+            First batch of the next shard, ``None`` at the end.
+        """
         import pyarrow as pa
 
         number = len(self.shards)
         name = shard_name(number)
         entry = self.journal.entry(number) if self.journal is not None else None
         hasher = self.journal.hasher() if self.journal is not None else None
-        placed: list[Batch] = []
-        following: pa.RecordBatch | None = ahead
         with ExitStack() as stack:
+            # The shard is there: its source is read again all the same, only to be compared.
             writer = None
             if entry is None:
                 self.clear(name)
                 target = stack.enter_context(new_file(self.folder / name))
                 writer = self._writer(target, "arrow", number, threads=THREADS)
                 stack.callback(writer.close)
-            out = stack.enter_context(closing(ShardSink(writer, hasher)))
-            sink = pa.PythonFile(out, "w")  # held: when collected it would close the sink
-            with pa.ipc.new_file(sink, schema) as arrow:
-                while following is not None and out.tell() < self.shard_bytes:
-                    arrow.write_batch(following)
-                    # The first write also writes the schema, so count back from the end.
-                    length = pa.ipc.get_record_batch_size(following)
-                    offset = out.tell() - length
-                    if length > MAX_BATCH_BYTES:
-                        raise LimitExceeded("one record is larger than 4 GiB", check="record")
-                    placed.append(Batch(offset=offset, length=length, rows=following.num_rows))
-                    following = next(batches, None)
-            made = out.finish()
+            sink = stack.enter_context(closing(ShardSink(writer, hasher)))
+            file = pa.PythonFile(sink, "w")  # held: when collected it would close the sink
+            with pa.ipc.new_file(file, schema) as arrow:
+                placed, following = self._fill(sink, arrow, first, batches)
+            made = sink.finish()
         digest = hasher.hexdigest() if hasher is not None else ""
-        if entry is not None and entry["digest"] != digest:
-            raise DataInvalid(
-                "the source is not what it was when sealing began",
-                check="journal",
-                hint="what was sealed of it is deleted; run the command again",
-            )
         if made is not None:
             info = ShardInfo(name=name, size=made.size, root=made.root)
+            if self.journal is not None:
+                self.journal.add(number, info.to_dict() | {"digest": digest})
         elif entry is not None:
+            if entry["digest"] != digest:
+                raise DataInvalid(
+                    "the source is not what it was when sealing began",
+                    check="journal",
+                    hint="what was sealed of it is deleted; run the command again",
+                )
             info = ShardInfo(name=name, size=entry["size"], root=entry["root"])
-        if self.journal is not None and entry is None:
-            self.journal.add(number, info.to_dict() | {"digest": digest})
-        self.shards.append(IndexedShard(info=info, kind="arrow", file=name, batches=tuple(placed)))
+        self.shards.append(IndexedShard(info=info, kind="arrow", file=name, batches=placed))
         return following
+
+    def _fill(
+        self,
+        sink: ShardSink,
+        arrow: pa.RecordBatchFileWriter,
+        first: pa.RecordBatch,
+        batches: Iterator[pa.RecordBatch],
+    ) -> tuple[tuple[Batch, ...], pa.RecordBatch | None]:
+        """Write batches to ``arrow``, which writes to ``sink``, until the shard is full.
+
+        Returns:
+            Where each batch lies, and the batch that follows them.
+        """
+        import pyarrow as pa
+
+        placed: list[Batch] = []
+        following: pa.RecordBatch | None = first
+        while following is not None and sink.tell() < self.shard_bytes:
+            arrow.write_batch(following)
+            # The first write also writes the schema, so count back from the end.
+            length = pa.ipc.get_record_batch_size(following)
+            offset = sink.tell() - length
+            if length > MAX_BATCH_BYTES:
+                raise LimitExceeded("one record is larger than 4 GiB", check="record")
+            placed.append(Batch(offset=offset, length=length, rows=following.num_rows))
+            following = next(batches, None)
+        return tuple(placed), following
 
     def finish(
         self, binding: RecipeBinding, stanzas: Callable[[DataKey, str], Sequence[Stanza]]
