@@ -282,7 +282,12 @@ def numbered(sizes: Sequence[int], first: int = 0) -> PlainDataset:
 
 
 def source_of(
-    dataset: Any, *, weight: float = 1.0, owner: str = OWNERS[0], max_records: int | None = None
+    dataset: Any,
+    *,
+    weight: float = 1.0,
+    owner: str = OWNERS[0],
+    max_records: int | None = None,
+    columns: dict[str, str] | None = None,
 ) -> Source:
     return Source(
         role="train",
@@ -291,4 +296,5 @@ def source_of(
         weight=weight,
         dataset=dataset,
         max_records=max_records,
+        columns=columns or {},
     )

@@ -66,7 +66,6 @@ def _recipe(path: Path) -> Recipe:
 
 def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
     from sealtrain.errors import UsageError
-    from sealtrain.training.data.renamed import renamed
     from sealtrain.training.data.sources import Source
 
     name, _, path = word.partition("=")
@@ -85,8 +84,9 @@ def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
         owner=named.owner,
         name=named.name,
         weight=named.weight,
-        dataset=renamed(dataset, named.columns, owner=named.owner, name=named.name),
+        dataset=dataset,
         max_records=named.max_records,
+        columns=named.columns,
     )
 
 

@@ -151,7 +151,6 @@ def _history(
 
 
 def _source(dataset: Any, path: Path) -> Source:
-    from sealtrain.training.data.renamed import renamed
     from sealtrain.training.data.sources import Source
 
     records: Any = _Table(path)
@@ -160,8 +159,9 @@ def _source(dataset: Any, path: Path) -> Source:
         owner=dataset.owner,
         name=dataset.name,
         weight=dataset.weight,
-        dataset=renamed(records, dataset.columns, owner=dataset.owner, name=dataset.name),
+        dataset=records,
         max_records=dataset.max_records,
+        columns=dataset.columns,
     )
 
 
