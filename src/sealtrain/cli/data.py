@@ -91,7 +91,12 @@ def seal(
     from sealtrain.consortium.datasets import sign_dataset
     from sealtrain.errors import UsageError
     from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.dataset import DatasetDescription, seal_dataset
+    from sealtrain.sealing.dataset import (
+        DatasetDescription,
+        NewDataset,
+        SealOptions,
+        seal_dataset,
+    )
     from sealtrain.sealing.hpke import HpkePublicKey
     from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner
     from sealtrain.sealing.tabular.tokens import TokenShards
@@ -140,18 +145,22 @@ def seal(
         description = seal_dataset(
             source if model is None else model.files,
             target,
-            name=name,
-            owner_id=me.owner_id,
-            owner_name=me.name,
-            binding=binding,
-            stanzas=stanzas,
-            sign=sign,
-            unwrap=owner.unwrap,
-            layout=layout,
-            form=form,
-            token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
-            padding=padding,
-            commitments=commitments,
+            NewDataset(
+                name=name,
+                owner_id=me.owner_id,
+                owner_name=me.name,
+                binding=binding,
+                stanzas=stanzas,
+                sign=sign,
+                unwrap=owner.unwrap,
+            ),
+            SealOptions(
+                layout=layout,
+                form=form,
+                token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
+                padding=padding,
+                commitments=commitments,
+            ),
             progress=advance,
         )
     registered: AtEach[None] = AtEach()
