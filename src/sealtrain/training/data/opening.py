@@ -95,15 +95,15 @@ class Batches(Protocol):
 
 
 class Opener(Protocol):
-    """One of the ways to open the batches of a stream.
+    """One of the ways to open the batches of a stream."""
 
-    Attributes:
-        threads: Threads that open the batches of a reader's first rows, for which it waits anyway.
-        prefetches: The reader's own work may run ahead in a thread.
-    """
+    @property
+    def threads(self) -> int:
+        """Threads that open the batches of a reader's first rows, for which it waits anyway."""
 
-    threads: int
-    prefetches: bool
+    @property
+    def prefetches(self) -> bool:
+        """Whether the reader's own work may run ahead in a thread."""
 
     def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
         """The shuffled batches of picks, in their order.
