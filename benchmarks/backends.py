@@ -81,7 +81,7 @@ def one(backend: str, folder: Path) -> dict[str, Any]:
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.store import SealedStore
     from sealtrain.training.data.sources import Source
-    from sealtrain.training.run import train
+    from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
     from twosided import seal
 
     records = folder / "texts.jsonl"
@@ -99,13 +99,18 @@ def one(backend: str, folder: Path) -> dict[str, Any]:
     trained = train(
         recipe,
         run_id="ab" * 16,
-        base_dir=folder,
-        sources=[Source(role="train", owner="owner-a", name="texts", weight=1.0, dataset=sealed)],
-        store=SealedStore(folder, DataKey.generate(), label="checkpoint"),
-        metrics=told,
-        on_checkpoint=lambda _: None,
-        resume=None,
-        progress=None,
+        inputs=Inputs(
+            base_dir=folder,
+            sources=[
+                Source(role="train", owner="owner-a", name="texts", weight=1.0, dataset=sealed)
+            ],
+        ),
+        checkpoints=Checkpoints(
+            store=SealedStore(folder, DataKey.generate(), label="checkpoint"),
+        ),
+        reporting=Reporting(
+            on_metrics=told,
+        ),
     )
     counted = (trained.tokens or 0) * (STEPS - WARM) / STEPS
     spent = seconds[STEPS - 1] - seconds[WARM - 1]

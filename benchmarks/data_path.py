@@ -48,7 +48,7 @@ import pyarrow.parquet as pq
 
 from loader import BATCH, PlainDataset, _batches, _schema, columns, indexed, timed
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import SealedDataset, seal_dataset
+from sealtrain.sealing.dataset import NewDataset, SealedDataset, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.stream import RecordStream, read_all
@@ -122,12 +122,14 @@ def _sealed(source: Path, out: Path) -> tuple[DataKey, str]:
     made = seal_dataset(
         source,
         out,
-        name="bench",
-        owner_id="00" * 32,
-        owner_name="bench",
-        binding=RECIPE,
-        stanzas=stanzas,
-        sign=lambda _: b"{}",
+        NewDataset(
+            name="bench",
+            owner_id="00" * 32,
+            owner_name="bench",
+            binding=RECIPE,
+            stanzas=stanzas,
+            sign=lambda _: b"{}",
+        ),
     )
     return keys[0], made.root
 

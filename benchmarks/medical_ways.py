@@ -17,7 +17,7 @@ from medical_sets import Rows
 from medical_task import LORA, PARTIES, PREFIX, Clock, Data, Plan, Settings, Task, Told, measured
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
-from sealtrain.training.run import train
+from sealtrain.training.run import Inputs, train
 from sealtrain_collab.cut.activations import Expected, decode, encode
 from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.learning import Learning
@@ -194,15 +194,13 @@ def _cut(task: Task, share: float) -> Told:
     trained = train(
         recipe,
         run_id="00" * 16,
-        base_dir=task.package,
-        sources=[
-            replace(one, dataset=datasets[one.owner]) for one in task.data.sources(*PARTIES, "test")
-        ],
-        store=None,
-        metrics=lambda step, values: None,
-        on_checkpoint=lambda ref: None,
-        resume=None,
-        progress=None,
+        inputs=Inputs(
+            base_dir=task.package,
+            sources=[
+                replace(one, dataset=datasets[one.owner])
+                for one in task.data.sources(*PARTIES, "test")
+            ],
+        ),
         phase=learning.train,
     )
     moved = sum(datasets[name].bytes for name in PARTIES)

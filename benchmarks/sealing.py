@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sealtrain.sealing.chunked import CHUNK_BYTES
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import SealedDataset, seal_dataset
+from sealtrain.sealing.dataset import NewDataset, SealedDataset, SealOptions, seal_dataset
 from sealtrain.sealing.file import FileContext, open_file, seal_file
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.sealing.store import SealedStore
@@ -80,13 +80,15 @@ def compare(folder: Path, size: int, rounds: int) -> dict[str, dict[str, float]]
     description = seal_dataset(
         records,
         folder / "d.sealed",
-        name="bench",
-        owner_id=OWNER,
-        owner_name="bench",
-        binding=RecipeBinding("00" * 20, "00" * 32, OWNER),
-        stanzas=stanzas,
-        sign=lambda _: b"{}",
-        shard_bytes=1 << 40,
+        NewDataset(
+            name="bench",
+            owner_id=OWNER,
+            owner_name="bench",
+            binding=RecipeBinding("00" * 20, "00" * 32, OWNER),
+            stanzas=stanzas,
+            sign=lambda _: b"{}",
+        ),
+        SealOptions(shard_bytes=1 << 40),
     )
 
     def dataset() -> SealedDataset:

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from sealtrain.recipe.schema import Recipe
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import SealedDataset, seal_dataset
+from sealtrain.sealing.dataset import NewDataset, SealedDataset, SealOptions, seal_dataset
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 from sealtrain.training.data.sources import Source
-from sealtrain.training.run import train
+from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
 BINDING = RecipeBinding("00" * 20, "00" * 32, "00" * 32)
 SECRET = DataKey(bytes(32))
@@ -112,13 +112,15 @@ def seal(source: Path, out: Path, *, owner: str, name: str, **options: Any) -> S
     description = seal_dataset(
         source,
         out,
-        name=name,
-        owner_id="00" * 32,
-        owner_name=owner,
-        binding=BINDING,
-        stanzas=stanzas,
-        sign=lambda _: b"{}",
-        **options,
+        NewDataset(
+            name=name,
+            owner_id="00" * 32,
+            owner_name=owner,
+            binding=BINDING,
+            stanzas=stanzas,
+            sign=lambda _: b"{}",
+        ),
+        SealOptions(**options),
     )
     return Sealed(out, keys[0], description.root)
 
@@ -131,22 +133,25 @@ def run(
     trained = train(
         recipe,
         run_id="00" * 16,
-        base_dir=base_dir,
-        sources=[
-            Source(
-                role=one.role,
-                owner=one.owner,
-                name=one.name,
-                weight=one.weight,
-                dataset=datasets[f"{one.owner}.{one.name}"],
-            )
-            for one in recipe.datasets
-        ],
-        store=store,
-        metrics=lambda step, values: history.append((step, values)),
-        on_checkpoint=lambda ref: None,
-        resume=None,
-        progress=False,
-        secret=SECRET,
+        inputs=Inputs(
+            base_dir=base_dir,
+            sources=[
+                Source(
+                    role=one.role,
+                    owner=one.owner,
+                    name=one.name,
+                    weight=one.weight,
+                    dataset=datasets[f"{one.owner}.{one.name}"],
+                )
+                for one in recipe.datasets
+            ],
+            secret=SECRET,
+        ),
+        checkpoints=Checkpoints(
+            store=store,
+        ),
+        reporting=Reporting(
+            on_metrics=lambda step, values: history.append((step, values)),
+        ),
     )
     return trained, history

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.lockfile import load_lock
 from sealtrain.training.data.sources import Source
-from sealtrain.training.run import train
+from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,22 +85,25 @@ def train_in_the_clear(recipe: Recipe, records: Path, base_dir: Path) -> dict[st
     trained = train(
         recipe,
         run_id="0" * 32,
-        base_dir=base_dir,
-        sources=[
-            Source(
-                role=one.role,
-                owner=one.owner,
-                name=one.name,
-                weight=one.weight,
-                dataset=PlainRecords(records / one.owner / f"{one.name}.jsonl"),
-            )
-            for one in recipe.datasets
-        ],
-        store=ForgetfulStore(),
-        metrics=lambda step, values: history.append({"step": step, **values}),
-        on_checkpoint=lambda ref: None,
-        resume=None,
-        progress=None,
+        inputs=Inputs(
+            base_dir=base_dir,
+            sources=[
+                Source(
+                    role=one.role,
+                    owner=one.owner,
+                    name=one.name,
+                    weight=one.weight,
+                    dataset=PlainRecords(records / one.owner / f"{one.name}.jsonl"),
+                )
+                for one in recipe.datasets
+            ],
+        ),
+        checkpoints=Checkpoints(
+            store=ForgetfulStore(),
+        ),
+        reporting=Reporting(
+            on_metrics=lambda step, values: history.append({"step": step, **values}),
+        ),
     )
     return {
         "history": history,

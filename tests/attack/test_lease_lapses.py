@@ -53,7 +53,7 @@ class Running:
         self.grant = world.obtain(attested=self.attested, collect=self.collect)
         self.lease.extend(self.grant.lease_ends, self.grant.lease_seconds, asked)
         self.keeper = LeaseKeeper(self.lease, self.renew)
-        self.keeper._next_at = self.keeper._half()
+        self.keeper.begin()
         key = sealed.key.lent(self.lease.require)
         self.data = SealedDataset.open(sealed.folder, key, root=sealed.description.root)
         self.store = SealedStore(out, key.derive("checkpoints"), label="run")

@@ -20,7 +20,7 @@ from sealtrain.base import files
 from sealtrain.base.files import atomic_folder, atomic_writer, exchanged
 from sealtrain.errors import AlreadyExists, UsageError
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import DatasetDescription, SealedDataset, seal_dataset
+from sealtrain.sealing.dataset import DatasetDescription, NewDataset, SealedDataset, seal_dataset
 from sealtrain.sealing.stanza import Stanza
 
 pytestmark = [
@@ -215,13 +215,15 @@ def seal(source: Path, out: Path, *, sign: Callable[[], None] = lambda: None) ->
     seal_dataset(
         source,
         out,
-        name="records",
-        owner_id=OWNER_ID,
-        owner_name="hospital-a",
-        binding=BINDING,
-        stanzas=lambda key, _: (Stanza(kind="owner", recipient="5a" * 32, body=key.reveal()),),
-        sign=signed,
-        unwrap=lambda _, found: DataKey(found[0].body),
+        NewDataset(
+            name="records",
+            owner_id=OWNER_ID,
+            owner_name="hospital-a",
+            binding=BINDING,
+            stanzas=lambda key, _: (Stanza(kind="owner", recipient="5a" * 32, body=key.reveal()),),
+            sign=signed,
+            unwrap=lambda _, found: DataKey(found[0].body),
+        ),
     )
 
 

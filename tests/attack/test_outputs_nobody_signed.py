@@ -37,7 +37,7 @@ from sealtrain.manifest import form
 from sealtrain.manifest import opening as opening_files
 from sealtrain.manifest.opening import named_outputs, unnamed_outputs, write_opened
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.sealing.dataset import seal_dataset
+from sealtrain.sealing.dataset import NewDataset, seal_dataset
 from sealtrain.sealing.file import read_header, seal_file
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
@@ -333,19 +333,23 @@ def own_dataset(folder: Path) -> Path:
     seal_dataset(
         source,
         folder / "records.sealed",
-        name="records",
-        owner_id=me.public.owner_id,
-        owner_name=A,
-        binding=RecipeBinding("a1" * 20, "b1" * 32, me.public.owner_id),
-        stanzas=lambda key, dataset_id: (
-            wrap_for_owner(
-                key,
-                dataset_id=dataset_id,
-                owner_id=me.public.owner_id,
-                public=HpkePublicKey(me.public.sealing_bytes),
+        NewDataset(
+            name="records",
+            owner_id=me.public.owner_id,
+            owner_name=A,
+            binding=RecipeBinding("a1" * 20, "b1" * 32, me.public.owner_id),
+            stanzas=lambda key, dataset_id: (
+                wrap_for_owner(
+                    key,
+                    dataset_id=dataset_id,
+                    owner_id=me.public.owner_id,
+                    public=HpkePublicKey(me.public.sealing_bytes),
+                ),
             ),
+            sign=lambda one: sign_dataset(
+                one, me.signer, sealed_at="2026-01-02T03:04:05Z"
+            ).to_bytes(),
         ),
-        sign=lambda one: sign_dataset(one, me.signer, sealed_at="2026-01-02T03:04:05Z").to_bytes(),
     )
     return folder / "records.sealed"
 

@@ -20,11 +20,12 @@ from sealing_world import (
     all_rows,
     everything_below,
     json_lines,
+    seal_with,
 )
 
 from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import contains_record, seal_dataset
+from sealtrain.sealing.dataset import contains_record
 from sealtrain.sealing.stanza import RecipeBinding, Stanza
 
 pytestmark = pytest.mark.claim("C33")
@@ -54,7 +55,7 @@ def seal(source: Path, out: Path, **options: Any) -> SealedFolder:
         "shard_bytes": 1 << 20,
         "unwrap": lambda _, found: DataKey(found[0].body),
     }
-    description = seal_dataset(source, out, **(settings | options))
+    description = seal_with(source, out, settings | options)
     return SealedFolder(out, keys[-1], description)
 
 

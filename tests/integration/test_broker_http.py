@@ -50,7 +50,7 @@ from sealtrain.recipe.lock import LockedRecipe
 from sealtrain.recipe.needs import needs_of
 from sealtrain.release.messages import MAX_REQUEST_BYTES
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.dataset import SealedDataset, read_stanzas, seal_dataset
+from sealtrain.sealing.dataset import NewDataset, SealedDataset, read_stanzas, seal_dataset
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
     BrokerBinding,
@@ -112,27 +112,29 @@ class Site:
         seal_dataset(
             source,
             out,
-            name="biopsies",
-            owner_id=me.public.owner_id,
-            owner_name=owner,
-            binding=binding,
-            stanzas=lambda key, dataset_id: (
-                wrap_for_owner(
-                    key,
-                    dataset_id=dataset_id,
-                    owner_id=me.public.owner_id,
-                    public=me.sealing.public,
+            NewDataset(
+                name="biopsies",
+                owner_id=me.public.owner_id,
+                owner_name=owner,
+                binding=binding,
+                stanzas=lambda key, dataset_id: (
+                    wrap_for_owner(
+                        key,
+                        dataset_id=dataset_id,
+                        owner_id=me.public.owner_id,
+                        public=me.sealing.public,
+                    ),
+                    wrap_for_recipe(
+                        key,
+                        dataset_id=dataset_id,
+                        binding=BrokerBinding.of(binding, attested.broker_id),
+                        public=recipe_key,
+                    ),
                 ),
-                wrap_for_recipe(
-                    key,
-                    dataset_id=dataset_id,
-                    binding=BrokerBinding.of(binding, attested.broker_id),
-                    public=recipe_key,
-                ),
+                sign=lambda described: sign_dataset(
+                    described, me.signer, sealed_at=to_rfc3339(system_clock())
+                ).to_bytes(),
             ),
-            sign=lambda described: sign_dataset(
-                described, me.signer, sealed_at=to_rfc3339(system_clock())
-            ).to_bytes(),
         )
         with self.of(owner) as client:
             client.register_dataset((out / "dataset.json").read_bytes())

@@ -13,7 +13,7 @@ from safetensors.torch import load
 
 from sealtrain.errors import PeerUnreachable
 from sealtrain.training.models.sparse import SPARSE_FILE
-from sealtrain.training.run import Trained, train
+from sealtrain.training.run import Inputs, Reporting, Trained, train
 from sealtrain_collab.cut.learning import Learning
 
 pytestmark = [
@@ -30,13 +30,13 @@ def learned(at: Site, metrics: list[Any] | None = None) -> tuple[Trained, Learni
     trained = train(
         at.recipe,
         run_id=RUN_ID,
-        base_dir=Path(),
-        sources=at.clients.sources(),
-        store=None,
-        metrics=lambda step, values: kept.append((step, values)),
-        on_checkpoint=lambda _ref: None,
-        resume=None,
-        progress=None,
+        inputs=Inputs(
+            base_dir=Path(),
+            sources=at.clients.sources(),
+        ),
+        reporting=Reporting(
+            on_metrics=lambda step, values: kept.append((step, values)),
+        ),
         phase=learning.train,
     )
     return trained, learning

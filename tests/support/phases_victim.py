@@ -110,7 +110,7 @@ def play(name: str, folder: Path) -> dict[str, Any]:
     from sealtrain.guest.sandbox.output import Tally
     from sealtrain.recipe.schema import parse_recipe
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.training.run import train
+    from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
     folder.mkdir()
     path, inputs, options = stories().prepare(name, folder)
@@ -143,21 +143,24 @@ def play(name: str, folder: Path) -> dict[str, Any]:
         train(
             recipe,
             run_id=RUN_ID,
-            base_dir=path.parent,
-            sources=sources_of(recipe, sealed),
-            store=store,
-            metrics=lambda step, values: history.append((step, values)),
-            on_checkpoint=lambda _: None,
-            resume=None,
-            progress=None,
-            secret=DataKey(bytes(range(32))),
-            model=next(
-                (
-                    sealed[f"{one.owner}.{one.name}"]
-                    for one in recipe.datasets
-                    if one.role == "model"
+            inputs=Inputs(
+                base_dir=path.parent,
+                sources=sources_of(recipe, sealed),
+                model=next(
+                    (
+                        sealed[f"{one.owner}.{one.name}"]
+                        for one in recipe.datasets
+                        if one.role == "model"
+                    ),
+                    None,
                 ),
-                None,
+                secret=DataKey(bytes(range(32))),
+            ),
+            checkpoints=Checkpoints(
+                store=store,
+            ),
+            reporting=Reporting(
+                on_metrics=lambda step, values: history.append((step, values)),
             ),
         )
         mark(f"end-{name}")

@@ -80,7 +80,7 @@ def main() -> None:
     from sealtrain.training.checkpoints.checkpoint import newest
     from sealtrain.training.distributed.chosen import connected
     from sealtrain.training.distributed.ranks import gathered
-    from sealtrain.training.run import train
+    from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
     recipe = {"sft": sft, "cpt": cpt}[CHANGES.pop("phase", "sft")](**CHANGES)
     backend = recipe.backend
@@ -101,16 +101,13 @@ def main() -> None:
         def stopped(self) -> NoReturn:
             raise LeaseStale("the lease has ended")
 
-    def training(resume: Any, **told: Any) -> Any:
-        return train(
-            recipe, run_id=RUN_ID, base_dir=Path(), sources=sources, store=store,
-            resume=resume, progress=None, **told,
-        )  # fmt: skip
+    inputs = Inputs(base_dir=Path(), sources=sources)
 
     def other(resume: Any) -> None:
         misbehaves()
         keeper = Follower() if JOB == "lapses" else None
-        training(resume, metrics=lambda *_: None, on_checkpoint=lambda _: None, keeper=keeper)
+        checkpoints = Checkpoints(store=store, resume=resume, keeper=keeper)
+        train(recipe, run_id=RUN_ID, inputs=inputs, checkpoints=checkpoints)
 
     told = mmap.mmap(-1, mmap.PAGESIZE)
 
@@ -142,11 +139,19 @@ def main() -> None:
             with ranks.together(resume):
                 if JOB in ATTACKS:
                     waits_for_the_others()
-                trained = training(
-                    resume,
-                    metrics=lambda step, values: history.append((step, values)),
-                    on_checkpoint=checkpointed,
-                    keeper=Lapses(3) if JOB == "lapses" else None,
+                trained = train(
+                    recipe,
+                    run_id=RUN_ID,
+                    inputs=inputs,
+                    checkpoints=Checkpoints(
+                        store=store,
+                        on_checkpoint=checkpointed,
+                        resume=resume,
+                        keeper=Lapses(3) if JOB == "lapses" else None,
+                    ),
+                    reporting=Reporting(
+                        on_metrics=lambda step, values: history.append((step, values))
+                    ),
                 )
             files = trained.files
             said["files"] = {name: sha256_hex(data) for name, data in files.items()}

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.dataset import (
     INDEX_NAME,
     DatasetDescription,
+    NewDataset,
     SealedDataset,
+    SealOptions,
     dataset_root,
     seal_dataset,
 )
@@ -142,6 +144,20 @@ class SealedFolder:
         return SealedDataset.open(self.folder, self.key, root=self.description.root)
 
 
+def seal_with(
+    source: Path | Sequence[Path], out: Path, settings: dict[str, Any]
+) -> DatasetDescription:
+    """``seal_dataset``, whose objects' fields are given by name."""
+
+    def of(kind: type[Any]) -> Any:
+        given = {field.name: settings.pop(field.name) for field in fields(kind)
+                 if field.name in settings}  # fmt: skip
+        return kind(**given)
+
+    new, options = of(NewDataset), of(SealOptions)
+    return seal_dataset(source, out, new, options, **settings)
+
+
 def sealed_folder(
     source: Path | Sequence[Path], out: Path, *, salt: str = "folder", **options: Any
 ) -> SealedFolder:
@@ -161,7 +177,7 @@ def sealed_folder(
         "sign": lambda description: description.root.encode(),
         "random": repeatable(salt),
     }
-    description = seal_dataset(source, out, **(settings | options))
+    description = seal_with(source, out, settings | options)
     return SealedFolder(out, keys[0], description)
 
 

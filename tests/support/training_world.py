@@ -222,7 +222,7 @@ def run(
     standins: Any = None,
 ) -> Ran:
     """Train; with ``stop_at``, until the first checkpoint at or after that step."""
-    from sealtrain.training.run import train
+    from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
     ran = Ran()
 
@@ -237,17 +237,22 @@ def run(
         ran.trained = train(
             wanted,
             run_id=RUN_ID,
-            base_dir=base_dir,
-            sources=sources,
-            store=store,
-            metrics=lambda step, values: ran.history.append((step, values)),
-            on_checkpoint=checkpointed,
-            resume=resume,
-            progress=None,
-            secret=secret,
-            monitor=monitor,
-            model=model,
-            keeper=keeper,
+            inputs=Inputs(
+                base_dir=base_dir,
+                sources=sources,
+                model=model,
+                secret=secret,
+            ),
+            checkpoints=Checkpoints(
+                store=store,
+                on_checkpoint=checkpointed,
+                resume=resume,
+                keeper=keeper,
+            ),
+            reporting=Reporting(
+                on_metrics=lambda step, values: ran.history.append((step, values)),
+                monitor=monitor,
+            ),
             standins=standins,
         )
     except Interrupted:
@@ -282,7 +287,12 @@ def numbered(sizes: Sequence[int], first: int = 0) -> PlainDataset:
 
 
 def source_of(
-    dataset: Any, *, weight: float = 1.0, owner: str = OWNERS[0], max_records: int | None = None
+    dataset: Any,
+    *,
+    weight: float = 1.0,
+    owner: str = OWNERS[0],
+    max_records: int | None = None,
+    columns: dict[str, str] | None = None,
 ) -> Source:
     return Source(
         role="train",
@@ -291,4 +301,5 @@ def source_of(
         weight=weight,
         dataset=dataset,
         max_records=max_records,
+        columns=columns or {},
     )

@@ -95,6 +95,8 @@ def seal(
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
+    from sealtrain.sealing.dataset import NewDataset, SealOptions
+
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
     if not target.absolute().parent.is_dir():
@@ -139,18 +141,22 @@ def seal(
         description = seal_dataset(
             source if model is None else model.files,
             target,
-            name=name,
-            owner_id=me.owner_id,
-            owner_name=me.name,
-            binding=binding,
-            stanzas=stanzas,
-            sign=sign,
-            unwrap=owner.unwrap,
-            layout=layout,
-            form=form,
-            token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
-            padding=padding,
-            commitments=commitments,
+            NewDataset(
+                name=name,
+                owner_id=me.owner_id,
+                owner_name=me.name,
+                binding=binding,
+                stanzas=stanzas,
+                sign=sign,
+                unwrap=owner.unwrap,
+            ),
+            SealOptions(
+                layout=layout,
+                form=form,
+                token_shards=TokenShards(dtype=dtype, row_tokens=row_tokens),
+                padding=padding,
+                commitments=commitments,
+            ),
             progress=advance,
         )
     registered: AtEach[None] = AtEach()

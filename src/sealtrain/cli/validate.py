@@ -16,7 +16,6 @@ from sealtrain.keys.identity import Identity
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.schema import Recipe, load_recipe
 from sealtrain.sealing.dataset import SealedDataset
-from sealtrain.training.data.renamed import renamed
 from sealtrain.training.data.sources import Source
 from sealtrain.training.data.validation.check import check
 from sealtrain.training.data.validation.plaintext import PlainRecords
@@ -80,8 +79,9 @@ def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
         owner=named.owner,
         name=named.name,
         weight=named.weight,
-        dataset=renamed(dataset, named.columns, owner=named.owner, name=named.name),
+        dataset=dataset,
         max_records=named.max_records,
+        columns=named.columns,
     )
 
 

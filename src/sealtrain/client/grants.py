@@ -1,4 +1,9 @@
-"""Keys of one run: what is wanted, what brokers' parts come to, and until when enough lend it."""
+"""Keys of one run: the datasets it needs, brokers' parts combined, and when the lease ends.
+
+Each broker hands out its part of a dataset's data key under a lease of its own. A dataset may be
+used while as many leases are live as parts are needed for its key. A run may go on while that holds
+for all its datasets.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from sealtrain.keys.shares import join_key
 from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Permit
 from sealtrain.sealing.stanza import BrokerBinding, RecipeBinding, Stanza
 
-__all__ = ["Grants", "Part", "Wanted", "Whole", "lapsed", "whole_of"]
+__all__ = ["CombinedKey", "Grants", "Part", "Wanted", "combine", "lapsed"]
 
 _KINDS: Final = ("share", "recipe")
 """Stanzas for a broker, in the order in which they are preferred."""
@@ -38,13 +43,10 @@ class Wanted:
         A share before a whole key, and one for its present id before one for a former id.
         """
         recipe = RecipeBinding(broker.app_id, broker.compose_hash, self.owner_id)
-        named = [BrokerBinding.of(recipe, one).recipient for one in broker.ids]
-        fitting = [one for one in self.stanzas if one.recipient in named and one.kind in _KINDS]
-        return min(
-            fitting,
-            key=lambda one: (_KINDS.index(one.kind), named.index(one.recipient)),
-            default=None,
-        )
+        recipients = [BrokerBinding.of(recipe, broker_id).recipient for broker_id in broker.ids]
+        by_place = {(stanza.kind, stanza.recipient): stanza for stanza in reversed(self.stanzas)}
+        preferred = ((kind, recipient) for kind in _KINDS for recipient in recipients)
+        return next((by_place[place] for place in preferred if place in by_place), None)
 
     def wrong_part(self, url: str) -> AnswerInvalid:
         """The error that names a broker which handed out another part than it was given."""
@@ -56,7 +58,7 @@ class Wanted:
             hint="its operator is mistaken or lies; the owner seals again without this broker",
         )
 
-    def not_whole(self, got: int, needed: int) -> SealtrainError:
+    def too_few_parts(self, got: int, needed: int) -> SealtrainError:
         """The error for too few parts, or parts of which too few belong together."""
         if got >= needed:
             return AnswerInvalid(
@@ -86,8 +88,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """What the parts of one dataset's key came to.
+class CombinedKey:
+    """A dataset's key from the brokers' parts.
 
     Attributes:
         key: The data key, ``None`` where the parts do not suffice.
@@ -102,31 +104,40 @@ class Whole:
     wrong: tuple[str, ...]
 
 
-def whole_of(parts: Mapping[str, Part]) -> Whole:
+def combine(parts: Mapping[str, Part]) -> CombinedKey:
     """Combine the parts of one dataset's key.
 
-    A recipe stanza holds the whole key: the first such broker's counts, and others agree or are
-    wrong. Whether it is the owner's key shows when the dataset is opened.
+    A recipe stanza holds the whole key. Where there is one, shares are not needed.
 
     Args:
         parts: By broker URL.
     """
-    whole = {url: part.secret for url, part in parts.items() if part.kind == "recipe"}
-    if not whole:
-        joined = join_key({url: part.secret for url, part in parts.items()})
-        return Whole(
-            key=joined.key,
-            needed=joined.threshold,
-            holders=frozenset(parts) - set(joined.wrong),
-            wrong=joined.wrong,
-        )
-    first = next((secret for secret in whole.values() if len(secret) == KEY_BYTES), None)
-    agreeing = frozenset(url for url, secret in whole.items() if secret == first)
-    return Whole(
-        key=None if first is None else DataKey(first.reveal()),
+    keys = {url: part.secret for url, part in parts.items() if part.kind == "recipe"}
+    return _agreed(keys) if keys else _joined(parts)
+
+
+def _agreed(keys: Mapping[str, Secret]) -> CombinedKey:
+    """The first broker's key counts; a broker with another one is wrong.
+
+    Whether it is the owner's key shows when the dataset is opened.
+    """
+    key = next((secret for secret in keys.values() if len(secret) == KEY_BYTES), None)
+    agreeing = frozenset(url for url, secret in keys.items() if secret == key)
+    return CombinedKey(
+        key=None if key is None else DataKey(key.reveal()),
         needed=1,
         holders=agreeing,
-        wrong=tuple(url for url in whole if url not in agreeing),
+        wrong=tuple(url for url in keys if url not in agreeing),
+    )
+
+
+def _joined(parts: Mapping[str, Part]) -> CombinedKey:
+    joined = join_key({url: part.secret for url, part in parts.items()})
+    return CombinedKey(
+        key=joined.key,
+        needed=joined.threshold,
+        holders=frozenset(parts) - set(joined.wrong),
+        wrong=joined.wrong,
     )
 
 
@@ -161,7 +172,7 @@ class Grants:
     @property
     def receipts(self) -> tuple[Receipted, ...]:
         """Of every release and renewal so far, oldest first."""
-        return _by_time(one for grant in self.held.values() for one in grant.receipts)
+        return _by_time(receipt for grant in self.held.values() for receipt in grant.receipts)
 
     @property
     def fresh(self) -> tuple[Receipted, ...]:
@@ -171,39 +182,43 @@ class Grants:
     @property
     def latest_checkpoint(self) -> Anchor | None:
         """The newest that any broker has anchored; a resuming guest refuses anything older."""
-        anchored = [one.latest_checkpoint for one in self.held.values() if one.latest_checkpoint]
-        return max(anchored, key=lambda anchor: anchor.counter, default=None)
+        anchored = (grant.latest_checkpoint for grant in self.held.values())
+        known = (anchor for anchor in anchored if anchor is not None)
+        return max(known, key=lambda anchor: anchor.counter, default=None)
 
     @property
     def lease_ends(self) -> int:
         """First second at which some dataset has too few live leases, by the brokers' clocks."""
-        return self._sustained({url: grant.lease_ends for url, grant in self.held.items()})
+        return self._enough_until({url: grant.lease_ends for url, grant in self.held.items()})
 
     @property
     def lease_seconds(self) -> int:
         """For how long the last round lent the keys, by the brokers' own clocks."""
-        return self._sustained({url: self.held[url].lease_seconds for url in self.answered})
+        return self._enough_until({url: self.held[url].lease_seconds for url in self.answered})
 
     @property
     def simulated(self) -> bool:
         """A broker saw simulated evidence."""
         return any(grant.simulated for grant in self.held.values())
 
-    def standing(self) -> bool:
+    def suffices(self) -> bool:
         """Whether the brokers of the last round suffice for every dataset."""
         return all(
             len(holders & self.answered) >= self.needed[dataset_id]
             for dataset_id, holders in self.holders.items()
         )
 
-    def _sustained(self, ends: Mapping[str, int]) -> int:
-        """Until when each dataset has as many of ``ends`` as it needs."""
-        return min(
-            sorted((ends[url] for url in holders if url in ends), reverse=True)[
-                self.needed[dataset_id] - 1
-            ]
-            for dataset_id, holders in self.holders.items()
-        )
+    def _enough_until(self, ends: Mapping[str, int]) -> int:
+        """Until when every dataset has enough leases, of which each ends at ``ends``, by broker.
+
+        A dataset that needs two has enough until the second longest of its leases ends.
+        """
+
+        def enough_until(dataset_id: str) -> int:
+            leases = [ends[url] for url in self.holders[dataset_id] if url in ends]
+            return sorted(leases, reverse=True)[self.needed[dataset_id] - 1]
+
+        return min(enough_until(dataset_id) for dataset_id in self.holders)
 
 
 def lapsed(ended: int, now: int) -> LeaseStale:
@@ -218,4 +233,4 @@ def lapsed(ended: int, now: int) -> LeaseStale:
 
 
 def _by_time(receipts: Iterable[Receipted]) -> tuple[Receipted, ...]:
-    return tuple(sorted(receipts, key=lambda one: from_rfc3339(one.receipt.released_at)))
+    return tuple(sorted(receipts, key=lambda held: from_rfc3339(held.receipt.released_at)))

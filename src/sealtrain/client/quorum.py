@@ -26,7 +26,7 @@ from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import Collect, Grant, obtain, renew
-from sealtrain.client.grants import Grants, Part, Wanted, Whole, lapsed, whole_of
+from sealtrain.client.grants import CombinedKey, Grants, Part, Wanted, combine, lapsed
 from sealtrain.client.pin import BrokerPin
 from sealtrain.consortium.decisions import Target, verify_decision
 from sealtrain.consortium.members import Consortium
@@ -211,7 +211,7 @@ class Quorum:
             only=[url for url, one in grants.held.items() if self._clock() < one.lease_ends],
         )
         renewed = replace(grants, held=grants.held | answers, answered=frozenset(answers))
-        if renewed.standing():
+        if renewed.suffices():
             return renewed, None
         return renewed, _worst(misses) if misses else lapsed(grants.lease_ends, self._clock())
 
@@ -285,7 +285,7 @@ class Quorum:
         misses: dict[str, SealtrainError],
     ) -> Grants:
         data_keys: dict[str, DataKey] = {}
-        whole: dict[str, Whole] = {}
+        combined: dict[str, CombinedKey] = {}
         for one in datasets:
             parts = {
                 url: Part(stanza.kind, answers[url].keys[one.dataset_id])
@@ -293,11 +293,11 @@ class Quorum:
                 for dataset_id, _root, stanza in routes[url]
                 if dataset_id == one.dataset_id
             }
-            found = whole[one.dataset_id] = whole_of(parts)
+            found = combined[one.dataset_id] = combine(parts)
             for url in found.wrong:
                 misses[url] = self._tell(url, one.wrong_part(url))
             if found.key is None:
-                raise _worst(misses) if misses else one.not_whole(len(parts), found.needed)
+                raise _worst(misses) if misses else one.too_few_parts(len(parts), found.needed)
             data_keys[one.dataset_id] = found.key
         return Grants(
             data_keys=data_keys,
@@ -305,8 +305,8 @@ class Quorum:
                 data_keys, app_id=self._app_id, compose_hash=self._compose_hash, run_id=run_id
             ),
             held={url: replace(grant, keys={}) for url, grant in answers.items()},
-            needed={dataset_id: found.needed for dataset_id, found in whole.items()},
-            holders={dataset_id: found.holders for dataset_id, found in whole.items()},
+            needed={dataset_id: found.needed for dataset_id, found in combined.items()},
+            holders={dataset_id: found.holders for dataset_id, found in combined.items()},
             answered=frozenset(answers),
         )
 

@@ -102,7 +102,6 @@ class DataGuest(AttestedGuest):
     @property
     def sources(self) -> list[Source]:
         """The opened records as training takes them."""
-        from sealtrain.training.data.renamed import renamed
         from sealtrain.training.data.sources import Source
 
         return [
@@ -111,10 +110,9 @@ class DataGuest(AttestedGuest):
                 owner=one.manifest.owner,
                 name=one.manifest.name,
                 weight=one.weight,
-                dataset=renamed(
-                    dataset, one.columns, owner=one.manifest.owner, name=one.manifest.name
-                ),
+                dataset=dataset,
                 max_records=one.max_records,
+                columns=one.columns,
             )
             for one, dataset in zip(self.found, self.sealed, strict=True)
             if one.role != "model"

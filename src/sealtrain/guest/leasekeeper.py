@@ -1,18 +1,25 @@
 """The lease of a run while it trains: renewed behind it, and given back before it lapses.
 
-A thread asks the brokers for a later end, with fresh evidence:
+A thread asks the brokers for a later end, with fresh evidence: at half of the lease, and at once
+for a checkpoint that was sealed, which is anchored on the way. What they answer decides the state
+of the lease (``Standing``), and the state decides what happens next:
 
-1. at half of the lease, and at once for a checkpoint that was sealed, which is anchored on the way;
-2. again, ever more slowly, where nobody answers or an answer does not hold;
-3. not again where they refuse.
+==============  ==================================  =============================================
+state           the thread                          training
+==============  ==================================  =============================================
+``RENEWED``     asks at half of the lease           goes on; where the brokers extend the lease no
+                                                    further because approvals end, it stops while
+                                                    there is time to seal a checkpoint
+``UNANSWERED``  asks again, ever more slowly        stops while there is time to seal a checkpoint
+``REFUSED``     does not ask again                  stops at the next step that the recipe logs,
+                                                    if the lease is good until then
+``BROKEN``      has ended with a bug                raises it
+==============  ==================================  =============================================
 
-Training asks after each step whether to stop (``training.checkpoints.lease``). It does
-
-1. after a refusal: at the next step that the recipe logs, if the lease is good until then;
-2. where nobody answers, or the answer makes the lease no longer because approvals end: while there
-   is time to seal a checkpoint, by what the last one and the slowest of the last steps took;
-3. at once and without a checkpoint where another guest may be going on with the run, or where the
-   lease ended unforeseen, as when a clock jumps.
+Time to seal is measured by what the last checkpoint and the slowest of the last steps took.
+Training asks after each step whether to stop (``training.checkpoints.lease``). It stops at once and
+without a checkpoint where another guest may be going on with the run, or where the lease ended
+unforeseen, as when a clock jumps.
 
 From then on the keys are not used. Were a step to last beyond the end of the lease, the keys
 themselves refuse (``guest.lease``).
@@ -22,6 +29,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from sealtrain.errors import (
@@ -39,7 +48,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.lease import Lease
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
-__all__ = ["Follower", "LeaseKeeper"]
+__all__ = ["Follower", "LeaseKeeper", "Standing", "State"]
 
 Renew = Callable[[tuple[int, str] | None], None]
 """Asks for a later end, anchoring (counter, digest) of a checkpoint on the way."""
@@ -56,6 +65,67 @@ _LEAVING_SECONDS: Final = 2.0
 _LEAST_WAIT: Final = 0.25
 _UNSURE_SECONDS: Final = 2.0
 _NEVER: Final = 3600.0
+
+
+class State(Enum):
+    """What came of the last question for a later end."""
+
+    RENEWED = "renewed"
+    UNANSWERED = "unanswered"
+    REFUSED = "refused"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The state of a lease, and why it is in it.
+
+    Attributes:
+        state: ``RENEWED`` before the first question, too.
+        reason: What kept the lease from being renewed; ``None`` where nothing did.
+        ending: The brokers extend the lease, but no longer by as much as has passed.
+        bug: What the thread ended with.
+    """
+
+    state: State = State.RENEWED
+    reason: SealtrainError | None = None
+    ending: bool = False
+    bug: Exception | None = None
+
+    @property
+    def settled(self) -> bool:
+        """No answer changes the state any more."""
+        return self.state in (State.REFUSED, State.BROKEN)
+
+    def after_renewal(self, *, ending: bool | None) -> Standing:
+        """After the brokers extended the lease.
+
+        Args:
+            ending: As the attribute; ``None`` where too little time passed to tell.
+        """
+        if self.settled:
+            return self
+        return Standing(ending=self.ending if ending is None else ending)
+
+    def after_failure(self, failure: SealtrainError) -> Standing:
+        """After a question that did not extend the lease."""
+        if self.settled:
+            return self
+        state = State.UNANSWERED if _undecided(failure) else State.REFUSED
+        return replace(self, state=state, reason=failure)
+
+    def after_bug(self, bug: Exception) -> Standing:
+        """After the thread ended, which it does not do by design."""
+        return replace(self, state=State.BROKEN, bug=bug)
+
+    @property
+    def why_stopped(self) -> str:
+        """The beginning of the sentence that a run ends with which stopped in this state."""
+        if self.state is State.REFUSED:
+            return "the lease on the keys is not renewed"
+        if self.state is State.RENEWED and self.ending:
+            return "the lease on the keys ends and is made no longer"
+        return "nobody renewed the lease on the keys in time"
 
 
 class Follower:
@@ -96,10 +166,7 @@ class LeaseKeeper:
         self._pause = _FIRST_PAUSE
         self._pending: CheckpointRef | None = None
         self._newest = 0
-        self._failure: SealtrainError | None = None
-        self._refusal: SealtrainError | None = None
-        self._final = False
-        self._bug: Exception | None = None
+        self._standing = Standing()
         self._step = 0
         self._stepped_at: float | None = None
         self._slowest = 0.0
@@ -108,8 +175,7 @@ class LeaseKeeper:
 
     def __enter__(self) -> Self:
         """Begin to renew. After ``lockdown.restrict``, so that the thread is confined, too."""
-        if self._pending is None:
-            self._next_at = self._half()
+        self.begin()
         self._thread = threading.Thread(target=self._tend_all, name="lease", daemon=True)
         self._thread.start()
         return self
@@ -121,6 +187,11 @@ class LeaseKeeper:
             self._wake()
         if self._thread is not None:
             self._thread.join(_LEAVING_SECONDS)
+
+    def begin(self) -> None:
+        """Set when to ask first: at half of the lease, or at once for a checkpoint that waits."""
+        if self._pending is None:
+            self._next_at = self._half()
 
     def goes_on_from(self, ref: CheckpointRef | None, *, anchored: int) -> None:
         """The run continues from one checkpoint, which the brokers may not know yet.
@@ -143,7 +214,7 @@ class LeaseKeeper:
         """
         with self._changed:
             self._pending, self._newest = ref, ref.counter
-            if self._failure is not None:
+            if self._standing.state is not State.RENEWED:
                 return
             self._next_at = self._lease.moment()
             self._wake()
@@ -151,9 +222,7 @@ class LeaseKeeper:
                 self._changed.wait_for(
                     lambda: (
                         self.anchored >= ref.counter
-                        or self._failure
-                        or self._refusal
-                        or self._bug
+                        or self._standing.state is not State.RENEWED
                         or self._over
                     ),
                     max(0.0, self._lease.left() / 4),
@@ -167,9 +236,8 @@ class LeaseKeeper:
         """
         with self._changed:
             while self._pending is not None:
-                if self._bug is not None:
-                    raise self._bug
-                if self._refusal is not None or self._lease.left() <= 0:
+                self._raise_bug()
+                if self._standing.state is State.REFUSED or self._lease.left() <= 0:
                     self._stop()
                 self._changed.wait(max(0.01, min(1.0, self._lease.left())))
         self._lease.require()
@@ -178,28 +246,28 @@ class LeaseKeeper:
         """As ``training.checkpoints.lease.LeaseKeeping``."""
         with self._changed:
             self._measure(step)
-            if self._bug is not None:
-                raise self._bug
-            if self._refusal is None and self._short(span if ahead == 0 else 1, sealing):
-                self._hear(sealing)
-                if self._bug is not None:
-                    raise self._bug
-            if isinstance(self._refusal, _SUPERSEDED) or self._lease.left() <= 0:
+            self._raise_bug()
+            steps = span if ahead == 0 else 1
+            if self._standing.state is not State.REFUSED and self._short(steps, sealing):
+                self._ask_now(sealing)
+                self._raise_bug()
+            now = self._standing
+            if self._lease.left() <= 0:
                 self._stop()
-            if self._refusal is not None:
+            if now.state is State.REFUSED:
+                if isinstance(now.reason, _SUPERSEDED):
+                    self._stop()
                 return ahead == 0 or self._short(ahead, sealing)
-            # A lease that is short, but made longer whenever it is asked for, is no reason to stop.
-            ends = self._failure is not None or self._final
-            return ends and self._short(span if ahead == 0 else 1, sealing)
+            # A lease that is short, but extended whenever it is asked for, is no reason to stop.
+            ends = now.state is State.UNANSWERED or now.ending
+            return ends and self._short(steps, sealing)
 
     def stopped(self) -> NoReturn:
         """As ``training.checkpoints.lease.LeaseKeeping``. No key is used afterwards."""
         with self._changed:
-            if (
-                self._thread is not None
-            ):  # the last checkpoint is worth an anchor, if one is to be had
+            if self._thread is not None:  # the last checkpoint is worth an anchor
                 self._changed.wait_for(
-                    lambda: self._pending is None or self._failure or self._refusal,
+                    lambda: self._pending is None or self._standing.state is not State.RENEWED,
                     max(0.0, min(_LEAVING_SECONDS, self._lease.left())),
                 )
             self._stop()
@@ -208,7 +276,7 @@ class LeaseKeeper:
         """Renew, if it is time to; returns in how many seconds it will be again."""
         with self._changed:
             wait = self._next_at - self._lease.moment()
-            if self._over or self._refusal is not None or self._lease.left() <= 0:
+            if self._over or self._standing.settled or self._lease.left() <= 0:
                 return _NEVER
             if wait > 0:
                 return wait
@@ -220,28 +288,29 @@ class LeaseKeeper:
         except SealtrainError as error:
             failure = error
         with self._changed:
-            self._note(pending, failure, end)
+            if failure is None:
+                self._note_renewal(pending, end)
+            else:
+                self._note_failure(failure)
             self._changed.notify_all()
             return self._next_at - self._lease.moment()
 
-    def _note(
-        self, pending: CheckpointRef | None, failure: SealtrainError | None, end: float
-    ) -> None:
-        if failure is not None and _undecided(failure):
-            self._failure = failure
+    def _note_failure(self, failure: SealtrainError) -> None:
+        self._standing = self._standing.after_failure(failure)
+        if self._standing.state is State.UNANSWERED:
             # Ever more slowly, but never so that the rest of the lease passes in silence.
-            self._next_at = self._lease.moment() + min(
-                self._pause, max(_FIRST_PAUSE / 4, self._lease.left() / 4)
-            )
+            pause = min(self._pause, max(_FIRST_PAUSE / 4, self._lease.left() / 4))
+            self._next_at = self._lease.moment() + pause
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-            return
-        if failure is not None:
-            self._refusal = failure
-            return
-        self._failure, self._pause = None, _FIRST_PAUSE
+
+    def _note_renewal(self, pending: CheckpointRef | None, end: float) -> None:
+        """After a question that anchored ``pending`` and extended a lease that ended at ``end``."""
         passed = self._lease.moment() - self._renewed_at
+        ending = None
         if passed > _UNSURE_SECONDS:  # brokers count whole seconds
-            self._final = self._end() - end < passed - _UNSURE_SECONDS
+            ending = self._end() - end < passed - _UNSURE_SECONDS
+        self._standing = self._standing.after_renewal(ending=ending)
+        self._pause = _FIRST_PAUSE
         self._next_at, self._renewed_at = self._half(), self._lease.moment()
         if pending is None:
             return
@@ -264,7 +333,7 @@ class LeaseKeeper:
                 wait = self.tend()
             except Exception as bug:  # training raises it: it must not go on unnoticed
                 with self._changed:
-                    self._bug, self._over = bug, True
+                    self._standing, self._over = self._standing.after_bug(bug), True
                     self._changed.notify_all()
                 return
             with self._changed:
@@ -289,9 +358,9 @@ class LeaseKeeper:
         spare = min(5.0, whole / 20)
         return self._lease.left() < seal + spare + steps * self._slowest
 
-    def _hear(self, sealing: float | None) -> None:
+    def _ask_now(self, sealing: float | None) -> None:
         """Ask now, and wait for the answer as long as a checkpoint can still be sealed after it."""
-        if self._failure is not None or self._thread is None:
+        if self._standing.state is State.UNANSWERED or self._thread is None:
             return
         asked = self._lease.moment()
         if asked - self._renewed_at < self._lease.seconds / 10:
@@ -299,13 +368,14 @@ class LeaseKeeper:
         self._next_at = asked
         self._wake()
         while self._renewed_at < asked and not self._short(0, sealing):
-            if self._failure or self._refusal or self._bug:
+            if self._standing.state is not State.RENEWED:
                 return
             self._changed.wait(0.05)
         if self._renewed_at < asked:
-            self._failure = BrokerUnreachable(
+            silence = BrokerUnreachable(
                 "no answer yet", check="broker", got="no answer", hint=_RESUME_HINT
             )
+            self._standing = self._standing.after_failure(silence)
 
     def require(self) -> None:
         """Return while the keys may be used and no broker has refused to go on lending them.
@@ -316,11 +386,10 @@ class LeaseKeeper:
             SealtrainError: The refusal, or ``LeaseStale``.
         """
         with self._changed:
-            if self._bug is not None:
-                raise self._bug
-            if self._refusal is not None:
+            self._raise_bug()
+            if self._standing.state is State.REFUSED and self._standing.reason is not None:
                 self._lease.end()
-                raise self._refusal
+                raise self._standing.reason
         self._lease.require()
 
     def lapsed(self, error: SealtrainError) -> SealtrainError:
@@ -328,33 +397,35 @@ class LeaseKeeper:
         if self.lapse is None and self._lease.left() > 0:
             return error
         if self.lapse is None:
-            self._stop_for(self._refusal or self._failure)
-        return self.lapse or error
+            self.lapse = self._end_lease()
+        return self.lapse
 
     def _stop(self) -> NoReturn:
-        raise self._stop_for(self._refusal or self._failure)
+        self.lapse = self._end_lease()
+        raise self.lapse
 
-    @staticmethod
-    def _passes(reason: SealtrainError) -> bool:
-        passing = reason.retry != "never" or _undecided(reason)
-        return passing and not isinstance(reason, _SUPERSEDED)
-
-    def _stop_for(self, reason: SealtrainError | None) -> SealtrainError:
+    def _end_lease(self) -> SealtrainError:
+        """Use no key any more; returns the error that says why."""
         self._lease.end()
-        why = "nobody renewed the lease on the keys in time"
-        if self._final and self._failure is None:
-            why = "the lease on the keys ends and is made no longer"
-        if self._refusal is not None:
-            why = "the lease on the keys is not renewed"
+        reason, why = self._standing.reason, self._standing.why_stopped
         kept = f"checkpoint {self._newest} is sealed" if self._newest else "there is no checkpoint"
         given = LeaseStale("", check="lease") if reason is None else reason
-        self.lapse = given.restated(
+        return given.restated(
             f"{why}: training stopped after step {self._step}, {kept}",
-            hint=_RESUME_HINT if reason is None or self._passes(reason) else None,
+            hint=_RESUME_HINT if reason is None or _may_pass(reason) else None,
         )
-        return self.lapse
+
+    def _raise_bug(self) -> None:
+        if self._standing.bug is not None:
+            raise self._standing.bug
 
 
 def _undecided(failure: SealtrainError) -> bool:
     """No broker decided about the run: no answer, or one that came altered, too late, too often."""
     return failure.retry == "again" or isinstance(failure, _ALTERED)
+
+
+def _may_pass(reason: SealtrainError) -> bool:
+    """Whether the same run may get its keys again later."""
+    passing = reason.retry != "never" or _undecided(reason)
+    return passing and not isinstance(reason, _SUPERSEDED)

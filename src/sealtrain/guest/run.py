@@ -140,27 +140,28 @@ class _Work:
 
     def _rank(self, checkpoint: CheckpointRef | None) -> None:
         """What another rank does: train, and keep nothing of it."""
-        from sealtrain.training.run import train
+        from sealtrain.training.run import Checkpoints, Inputs, train
 
         run = self._run
         train(
             run.recipe,
             run_id=run.run_id,
-            base_dir=run.base,
-            sources=run.sources,
-            store=run.store,
-            metrics=lambda _step, _values: None,
-            on_checkpoint=lambda _ref: None,
-            resume=checkpoint,
-            progress=None,
-            secret=run.secret,
-            keeper=Follower(),
+            inputs=Inputs(
+                base_dir=run.base,
+                sources=run.sources,
+                secret=run.secret,
+            ),
+            checkpoints=Checkpoints(
+                store=run.store,
+                resume=checkpoint,
+                keeper=Follower(),
+            ),
         )
 
     def _trained(
         self, checkpoint: CheckpointRef | None, monitor: Monitor, room: Room, ranks: Ranks
     ) -> Outcome:
-        from sealtrain.training.run import train
+        from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 
         run = self._run
         if checkpoint is None:
@@ -175,17 +176,23 @@ class _Work:
             trained = train(
                 run.recipe,
                 run_id=run.run_id,
-                base_dir=run.base,
-                sources=run.sources,
-                store=run.store,
-                metrics=run.released_metrics,
-                on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
-                resume=checkpoint,
-                progress=room.terminal if self._progress else None,
-                secret=run.secret,
-                monitor=monitor,
-                model=run.model,
-                keeper=run.keeper,
+                inputs=Inputs(
+                    base_dir=run.base,
+                    sources=run.sources,
+                    model=run.model,
+                    secret=run.secret,
+                ),
+                checkpoints=Checkpoints(
+                    store=run.store,
+                    on_checkpoint=run.checkpointed if standins is None else standins.checkpointed,
+                    resume=checkpoint,
+                    keeper=run.keeper,
+                ),
+                reporting=Reporting(
+                    on_metrics=run.released_metrics,
+                    progress=room.terminal if self._progress else None,
+                    monitor=monitor,
+                ),
                 standins=standins,
             )
         return close_run(run, trained)

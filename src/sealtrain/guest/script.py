@@ -120,9 +120,7 @@ def unwrap_dataset(
                 hint="leave map_style out, or max_records",
             )
         return as_map_style_dataset(sources, script.run.recipe.columns.names)
-    positioned = Positioned(_stream(script.run, sources))
-    script.context.streams.append(positioned)
-    return as_iterable_dataset(positioned)
+    return as_iterable_dataset(Positioned(_stream(script.run, sources)))
 
 
 class SealedRun(sealed_callback.SealedRun):

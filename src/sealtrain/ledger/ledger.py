@@ -106,12 +106,13 @@ class Ledger:
             Unreachable: The file or database cannot be opened.
             ConfigError: The database would not keep what it commits.
         """
-        store, made_with = _open_of_any_key(where, origin, signer.key_id)
+        # Rotations may have led to the signer from the key that the ledger was made with.
+        store = _open(where, {"origin": origin, "key_id": signer.key_id})
         try:
             ledger = cls(store, origin=origin, signer=signer, clock=clock, former=former)
             if audit:
                 ledger.audit()
-            ledger._follow_rotations(made_with)
+            ledger._follow_rotations()
         except BaseException:
             store.close()
             raise
@@ -254,7 +255,7 @@ class Ledger:
             entry=entry,
             index=index,
             size=size,
-            path=tuple(one.hex() for one in path),
+            path=tuple(digest.hex() for digest in path),
             checkpoint=self._sign(size),
         )
 
@@ -270,7 +271,7 @@ class Ledger:
             ProofInvalid: The sizes cannot be compared.
         """
         path = merkle.consistency_path(first, self._within(second), self._store.subtree)
-        return tuple(one.hex() for one in path)
+        return tuple(digest.hex() for digest in path)
 
     def rotations(self) -> list[tuple[int, Rotation]]:
         """Every change of its key, with the index of the entry.
@@ -287,19 +288,21 @@ class Ledger:
             start += len(page)
         return found
 
-    def _follow_rotations(self, made_with: str) -> None:
-        rotations = [one for _, one in self.rotations()]
+    def _follow_rotations(self) -> None:
+        """Find the keys from the one the ledger was made with to the signer's, or refuse."""
+        made_with = self._store.made_with
+        rotations = [rotation for _, rotation in self.rotations()]
         if not rotations and made_with != self._signer.key_id:
             raise another_meta(self.origin, "key_id", made_with, self._signer.key_id)
         before = lineage(made_with, self._signer.key_id, rotations)
-        self.keys = (*before, self._signer.public)
-        if strange := [one.key_id for one in self._former if one.public not in before]:
+        if strange := [signer.key_id for signer in self._former if signer.public not in before]:
             raise SignatureInvalid(
                 "a former root secret is not one that this ledger's key followed",
                 check="ledger key",
                 got=", ".join(strange),
-                expected=", ".join(key_id(one) for one in before) or "none: it was never rotated",
+                expected=", ".join(key_id(key) for key in before) or "none: it was never rotated",
             )
+        self.keys = (*before, self._signer.public)
 
     def audit(self, checkpoints: Iterable[str] = ()) -> Checkpoint:
         """Recompute the whole ledger from its entries.
@@ -336,8 +339,8 @@ class Ledger:
         root = self._store.subtree(0, size).hex()
         head = Checkpoint(origin=self.origin, size=size, root=root)
         signed = sign_checkpoint(head, self._signer)
-        for one in self._former:  # for whoever knows the key before only
-            (line,) = SignedNote.from_text(sign_checkpoint(head, one)).signatures
+        for former in self._former:  # readers who have not learned of a rotation know only this key
+            (line,) = SignedNote.from_text(sign_checkpoint(head, former)).signatures
             signed = SignedNote.from_text(signed).with_signature(line).to_text()
         self._head = (size, signed)
         return signed
@@ -356,23 +359,12 @@ class Ledger:
         return size
 
 
-def _open_of_any_key(where: Path | Postgres, origin: str, key: str) -> tuple[StoredTree, str]:
-    """A ledger, and the id of the key that it was made with."""
-    try:
-        return _open(where, {"origin": origin, "key_id": key}), key
-    except LedgerInconsistent as error:
-        if error.check != "ledger key_id" or error.got is None:
-            raise
-        made_with = error.got
-    return _open(where, {"origin": origin, "key_id": made_with}), made_with
-
-
 def _open(where: Path | Postgres, meta: dict[str, str]) -> StoredTree:
     if isinstance(where, Path):
-        return LedgerStore(where, meta)
+        return LedgerStore(where, meta, any_key=True)
     from sealtrain.ledger.postgres_store import PostgresLedger
 
-    return PostgresLedger(where, meta)
+    return PostgresLedger(where, meta, any_key=True)
 
 
 def _entry_bytes(kind: str, at: str, body: dict[str, JsonValue]) -> bytes:

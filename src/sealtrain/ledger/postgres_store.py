@@ -72,12 +72,13 @@ SELECT * FROM unnest(%(level)s::integer[], %(i)s::bigint[], %(hash)s::bytea[])
 class PostgresLedger:
     """Entries by index and hashes by range, durable once ``append`` returns."""
 
-    def __init__(self, database: Postgres, meta: dict[str, str]) -> None:
+    def __init__(self, database: Postgres, meta: dict[str, str], *, any_key: bool = False) -> None:
         """Open the ledger of a database, or make one that says ``meta``.
 
         Args:
             database: Where.
-            meta: What the ledger must say about itself, such as its origin.
+            meta: What the ledger must say about itself: its origin and key id.
+            any_key: It may have been made with another key, which ``made_with`` then names.
 
         Raises:
             LedgerInconsistent: Another structure, or other ``meta``.
@@ -93,7 +94,7 @@ class PostgresLedger:
         self._writer = _Line(database, self._still_there)
         try:
             with self._writer.transaction() as connection:
-                _prepare(connection, database.name, meta)
+                self.made_with = _prepare(connection, database.name, meta, any_key=any_key)
         except BaseException:
             self.close()
             raise
@@ -317,7 +318,10 @@ class _Line:
         return connection.execute(query, parameters or None)
 
 
-def _prepare(connection: psycopg.Connection, name: str, meta: dict[str, str]) -> None:
+def _prepare(
+    connection: psycopg.Connection, name: str, meta: dict[str, str], *, any_key: bool
+) -> str:
+    """Make the ledger if there is none, and check it; returns the id of the key it began with."""
     if not structure(connection):
         connection.execute(MAKE)
         for item in sorted(meta.items()):
@@ -329,9 +333,12 @@ def _prepare(connection: psycopg.Connection, name: str, meta: dict[str, str]) ->
     said: dict[str, str] = dict(
         connection.execute("SELECT name, value FROM sealtrain_ledger.meta").fetchall()
     )
-    for key in sorted(said | meta):
-        if meta.get(key) != said.get(key):
-            raise another_meta(name, key, said.get(key), meta.get(key))
+    made_with = said.get("key_id", meta.get("key_id", ""))
+    expected = meta | {"key_id": made_with} if any_key and "key_id" in said else meta
+    for key in sorted(said | expected):
+        if expected.get(key) != said.get(key):
+            raise another_meta(name, key, said.get(key), expected.get(key))
+    return made_with
 
 
 def meta_of(database: Postgres) -> dict[str, str]:

@@ -73,12 +73,13 @@ SCHEMA = (
 class LedgerStore:
     """Entries by index and hashes by range, durable once ``append`` returns."""
 
-    def __init__(self, path: Path, meta: dict[str, str]) -> None:
+    def __init__(self, path: Path, meta: dict[str, str], *, any_key: bool = False) -> None:
         """Open a file, or make one that says ``meta``.
 
         Args:
             path: The database. Its folder must exist.
-            meta: What the file must say about itself, such as the ledger's origin.
+            meta: What the file must say about itself: the ledger's origin and key id.
+            any_key: The file may have been made with another key, which ``made_with`` then names.
 
         Raises:
             LedgerInconsistent: Another kind of file, another schema, or other ``meta``.
@@ -97,7 +98,7 @@ class LedgerStore:
                 self._db.close()
                 raise
             try:
-                self._prepare(meta)
+                self.made_with = self._prepare(meta, any_key=any_key)
             except BaseException:
                 self.close()
                 raise
@@ -153,7 +154,8 @@ class LedgerStore:
         with self._snapshot() as db:
             return recomputed(db.execute(_ENTRIES), db.execute(_NODES))
 
-    def _prepare(self, meta: dict[str, str]) -> None:
+    def _prepare(self, meta: dict[str, str], *, any_key: bool) -> str:
+        """Make the file if it is new, and check it; returns the id of the key it was made with."""
         with self._writing() as db:
             if not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
                 db.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -170,9 +172,13 @@ class LedgerStore:
             schema = {row[0] for row in db.execute("SELECT sql FROM sqlite_schema WHERE sql > ''")}
             if schema != set(SCHEMA):
                 raise tampered("its schema or its append-only triggers were changed")
-            for name, value in db.execute("SELECT name, value FROM meta"):
-                if meta.get(name) != value:
-                    raise another_meta(self._path.name, name, value, meta.get(name))
+            said: dict[str, str] = dict(db.execute("SELECT name, value FROM meta ORDER BY name"))
+            made_with = said.get("key_id", meta.get("key_id", ""))
+            expected = meta | {"key_id": made_with} if any_key else meta
+            for name, value in said.items():
+                if expected.get(name) != value:
+                    raise another_meta(self._path.name, name, value, expected.get(name))
+            return made_with
 
     def _stored(self, level: int, position: int) -> bytes:
         with self._reading() as db:

@@ -119,6 +119,8 @@ class StoredTree(Protocol):
 
     kept: KeptTree
     """What of it is in memory."""
+    made_with: str
+    """Id of the key that the ledger was made with; rotations may have led to another since."""
 
     def close(self) -> None:
         """Let go of files and connections. Nothing is lost without it."""

@@ -46,6 +46,7 @@ def printable(text: str) -> str:
 
 
 def _relative(text: str) -> str:
+    # Beyond one leading "../" no component begins with a dot: neither ".." nor a hidden file.
     if not _PATH.fullmatch(text):
         raise ValueError(
             "a path is relative to the recipe's folder, as in 'models/base' or '../models/base': "
@@ -73,7 +74,7 @@ ImageName = Annotated[
 
 
 def resolve_inside(base_dir: Path, path: str) -> Path:
-    """Absolute place of a ``RecipePath``, reached without a symbolic link.
+    """Absolute path of a ``RecipePath``, reached without a symbolic link.
 
     Raises:
         ModelInvalid: A link on the way, or nothing there.
@@ -119,14 +120,15 @@ def by_key(default: str, **tags: str) -> Callable[[Any], str]:
     """Discriminator of a union by which key is present: ``by_key("text", prompt="pair")``.
 
     Args:
-        default: Tag when none of the keys is there.
+        default: Tag when none of the keys is present.
         tags: Key → tag, tried in order.
     """
 
+    def has(value: Any, key: str) -> bool:
+        # Pydantic discriminates documents on the way in and models on the way out.
+        return key in value if isinstance(value, dict) else hasattr(value, key)
+
     def choose(value: Any) -> str:
-        for key, tag in tags.items():
-            if key in value if isinstance(value, dict) else hasattr(value, key):
-                return tag
-        return default
+        return next((tag for key, tag in tags.items() if has(value, key)), default)
 
     return choose

@@ -212,26 +212,47 @@ class ChunkReader:
     def _open(
         self, sealed: memoryview[Any], low: int, high: int, offset: int, view: memoryview[Any]
     ) -> None:
-        """Decrypt chunks ``low`` … ``high`` into their place in ``view``, ends cut as asked."""
-        end = offset + len(view)
-        whole = low if low * CHUNK_BYTES >= offset else low + 1
-        stop = whole + max((min(end, (high + 1) * CHUNK_BYTES) // CHUNK_BYTES) - whole, 0)
-        for number in range(low, high + 1):
-            if number == whole and stop > whole:
-                run = sealed[(whole - low) * SEALED_CHUNK_BYTES : (stop - low) * SEALED_CHUNK_BYTES]
-                begin = whole * CHUNK_BYTES - offset
-                self._cipher.open_run(
-                    whole, run, view[begin : begin + (stop - whole) * CHUNK_BYTES]
-                )
-            if whole <= number < stop:
-                continue
-            chunk = sealed[(number - low) * SEALED_CHUNK_BYTES :][:SEALED_CHUNK_BYTES]
-            plain = memoryview(bytearray(len(chunk) - TAG_BYTES))
-            self._cipher.open(number, chunk, plain)
-            begin = max(offset, number * CHUNK_BYTES)
-            until = min(end, number * CHUNK_BYTES + len(plain))
-            inside = plain[begin - number * CHUNK_BYTES : until - number * CHUNK_BYTES]
-            view[begin - offset : until - offset] = inside
+        """Decrypt chunks ``low`` … ``high`` into their place in ``view``.
+
+        Chunks that lie inside ``view`` as a whole are decrypted into it, all in one call. Those it
+        begins or ends in are decrypted aside, and the part that it holds is copied.
+
+        Args:
+            sealed: The chunks, one after the other.
+            low: Number of the first.
+            high: Number of the last.
+            offset: Plaintext position of ``view``.
+            view: Plaintext goes here.
+        """
+        begin = max(offset, low * CHUNK_BYTES)
+        end = min(offset + len(view), (high + 1) * CHUNK_BYTES)
+        first_whole = -(-begin // CHUNK_BYTES)
+        after_whole = max(end // CHUNK_BYTES, first_whole)
+        for number in range(low, first_whole):
+            self._open_part(number, _chunks_of(sealed, low, number, number + 1), offset, view)
+        if first_whole < after_whole:
+            at = first_whole * CHUNK_BYTES - offset
+            size = (after_whole - first_whole) * CHUNK_BYTES
+            run = _chunks_of(sealed, low, first_whole, after_whole)
+            self._cipher.open_run(first_whole, run, view[at : at + size])
+        for number in range(after_whole, high + 1):
+            self._open_part(number, _chunks_of(sealed, low, number, number + 1), offset, view)
+
+    def _open_part(
+        self, number: int, sealed: memoryview[Any], offset: int, view: memoryview[Any]
+    ) -> None:
+        """Decrypt one chunk, and copy the part of it that ``view`` at ``offset`` holds."""
+        plain = memoryview(bytearray(len(sealed) - TAG_BYTES))
+        self._cipher.open(number, sealed, plain)
+        start = number * CHUNK_BYTES
+        begin = max(offset, start)
+        end = min(offset + len(view), start + len(plain))
+        view[begin - offset : end - offset] = plain[begin - start : end - start]
+
+
+def _chunks_of(sealed: memoryview[Any], low: int, begin: int, end: int) -> memoryview[Any]:
+    """Chunks ``begin`` … ``end - 1`` of ``sealed``, which begins with ``low`` and may end short."""
+    return sealed[(begin - low) * SEALED_CHUNK_BYTES : (end - low) * SEALED_CHUNK_BYTES]
 
 
 _local = threading.local()

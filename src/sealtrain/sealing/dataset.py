@@ -18,12 +18,14 @@ from sealtrain.sealing.description import (
 from sealtrain.sealing.export import export
 from sealtrain.sealing.opened import SealedDataset, contains_record
 from sealtrain.sealing.rewrap import read_stanzas, rewrap
-from sealtrain.sealing.sealer import seal_dataset
+from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
 
 __all__ = [
     "INDEX_NAME",
     "MANIFEST_NAME",
     "DatasetDescription",
+    "NewDataset",
+    "SealOptions",
     "SealedDataset",
     "ShardInfo",
     "contains_record",

@@ -19,7 +19,7 @@ from sealtrain.sealing.chunked import (
 )
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
 
-__all__ = ["GROUP_PLAIN_BYTES", "GroupBuffer", "in_groups"]
+__all__ = ["GROUP_PLAIN_BYTES", "GroupBuffer", "GroupPieces"]
 
 GROUP_PLAIN_BYTES: Final = GROUP_CHUNKS * CHUNK_BYTES
 """Plaintext that one group holds."""
@@ -77,7 +77,7 @@ class GroupBuffer:
             self._chunk[: self._held] = plain[whole:]
 
     def end_file(self) -> None:
-        """Encrypt what fills no chunk, be it nothing, as the last chunk of the file."""
+        """Encrypt the last partial chunk, possibly empty, as the last chunk of the file."""
         end = self._size + self._held + TAG_BYTES
         self._cipher.seal(self._next, self._chunk[: self._held], self._sealed[self._size : end])
         self._size = end
@@ -103,24 +103,33 @@ class GroupBuffer:
         self._size = end
 
 
-def in_groups(
-    views: Iterable[memoryview[Any]], room: int, rest: list[memoryview[Any]]
-) -> Iterator[list[memoryview[Any]]]:
-    """Cut plaintext into the pieces of one group after another, without a copy.
+class GroupPieces:
+    """Plaintext cut into the pieces of one group after another, without a copy. Iterate it once.
 
-    Args:
-        views: Content in order, byte by byte.
-        room: Bytes that the first group still takes.
-        rest: Gets the pieces at the end that complete no group.
+    Attributes:
+        rest: Once the iteration is over: the pieces at the end that complete no group.
     """
-    for view in views:
-        left = view
-        while len(left) >= room:
-            pieces = [*rest, left[:room]]
-            rest.clear()
-            left = left[room:]
-            room = GROUP_PLAIN_BYTES
-            yield pieces
-        if len(left):
-            rest.append(left)
-            room -= len(left)
+
+    def __init__(self, views: Iterable[memoryview[Any]], room: int) -> None:
+        """Cut nothing yet.
+
+        Args:
+            views: Content in order, byte by byte.
+            room: Bytes that the first group still takes.
+        """
+        self._views = views
+        self._room = room
+        self.rest: list[memoryview[Any]] = []
+
+    def __iter__(self) -> Iterator[list[memoryview[Any]]]:
+        """The pieces of each group that the content completes."""
+        for view in self._views:
+            left = view
+            while len(left) >= self._room:
+                pieces = [*self.rest, left[: self._room]]
+                left = left[self._room :]
+                self.rest, self._room = [], GROUP_PLAIN_BYTES
+                yield pieces
+            if len(left):
+                self.rest.append(left)
+                self._room -= len(left)

@@ -53,46 +53,42 @@ if TYPE_CHECKING:
 
     from sealtrain.sealing.tabular.tokens import TokenShards
 
-__all__ = ["Progress", "seal_dataset"]
+__all__ = ["NewDataset", "Progress", "SealOptions", "seal_dataset"]
 
 Progress = Callable[[int], None]
 """Called with the source bytes sealed since the last call; they add up to the source's size."""
 
 
-def seal_dataset(
-    source: Path | Sequence[Path] | Mapping[str, SourceFile],
-    out: Path,
-    *,
-    name: str,
-    owner_id: str,
-    owner_name: str,
-    binding: RecipeBinding,
-    stanzas: Callable[[DataKey, str], Sequence[Stanza]],
-    sign: Callable[[DatasetDescription], bytes],
-    layout: str = "auto",
-    form: str = "auto",
-    token_shards: TokenShards | None = None,
-    shard_bytes: int = 64 << 20,
-    padding: str = "none",
-    suite: Suite = Suite.BLAKE3,
-    commitments: bool = False,
-    count_tokens: Callable[[pa.RecordBatch], int] | None = None,
-    progress: Progress | None = None,
-    random: Random = os.urandom,
-    unwrap: Unwrap | None = None,
-) -> DatasetDescription:
-    """Seal records or files into a new folder.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDataset:
+    """Whose dataset is made, for which recipe, and who can open it.
 
-    Args:
-        source: A file, a folder (raw unless ``form`` says otherwise), several files of one
-            format, or files by name that are opened in memory and sealed raw.
-        out: Folder to make, by convention ``X.sealed``.
+    Attributes:
         name: Name of the dataset.
         owner_id: 64 hex digits.
         owner_name: The owner's name.
         binding: The recipe it is sealed for.
         stanzas: Wraps the fresh data key, given the key and the dataset id.
         sign: Signs the description; its bytes become ``dataset.json``.
+        unwrap: Opens the data key again from its stanzas. With it, sealing that was interrupted
+            continues: shards that are complete are not sealed again. What it left lies in a hidden
+            folder beside the new one.
+    """
+
+    name: str
+    owner_id: str
+    owner_name: str
+    binding: RecipeBinding
+    stanzas: Callable[[DataKey, str], Sequence[Stanza]]
+    sign: Callable[[DatasetDescription], bytes]
+    unwrap: Unwrap | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealOptions:
+    """How records or files are read and laid out.
+
+    Attributes:
         layout: ``arrow`` (record batches), ``raw`` (files as they are) or ``auto`` by file name.
         form: ``images`` (a folder of them), ``tokens`` (shards of them), ``webdataset`` (tar
             files, or a folder of them), or ``auto`` by file name.
@@ -102,11 +98,37 @@ def seal_dataset(
         suite: Hash of the file roots.
         commitments: Also seal a keyed commitment for each record.
         count_tokens: Tokens of a batch, where they shall be counted.
+    """
+
+    layout: str = "auto"
+    form: str = "auto"
+    token_shards: TokenShards | None = None
+    shard_bytes: int = 64 << 20
+    padding: str = "none"
+    suite: Suite = Suite.BLAKE3
+    commitments: bool = False
+    count_tokens: Callable[[pa.RecordBatch], int] | None = None
+
+
+def seal_dataset(
+    source: Path | Sequence[Path] | Mapping[str, SourceFile],
+    out: Path,
+    new: NewDataset,
+    options: SealOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    random: Random = os.urandom,
+) -> DatasetDescription:
+    """Seal records or files into a new folder.
+
+    Args:
+        source: A file, a folder (raw unless ``options.form`` says otherwise), several files of one
+            format, or files by name that are opened in memory and sealed raw.
+        out: Folder to make, by convention ``X.sealed``.
+        new: Whose dataset it is.
+        options: How it is laid out; the defaults when ``None``.
         progress: Told about source bytes.
         random: Source of the data key, the dataset id and the salts.
-        unwrap: Opens the data key again from its stanzas. With it, sealing that was interrupted
-            continues: shards that are complete are not sealed again. What it left lies in a hidden
-            folder beside ``out``.
 
     Raises:
         AlreadyExists: ``out`` exists, or an interrupted sealing of something else lies there.
@@ -114,13 +136,14 @@ def seal_dataset(
         FormatUnknown, SchemaMismatch, RecordInvalid: The records cannot be read; positions only.
         DataInvalid: There is nothing to seal, or a file cannot be read.
     """
+    options = options or SealOptions()
     files = source_files(source)
-    if form == "tokens" and count_tokens is None:
-        count_tokens = tokens.count_tokens
-    chosen = layout_of(layout, form, source, files)
-    if shard_bytes < 1 << 20:
-        raise UsageError("shards are too small", got=shard_bytes, expected="at least 1 MiB")
-    if chosen == "raw" and (commitments or count_tokens):
+    if options.form == "tokens" and options.count_tokens is None:
+        options = replace(options, count_tokens=tokens.count_tokens)
+    layout = layout_of(options.layout, options.form, source, files)
+    if options.shard_bytes < 1 << 20:
+        raise UsageError("shards are too small", got=options.shard_bytes, expected="at least 1 MiB")
+    if layout == "raw" and (options.commitments or options.count_tokens):
         raise UsageError(
             "raw files have no records to commit to or count", hint="use the arrow layout"
         )
@@ -128,22 +151,12 @@ def seal_dataset(
     def fresh() -> tuple[DataKey, str]:
         return DataKey.generate(random), random(16).hex()
 
-    with atomic_folder(out, mode=0o755) if unwrap is None else resumable_folder(out) as folder:
+    resumable = new.unwrap is not None
+    with resumable_folder(out) if resumable else atomic_folder(out, mode=0o755) as folder:
         journal = None
-        if unwrap is not None:
-            settings = {
-                "name": name,
-                "owner_id": owner_id,
-                "binding": binding.to_dict(),
-                "layout": chosen,
-                "form": repr((form, token_shards)),
-                "shard_bytes": shard_bytes,
-                "padding": padding,
-                "suite": int(suite),
-                "commitments": commitments,
-                "files": [[label, *state_of(path)] for label, path in files],
-            }
-            journal = SealJournal(folder, settings, unwrap, fresh, stanzas)
+        if new.unwrap is not None:
+            settings = _settings(new, options, layout, files)
+            journal = SealJournal(folder, settings, new.unwrap, fresh, new.stanzas)
         data_key, dataset_id = (
             (journal.data_key, journal.dataset_id) if journal is not None else fresh()
         )
@@ -152,16 +165,16 @@ def seal_dataset(
             data_key=data_key,
             random=random,
             journal=journal,
-            shard_bytes=shard_bytes,
+            shard_bytes=options.shard_bytes,
             progress=_Meter(progress, sum(path.stat().st_size for _, path in files)),
             index=Index(
                 dataset_id=dataset_id,
-                name=name,
-                owner_id=owner_id,
-                owner_name=owner_name,
-                layout=chosen,
-                padding=padding,
-                suite=suite,
+                name=new.name,
+                owner_id=new.owner_id,
+                owner_name=new.owner_name,
+                layout=layout,
+                padding=options.padding,
+                suite=options.suite,
                 schema=None,
                 schema_digest=schema_digest_of(None),
                 records=None,
@@ -169,22 +182,40 @@ def seal_dataset(
                 shards=(),
             ),
         )
-        if chosen == "raw":
+        if layout == "raw":
             work.seal_raw(files)
         else:
             opened = open_records(
                 [path for _, path in files if isinstance(path, Path)],
                 work.progress.add,
-                form=form,
+                form=options.form,
                 folder=source if isinstance(source, Path) else None,
-                shards=token_shards,
+                shards=options.token_shards,
             )
-            work.seal_records(opened, commitments, count_tokens)
-        description = work.finish(binding, stanzas)
+            work.seal_records(opened, options.commitments, options.count_tokens)
+        description = work.finish(new.binding, new.stanzas)
         work.progress.complete()
         work.clear(MANIFEST_NAME)
-        atomic_write(folder / MANIFEST_NAME, sign(description))
+        atomic_write(folder / MANIFEST_NAME, new.sign(description))
     return description
+
+
+def _settings(
+    new: NewDataset, options: SealOptions, layout: str, files: Sequence[tuple[str, SourceFile]]
+) -> dict[str, Any]:
+    """What must be the same for an interrupted sealing to continue."""
+    return {
+        "name": new.name,
+        "owner_id": new.owner_id,
+        "binding": new.binding.to_dict(),
+        "layout": layout,
+        "form": repr((options.form, options.token_shards)),
+        "shard_bytes": options.shard_bytes,
+        "padding": options.padding,
+        "suite": int(options.suite),
+        "commitments": options.commitments,
+        "files": [[label, *state_of(path)] for label, path in files],
+    }
 
 
 class _Meter:
@@ -292,52 +323,79 @@ class _Sealing:
             self._add(COMMITMENTS_NAME, counted.sealed, kind="commitments", file=COMMITMENTS_NAME)
 
     def _seal_shard(
-        self, schema: pa.Schema, ahead: pa.RecordBatch, batches: Iterator[pa.RecordBatch]
+        self, schema: pa.Schema, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch]
     ) -> pa.RecordBatch | None:
-        """Write batches until the shard is full; returns the first batch of the next one."""
+        """Seal one shard of record batches, or check one that an interrupted attempt completed.
+
+        Args:
+            schema: Of all batches.
+            first: Batch with which the shard begins.
+            batches: Those after it.
+
+        Returns:
+            First batch of the next shard, ``None`` at the end.
+        """
         import pyarrow as pa
 
         number = len(self.shards)
         name = shard_name(number)
         entry = self.journal.entry(number) if self.journal is not None else None
         hasher = self.journal.hasher() if self.journal is not None else None
-        placed: list[Batch] = []
-        following: pa.RecordBatch | None = ahead
         with ExitStack() as stack:
+            # The shard is there: its source is read again all the same, only to be compared.
             writer = None
             if entry is None:
                 self.clear(name)
                 target = stack.enter_context(new_file(self.folder / name))
                 writer = self._writer(target, "arrow", number, threads=THREADS)
                 stack.callback(writer.close)
-            out = stack.enter_context(closing(ShardSink(writer, hasher)))
-            sink = pa.PythonFile(out, "w")  # held: when collected it would close the sink
-            with pa.ipc.new_file(sink, schema) as arrow:
-                while following is not None and out.tell() < self.shard_bytes:
-                    arrow.write_batch(following)
-                    # The first write also writes the schema, so count back from the end.
-                    length = pa.ipc.get_record_batch_size(following)
-                    offset = out.tell() - length
-                    if length > MAX_BATCH_BYTES:
-                        raise LimitExceeded("one record is larger than 4 GiB", check="record")
-                    placed.append(Batch(offset=offset, length=length, rows=following.num_rows))
-                    following = next(batches, None)
-            made = out.finish()
+            sink = stack.enter_context(closing(ShardSink(writer, hasher)))
+            file = pa.PythonFile(sink, "w")  # held: when collected it would close the sink
+            with pa.ipc.new_file(file, schema) as arrow:
+                placed, following = self._fill(sink, arrow, first, batches)
+            made = sink.finish()
         digest = hasher.hexdigest() if hasher is not None else ""
-        if entry is not None and entry["digest"] != digest:
-            raise DataInvalid(
-                "the source is not what it was when sealing began",
-                check="journal",
-                hint="what was sealed of it is deleted; run the command again",
-            )
         if made is not None:
             info = ShardInfo(name=name, size=made.size, root=made.root)
+            if self.journal is not None:
+                self.journal.add(number, info.to_dict() | {"digest": digest})
         elif entry is not None:
+            if entry["digest"] != digest:
+                raise DataInvalid(
+                    "the source is not what it was when sealing began",
+                    check="journal",
+                    hint="what was sealed of it is deleted; run the command again",
+                )
             info = ShardInfo(name=name, size=entry["size"], root=entry["root"])
-        if self.journal is not None and entry is None:
-            self.journal.add(number, info.to_dict() | {"digest": digest})
-        self.shards.append(IndexedShard(info=info, kind="arrow", file=name, batches=tuple(placed)))
+        self.shards.append(IndexedShard(info=info, kind="arrow", file=name, batches=placed))
         return following
+
+    def _fill(
+        self,
+        sink: ShardSink,
+        arrow: pa.RecordBatchFileWriter,
+        first: pa.RecordBatch,
+        batches: Iterator[pa.RecordBatch],
+    ) -> tuple[tuple[Batch, ...], pa.RecordBatch | None]:
+        """Write batches to ``arrow``, which writes to ``sink``, until the shard is full.
+
+        Returns:
+            Where each batch lies, and the batch that follows them.
+        """
+        import pyarrow as pa
+
+        placed: list[Batch] = []
+        following: pa.RecordBatch | None = first
+        while following is not None and sink.tell() < self.shard_bytes:
+            arrow.write_batch(following)
+            # The first write also writes the schema, so count back from the end.
+            length = pa.ipc.get_record_batch_size(following)
+            offset = sink.tell() - length
+            if length > MAX_BATCH_BYTES:
+                raise LimitExceeded("one record is larger than 4 GiB", check="record")
+            placed.append(Batch(offset=offset, length=length, rows=following.num_rows))
+            following = next(batches, None)
+        return tuple(placed), following
 
     def finish(
         self, binding: RecipeBinding, stanzas: Callable[[DataKey, str], Sequence[Stanza]]

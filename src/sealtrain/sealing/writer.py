@@ -19,7 +19,7 @@ from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
 from sealtrain.sealing.chunked import SALT_BYTES, ChunkCipher, sealed_size
 from sealtrain.sealing.datakey import DataKey
-from sealtrain.sealing.groupbuffer import GROUP_PLAIN_BYTES, GroupBuffer, in_groups
+from sealtrain.sealing.groupbuffer import GROUP_PLAIN_BYTES, GroupBuffer, GroupPieces
 from sealtrain.sealing.groupcrew import GroupCrew
 from sealtrain.sealing.hashtree import GROUP_BYTES, file_root
 from sealtrain.sealing.header import FileContext, FileKeys, encode_header
@@ -99,7 +99,7 @@ class SealedWriter(io.RawIOBase):
         target.write(self._cipher.header)
         self._threads = threads
         self._crew: GroupCrew | None = None
-        self._start = target.tell() if threads > 1 else 0  # of the first group
+        self._first_group_at = target.tell() if threads > 1 else 0
 
     def writable(self) -> bool:
         """True."""
@@ -175,34 +175,36 @@ class SealedWriter(io.RawIOBase):
         self.close()
 
     def _counted(self, data: Iterable[ReadableBuffer]) -> Iterator[memoryview[Any]]:
-        for one in data:
-            view = memoryview(one).cast("B")
+        for buffer in data:
+            view = memoryview(buffer).cast("B")
             self._written += len(view)
             yield view
 
     def _absorb(self, views: Iterable[memoryview[Any]]) -> None:
-        rest: list[memoryview[Any]] = []
-        groups = in_groups(views, self._group.room, rest)
+        """Encrypt every group that ``views`` complete; keep the rest for the next one."""
+        cut = GroupPieces(views, self._group.room)
+        groups = iter(cut)
         for pieces in groups:
             if self._threads > 1 and self._group.room == GROUP_PLAIN_BYTES:
-                self._share_out(chain((pieces,), groups))
+                self._seal_in_threads(chain((pieces,), groups))
             else:
                 for piece in pieces:
                     self._group.take(piece)
                 self._end_group()
             self._group.begin(len(self._leaves))
-        for piece in rest:
+        for piece in cut.rest:
             self._group.take(piece)
 
-    def _share_out(self, groups: Iterator[list[memoryview[Any]]]) -> None:
+    def _seal_in_threads(self, groups: Iterator[list[memoryview[Any]]]) -> None:
+        """Seal whole groups at their offsets; behind them ``target`` goes on as before."""
         if self._crew is None:
             self._crew = GroupCrew(
                 self._cipher, self._context.suite, self._target.fileno(), self._threads
             )
         first = len(self._leaves)
         self._target.flush()
-        self._leaves += self._crew.seal(groups, first, self._start + first * GROUP_BYTES)
-        self._target.seek(self._start + len(self._leaves) * GROUP_BYTES)
+        self._leaves += self._crew.seal(groups, first, self._first_group_at + first * GROUP_BYTES)
+        self._target.seek(self._first_group_at + len(self._leaves) * GROUP_BYTES)
 
     def _end_group(self) -> None:
         self._leaves.append(self._group.leaf())
@@ -213,6 +215,7 @@ class SealedWriter(io.RawIOBase):
             return
         missing = padded_size(self._context.padding, self._written) - self._written - LENGTH_BYTES
         zeros = memoryview(bytes(GROUP_PLAIN_BYTES))
+        # Not through ``write``: padding is no content, and is not counted as such.
         while missing:
             step = min(missing, len(zeros))
             self._absorb((zeros[:step],))

@@ -1,7 +1,8 @@
-"""Training on opened sources: data, models, phases, checkpoints. Torch lives here; keys do not.
+"""Training on opened sources: data, models, phases, checkpoints. Torch lives here.
 
-The guest hands in datasets that decrypt themselves and a store that seals what is written to it;
-nothing in this package sees key material.
+The guest hands in datasets that decrypt themselves and a store that seals what is written to it.
+Nothing in this package obtains a key, or is given one that opens data, models or checkpoints. One
+secret of the run is given to it, from which private training derives noise (``privacy.noise``).
 
 Importing any part of it first switches off what training libraries do unasked.
 """

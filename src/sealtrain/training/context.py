@@ -53,7 +53,6 @@ class Workplace:
     built: tuple[Any, Any] | None = None
     stretch: Stretch | None = None
     plan: Any = None
-    _streams: list[Positioned] = field(default_factory=list)
 
     @property
     def machinery(self) -> Machinery:
@@ -85,8 +84,7 @@ class Workplace:
         if self.stretch is not None:
             step = trainer.per_device_train_batch_size * trainer.gradient_accumulation_steps
             positioned.start = self.stretch.first * step
-        self._streams.append(positioned)
-        self.context.streams.append(positioned)
+        self.context.stream = positioned
         return positioned
 
     def test_stream(self, names: Mapping[str, str]) -> Positioned:

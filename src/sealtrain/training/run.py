@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,27 +26,72 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import BlobStore, SealedFolder, Source
     from sealtrain.training.models.standins import StandIns
 
-__all__ = ["Phase", "Trained", "train"]
+__all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "train"]
 
 Phase = Callable[["Workplace"], tuple[Any, Any, dict[str, float], "SealedRun"]]
 """Trains and evaluates: model, tokenizer, final metrics, and the callback that ran."""
+
+
+def _ignore(*_: object) -> None:
+    """Take no notice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What training reads.
+
+    Attributes:
+        base_dir: Folder that the recipe's paths start from.
+        sources: The recipe's datasets, opened.
+        model: The sealed model that the recipe names, opened.
+        secret: What this run alone has, the same after a resume; noise and canaries come from it.
+    """
+
+    base_dir: Path
+    sources: Sequence[Source]
+    model: SealedFolder | None = None
+    secret: DataKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Where checkpoints go, and where training continues.
+
+    Attributes:
+        store: Seals checkpoints; none are kept without.
+        on_checkpoint: Called with every sealed checkpoint, from another thread; may raise to stop.
+        resume: Checkpoint to continue from.
+        keeper: Says when to stop for the sake of the lease on the keys.
+    """
+
+    store: BlobStore | None = None
+    on_checkpoint: Callable[[CheckpointRef], None] = _ignore
+    resume: CheckpointRef | None = None
+    keeper: LeaseKeeping | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """Who learns how training goes.
+
+    Attributes:
+        on_metrics: Called with the metrics that the release policy lets out, by step.
+        progress: Terminal to show a bar on.
+        monitor: Watches, opened by the caller.
+    """
+
+    on_metrics: Callable[[int, dict[str, float | None]], None] = _ignore
+    progress: TextIO | None = None
+    monitor: Monitor | None = None
 
 
 def train(
     recipe: Recipe,
     *,
     run_id: str,
-    base_dir: Path,
-    sources: Sequence[Source],
-    store: BlobStore | None,
-    metrics: Callable[[int, dict[str, float | None]], None],
-    on_checkpoint: Callable[[CheckpointRef], None],
-    resume: CheckpointRef | None,
-    progress: TextIO | None,
-    secret: DataKey | None = None,
-    monitor: Monitor | None = None,
-    model: SealedFolder | None = None,
-    keeper: LeaseKeeping | None = None,
+    inputs: Inputs,
+    checkpoints: Checkpoints | None = None,
+    reporting: Reporting | None = None,
     standins: StandIns | None = None,
     phase: Phase | None = None,
 ) -> Trained:
@@ -54,25 +100,18 @@ def train(
     Args:
         recipe: What to do.
         run_id: 32 hex digits, bound into checkpoints.
-        base_dir: Folder that the recipe's paths start from.
-        sources: The recipe's datasets, opened.
-        store: Seals checkpoints; none are kept without.
-        metrics: Gets metrics that the release policy lets out, by step.
-        on_checkpoint: Told of every sealed checkpoint, from another thread; may raise to stop.
-        resume: Checkpoint to continue from.
-        progress: Terminal to show a bar on.
-        secret: What this run alone has, the same after a resume; noise and canaries come from it.
-        monitor: Watches, opened by whoever made it.
-        model: The sealed model that the recipe names, opened.
-        keeper: Says when to stop for the sake of the lease on the keys.
+        inputs: Data, model and secret.
+        checkpoints: Where they go; none are kept without.
+        reporting: Callbacks and terminal.
         standins: Take the place of the model's layers while it trains and is measured.
         phase: Trains in place of the recipe's phase, and merges by itself what is to be merged.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
-        CheckpointRefused: ``resume`` does not fit.
+        CheckpointRefused: The checkpoint to continue from does not fit.
         ExtraMissing: The recipe's backend is not installed.
     """
+    checkpoints, reporting = checkpoints or Checkpoints(), reporting or Reporting()
     from sealtrain.training.backends.ready import make_ready
     from sealtrain.training.distributed.chosen import machinery_of
 
@@ -88,33 +127,33 @@ def train(
     # A phase loads only its own libraries.
     of_recipe = import_module(f"sealtrain.training.phases.{recipe.phase}")
     arguments = recipe.trainer
-    watch = Monitor() if monitor is None else monitor
+    watch = Monitor() if reporting.monitor is None else reporting.monitor
     with (
         tempfile.TemporaryDirectory(prefix="sealtrain-") as scratch,
-        progress_bar(progress, arguments.max_steps) as bar,
+        progress_bar(reporting.progress, arguments.max_steps) as bar,
     ):
-        gate = MetricGate(recipe.release_policy, metrics, bar.released, watch.released)
+        gate = MetricGate(recipe.release_policy, reporting.on_metrics, bar.released, watch.released)
         gate.besides = watch.measured
         context = RunContext(
             run_id=run_id,
-            store=store,
+            store=checkpoints.store,
             gate=gate,
-            on_checkpoint=on_checkpoint,
-            resume=resume,
+            on_checkpoint=checkpoints.on_checkpoint,
+            resume=checkpoints.resume,
             arguments=arguments,
             on_step=(bar.step, watch.step),
             machinery=machinery_of(recipe),
-            keeper=keeper,
+            keeper=checkpoints.keeper,
         )
         work = Workplace(
             recipe=recipe,
-            base_dir=base_dir,
+            base_dir=inputs.base_dir,
             scratch=Path(scratch),
-            train_sources=[one for one in sources if one.role == "train"],
-            test_sources=[one for one in sources if one.role == "test"],
+            train_sources=[source for source in inputs.sources if source.role == "train"],
+            test_sources=[source for source in inputs.sources if source.role == "test"],
             context=context,
-            noise=None if secret is None else NoiseSource(secret),
-            model=model,
+            noise=None if inputs.secret is None else NoiseSource(inputs.secret),
+            model=inputs.model,
             standins=standins,
         )
         canaries = canary_source(recipe, work.noise)
@@ -130,7 +169,7 @@ def train(
                 standins.take_out(built)
             merges = phase is None and recipe.peft is not None and recipe.peft.merge
             if built is not None and merges:
-                built = _merged(recipe, base_dir, built)
+                built = _merged(recipe, inputs.base_dir, built)
     return Trained(
         files=work.beside | ({} if built is None else model_files(built, tokenizer)),
         steps=callback.steps,

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.engine import Connection
 
 from sealtrain.base.clock import to_rfc3339
-from sealtrain.broker.store import group_commit as together
-from sealtrain.broker.store import statements
+from sealtrain.broker.store import group_commit, statements
 from sealtrain.broker.store.database import commit
+from sealtrain.broker.store.group_commit import AfterBlock, GroupState, Limits, after_block
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.recording import record
 from sealtrain.broker.store.transaction import Transaction
@@ -63,7 +64,6 @@ class Site:
 
     def queued(self, *blocks: Callable[[], int]) -> list[Future[int]]:
         """Run blocks that queue up, in this order, behind the first one."""
-        group = self.store._together
         inside, go = threading.Event(), threading.Event()
 
         def first() -> int:
@@ -77,7 +77,7 @@ class Site:
         for place, block in enumerate(blocks, start=1):
             told.append(self.threads.submit(block))
             deadline = time.monotonic() + 20
-            while group._waiting < place and time.monotonic() < deadline:
+            while self.store.group_commit.waiting < place and time.monotonic() < deadline:
                 time.sleep(0.001)
         go.set()
         for one in told:
@@ -92,13 +92,11 @@ class Site:
         return [str(entry["body"]["run_id"]) for entry in self.ledger.entries()]
 
 
-@pytest.fixture
-def site(
-    database: Path | Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Site]:
-    monkeypatch.setattr(together, "_OLDEST_SECONDS", 20.0)  # of a test that is slow
-    log = tmp_path / "ledger.sqlite" if isinstance(database, Path) else database
-    store = Store(database)
+@contextmanager
+def site_with(database: Path | Postgres, folder: Path, **limits: float) -> Iterator[Site]:
+    # The age is that of a test that is slow.
+    store = Store(database, limits=replace(Limits(oldest_seconds=20.0), **limits))
+    log = folder / "ledger.sqlite" if isinstance(database, Path) else database
     with (
         Ledger.open(log, origin="sealtrain/ledger/test", signer=SIGNER) as ledger,
         ThreadPoolExecutor(8) as threads,
@@ -106,6 +104,12 @@ def site(
         store.join(ledger, now=NOW)
         yield Site(store, ledger, threads)
     store.close()
+
+
+@pytest.fixture
+def site(database: Path | Postgres, tmp_path: Path) -> Iterator[Site]:
+    with site_with(database, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
@@ -117,7 +121,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         commit(connection)
         made.append(len(made))
 
-    monkeypatch.setattr(together, "commit", counted)
+    monkeypatch.setattr(group_commit, "commit", counted)
     return made
 
 
@@ -169,7 +173,7 @@ def test_nobody_is_told_what_the_disk_does_not_know(
         commit(connection)
 
     with monkeypatch.context() as patched:
-        patched.setattr(together, "commit", slow)
+        patched.setattr(group_commit, "commit", slow)
         told: list[Future[int]] = []
         asking = threading.Thread(target=lambda: told.extend(site.queued(lambda: site.run("b"))))
         asking.start()
@@ -190,7 +194,7 @@ def test_a_commit_that_fails_fails_all_of_the_group(
     store = type(site.ledger._store)
     with monkeypatch.context() as patched:
         if where == "commit":
-            patched.setattr(together, "commit", full)
+            patched.setattr(group_commit, "commit", full)
         else:
             patched.setattr(type(site.ledger._store.pending(None)), "write", full)
         told = site.queued(lambda: site.run("second"))
@@ -307,34 +311,54 @@ def test_entries_that_wait_are_not_read_nor_proven(site: Site) -> None:
 
 
 def test_who_gives_up_waiting_leaves_nobody_without_a_commit(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    database: Path | Postgres, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(together, "_TURN_SECONDS", 0.05)
     inside, go = threading.Event(), threading.Event()
+    with site_with(database, tmp_path, turn_seconds=0.05) as site:
 
-    def first() -> int:
-        with site.store.transaction(alone=False) as transaction:
-            inside.set()
-            assert go.wait(20)
-            return site.add(transaction, "first")
+        def first() -> int:
+            with site.store.transaction(alone=False) as transaction:
+                inside.set()
+                assert go.wait(20)
+                return site.add(transaction, "first")
 
-    told = site.threads.submit(first)
-    assert inside.wait(20)
-    with pytest.raises(Unreachable, match="for too long"):
-        site.run("late")
-    go.set()
-    assert told.result(20) == 0
-    assert site.entries() == ["first"]
+        told = site.threads.submit(first)
+        assert inside.wait(20)
+        with pytest.raises(Unreachable) as late:
+            site.run("late")
+        assert (late.value.check, late.value.expected) == ("database", "a turn within 0.05 s")
+        go.set()
+        assert told.result(20) == 0
+        assert site.entries() == ["first"]
 
 
 def test_a_group_takes_so_many_and_then_commits(
-    site: Site, commits: list[int], monkeypatch: pytest.MonkeyPatch
+    database: Path | Postgres, tmp_path: Path, commits: list[int]
 ) -> None:
-    monkeypatch.setattr(together, "_MOST", 2)
-    names = ["second", "third", "fourth"]
-    told = site.queued(*(lambda name=name: site.run(name) for name in names))
-    assert sorted(one.result() for one in told) == [0, 1, 2, 3]
-    assert len(commits) == 2
+    with site_with(database, tmp_path, blocks=2) as site:
+        names = ["second", "third", "fourth"]
+        commits.clear()
+        told = site.queued(*(lambda name=name: site.run(name) for name in names))
+        assert sorted(one.result() for one in told) == [0, 1, 2, 3]
+        assert len(commits) == 2
+
+
+@pytest.mark.parametrize(
+    ("group", "waiting", "full", "alone", "expected"),
+    [
+        (GroupState.OPEN, 0, False, False, AfterBlock.COMMIT),
+        (GroupState.OPEN, 3, False, False, AfterBlock.LEAVE_OPEN),
+        (GroupState.OPEN, 3, True, False, AfterBlock.COMMIT),
+        (GroupState.OPEN, 3, False, True, AfterBlock.COMMIT),
+        (GroupState.UNDONE, 3, True, True, AfterBlock.NOTHING),
+        (GroupState.ON_DISK, 0, False, False, AfterBlock.NOTHING),
+        (None, 0, True, True, AfterBlock.NOTHING),
+    ],
+)
+def test_what_happens_to_a_group_after_a_block(
+    group: GroupState | None, waiting: int, full: bool, alone: bool, expected: AfterBlock
+) -> None:
+    assert after_block(group, waiting=waiting, full=full, alone=alone) is expected
 
 
 def test_many_threads_get_one_place_each(site: Site, commits: list[int]) -> None:

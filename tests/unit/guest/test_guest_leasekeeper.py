@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ from sealtrain.errors import (
     TooManyRequests,
 )
 from sealtrain.guest.lease import Lease
-from sealtrain.guest.leasekeeper import LeaseKeeper
+from sealtrain.guest.leasekeeper import LeaseKeeper, Standing, State
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
 
 NOW, LENGTH = 1_800_000_000, 600
@@ -43,18 +43,20 @@ class World:
         self.passed = 0.0
         self.jumped = 0
         self.answer: SealtrainError | None = None
+        self.meanwhile: Callable[[tuple[int, str] | None], None] = lambda _: None
         self.asked: list[tuple[float, tuple[int, str] | None]] = []
         self.lease = Lease(
             lambda: NOW + self.jumped + int(self.passed), elapsed=lambda: self.passed
         )
         self.keeper = LeaseKeeper(self.lease, self.renew)
         self.extend()
-        self.keeper._next_at = self.keeper._half()  # as entering it does, without a thread
+        self.keeper.begin()  # as entering it does, without a thread
 
     def extend(self) -> None:
         self.lease.extend(NOW + int(self.passed) + LENGTH, LENGTH, self.lease.moment())
 
     def renew(self, checkpoint: tuple[int, str] | None) -> None:
+        self.meanwhile(checkpoint)
         self.asked.append((self.passed, checkpoint))
         if self.answer is not None:
             raise self.answer
@@ -85,6 +87,53 @@ def world() -> World:
     return World()
 
 
+BUG = ZeroDivisionError()
+STANDINGS = {
+    State.RENEWED: Standing(),
+    State.UNANSWERED: Standing(State.UNANSWERED, GONE),
+    State.REFUSED: Standing(State.REFUSED, REVOKED),
+    State.BROKEN: Standing(State.BROKEN, bug=BUG),
+}
+EVENTS: dict[str, Callable[[Standing], Standing]] = {
+    "renewal": lambda standing: standing.after_renewal(ending=None),
+    "silence": lambda standing: standing.after_failure(GONE),
+    "refusal": lambda standing: standing.after_failure(REVOKED),
+    "bug": lambda standing: standing.after_bug(BUG),
+}
+RENEWED, UNANSWERED, REFUSED, BROKEN = State
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [
+        (RENEWED, (RENEWED, UNANSWERED, REFUSED, BROKEN)),
+        (UNANSWERED, (RENEWED, UNANSWERED, REFUSED, BROKEN)),
+        (REFUSED, (REFUSED, REFUSED, REFUSED, BROKEN)),
+        (BROKEN, (BROKEN, BROKEN, BROKEN, BROKEN)),
+    ],
+)
+def test_transitions_between_states(state: State, after: tuple[State, ...]) -> None:
+    before = STANDINGS[state]
+    for event, expected in zip(EVENTS.values(), after, strict=True):
+        standing = event(before)
+        assert standing.state is expected
+        assert standing.settled == (expected in (REFUSED, BROKEN))
+        if expected is state and standing.settled:
+            assert standing == before
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "after"),
+    [(False, None, False), (True, None, True), (False, True, True), (True, False, False)],
+)
+def test_a_lease_that_is_ending_is_so_until_an_answer_says_otherwise(
+    before: bool, told: bool | None, after: bool
+) -> None:
+    standing = Standing(ending=before).after_failure(GONE)
+    assert standing.ending == before
+    assert standing.after_renewal(ending=told).ending == after
+
+
 def ref(counter: int) -> CheckpointRef:
     return CheckpointRef(counter=counter, step=counter * 10, digest=f"{counter:02x}" * 32)
 
@@ -106,13 +155,12 @@ def test_a_checkpoint_is_anchored_at_once_and_renews(world: World) -> None:
 
 
 def test_of_checkpoints_sealed_meanwhile_the_newest_is_anchored(world: World) -> None:
-    def slow(checkpoint: tuple[int, str] | None) -> None:
+    def seal(checkpoint: tuple[int, str] | None) -> None:
         if checkpoint == (1, "01" * 32):
             world.keeper.sealed(ref(2))
             world.keeper.sealed(ref(3))
-        world.renew(checkpoint)
 
-    world.keeper._renew = slow
+    world.meanwhile = seal
     world.keeper.sealed(ref(1))
     world.until(10)
     assert [checkpoint and checkpoint[0] for _, checkpoint in world.asked] == [1, 3]
@@ -232,6 +280,7 @@ class Slow:
         self.seconds = seconds
         self.open = threading.Event()
         self.asked = 0
+        self.problem: Exception | None = None
         self.extend()
         self.keeper = LeaseKeeper(self.lease, self.renew)
 
@@ -241,6 +290,8 @@ class Slow:
 
     def renew(self, checkpoint: tuple[int, str] | None) -> None:
         self.asked += 1
+        if self.problem is not None:
+            raise self.problem
         if not self.open.wait(20):
             raise GONE
         self.extend()
@@ -282,10 +333,7 @@ def test_whoever_sealed_waits_for_the_anchor_while_the_broker_answers(slow: Slow
 
 
 def test_whoever_sealed_does_not_wait_for_a_broker_that_is_away(slow: Slow) -> None:
-    def away(_: object) -> None:
-        raise GONE
-
-    slow.keeper._renew = away
+    slow.problem = GONE
     for counter in (1, 2, 3):
         slow.keeper.sealed(ref(counter))
     assert slow.keeper.anchored == 0
@@ -293,10 +341,7 @@ def test_whoever_sealed_does_not_wait_for_a_broker_that_is_away(slow: Slow) -> N
 
 
 def test_a_bug_in_the_thread_ends_training(slow: Slow) -> None:
-    def broken(_: object) -> None:
-        raise ZeroDivisionError
-
-    slow.keeper._renew = broken
+    slow.problem = ZeroDivisionError()
     slow.keeper.sealed(ref(1))
     with pytest.raises(ZeroDivisionError):
         slow.keeper.settle()

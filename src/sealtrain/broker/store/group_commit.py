@@ -8,7 +8,8 @@
 3. Ledger entries of the group are written at its end, in their order, before the database commits:
    it never holds what the ledger does not. What the ledger then holds and the database does not is
    recorded before the next group begins (``store.following``).
-4. If the commit fails, or the database undoes more than one block, the whole group fails.
+4. If the commit fails, or the database undoes more than one block, the whole group fails. A group
+   is ``OPEN`` until it is ``ON_DISK`` or ``UNDONE``.
 5. A block that asks to be alone begins after a commit of all before it and commits by itself. It
    may read the ledger and finds there what the database says. Only such a block changes what owners
    handed in: the others read that once for their group.
@@ -20,7 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -32,17 +35,59 @@ from sealtrain.errors import SealtrainError, Unreachable
 from sealtrain.ledger.ledger import Ledger
 from sealtrain.ledger.tree import Pending
 
-__all__ = ["Together"]
-
-_TURN_SECONDS: Final = 20.0
-_COMMIT_SECONDS: Final = 60.0
-_MOST: Final = 64
-"""Blocks that wait for one commit."""
-_OLDEST_SECONDS: Final = 0.1
-"""From the first block's begin until no further one joins."""
+__all__ = ["AfterBlock", "GroupCommit", "GroupState", "Limits", "after_block"]
 
 
-class Together:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long blocks wait for each other, and how many share a commit.
+
+    Attributes:
+        turn_seconds: A block waits for its turn.
+        commit_seconds: A block waits for the commit of its group.
+        blocks: Most blocks of a group.
+        oldest_seconds: From the first block's begin until no further one joins.
+    """
+
+    turn_seconds: float = 20.0
+    commit_seconds: float = 60.0
+    blocks: int = 64
+    oldest_seconds: float = 0.1
+
+
+class GroupState(Enum):
+    """Where a group's transaction stands."""
+
+    OPEN = "open"
+    ON_DISK = "on disk"
+    UNDONE = "undone"
+
+
+class AfterBlock(Enum):
+    """What the thread does whose block has just ended, before it gives up its turn."""
+
+    NOTHING = "nothing"
+    LEAVE_OPEN = "leave the group open for the thread that takes the next turn"
+    COMMIT = "commit the group"
+
+
+def after_block(group: GroupState | None, *, waiting: int, full: bool, alone: bool) -> AfterBlock:
+    """What happens to a group after a block of it.
+
+    Args:
+        group: ``None`` where none could be begun.
+        waiting: Threads that wait for a turn. One of them takes it, so the group may stay open.
+        full: No further block may join.
+        alone: The block shares its commit with none that come after it.
+    """
+    if group is not GroupState.OPEN:
+        return AfterBlock.NOTHING
+    if waiting and not full and not alone:
+        return AfterBlock.LEAVE_OPEN
+    return AfterBlock.COMMIT
+
+
+class GroupCommit:
     """Blocks of many threads on one database."""
 
     def __init__(
@@ -50,20 +95,34 @@ class Together:
         engine: Engine,
         begin: Callable[[], Connection],
         *,
+        limits: Limits | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Of an engine, and a function that begins a transaction that writes."""
+        """Begin nothing yet.
+
+        Args:
+            engine: Of the database.
+            begin: Begins a transaction that writes.
+            limits: The defaults when ``None``.
+            timer: Seconds, never going back.
+        """
         self._engine = engine
         self._begin = begin
+        self._limits = limits or Limits()
         self._timer = timer
         self._turns = threading.Condition()
         self._busy = False
         self._waiting = 0
-        self._open: _Group | None = None  # of who has the turn, or of nobody
+        self._open: _Group | None = None  # only the thread that has the turn touches it
         self.ledger: Ledger | None = None
         """Whose entries commit with the blocks that append them."""
         self.following: Following | None = None
         """Notes how much of the ledger the database reflects."""
+
+    @property
+    def waiting(self) -> int:
+        """Threads that wait for a turn."""
+        return self._waiting
 
     @contextmanager
     def block(self, *, alone: bool) -> Iterator[tuple[Connection, Settled | None]]:
@@ -81,20 +140,16 @@ class Together:
         """
         self._take_turn()
         try:
-            group = self._joined(alone=alone)
-            try:
-                with failures(self._engine), group.block():
-                    yield group.connection, None if alone else group.settled
-            finally:
-                if group.lost is not None:
-                    self._open = None
+            group = self._join(alone=alone)
+            with failures(self._engine), group.block():
+                yield group.connection, None if alone else group.settled
         finally:
-            self._pass_turn(commit_now=alone)
-        group.wait()
+            self._pass_turn(alone=alone)
+        group.wait(self._limits.commit_seconds)
 
-    def _joined(self, *, alone: bool) -> _Group:
+    def _join(self, *, alone: bool) -> _Group:
         if alone and self._open is not None:
-            self._commit(self._open)
+            self._commit()
         if self._open is None:
             with failures(self._engine):
                 began = self._timer()
@@ -105,43 +160,55 @@ class Together:
         with self._turns:
             self._waiting += 1
             try:
-                if not self._turns.wait_for(lambda: not self._busy, _TURN_SECONDS):
+                if not self._turns.wait_for(lambda: not self._busy, self._limits.turn_seconds):
                     raise Unreachable(
                         "the broker's database is held by another request for too long",
                         check="database",
-                        expected=f"a turn within {_TURN_SECONDS:g} s",
+                        expected=f"a turn within {self._limits.turn_seconds:g} s",
                     )
                 self._busy = True
             finally:
                 self._waiting -= 1
 
-    def _pass_turn(self, *, commit_now: bool) -> None:
-        """Let the next one go on with the group, or end the group if there is none."""
+    def _pass_turn(self, *, alone: bool) -> None:
+        """Let the next thread go on with the group, or end the group if none waits."""
+        if self._open is not None and self._open.state is GroupState.UNDONE:
+            self._open = None
         group = self._open
-        full = group is not None and (
-            group.blocks >= _MOST or self._timer() - group.began > _OLDEST_SECONDS
-        )
         with self._turns:
-            # Who waits takes the turn: nobody gives up while it is free.
-            if group is None or (self._waiting and not full and not commit_now):
-                self._busy = False
-                self._turns.notify()
+            chosen = after_block(
+                None if group is None else group.state,
+                waiting=self._waiting,
+                full=group is not None and self._full(group),
+                alone=alone,
+            )
+            if chosen is not AfterBlock.COMMIT:
+                # Under the lock that counted them: a waiting thread cannot give up in between.
+                self._free_turn()
                 return
         try:
-            self._commit(group)
+            self._commit()
         finally:
             with self._turns:
-                self._busy = False
-                self._turns.notify()
+                self._free_turn()
 
-    def _commit(self, group: _Group) -> None:
-        """End the open group; whoever is in it learns how."""
-        self._open = None
-        group.commit()
+    def _full(self, group: _Group) -> bool:
+        age = self._timer() - group.began
+        return group.blocks >= self._limits.blocks or age > self._limits.oldest_seconds
+
+    def _free_turn(self) -> None:
+        self._busy = False
+        self._turns.notify()
+
+    def _commit(self) -> None:
+        """End the open group; the threads that wait for it learn how."""
+        group, self._open = self._open, None
+        if group is not None:
+            group.commit()
 
 
 class _Group:
-    """One transaction, its ledger entries, and who waits for it."""
+    """One transaction, its ledger entries, and the threads that wait for it."""
 
     def __init__(
         self,
@@ -155,8 +222,8 @@ class _Group:
         self.began = began
         self.blocks = 0
         """That are in it and were not undone."""
-        self.lost: BaseException | None = None
-        """Why nothing of it happened."""
+        self.state = GroupState.OPEN
+        self._lost: BaseException | None = None  # why nothing of it happened
         self._ledger = ledger
         self._following = following
         self._ended = threading.Event()
@@ -208,7 +275,8 @@ class _Group:
             self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
-        self.lost = error
+        self.state = GroupState.ON_DISK if error is None else GroupState.UNDONE
+        self._lost = error
         try:
             with suppress(SQLAlchemyError):  # of a connection that broke: how it ended is known
                 self.connection.close()  # undoes what is not committed
@@ -219,26 +287,29 @@ class _Group:
         finally:
             self._ended.set()
 
-    def wait(self) -> None:
+    def wait(self, seconds: float) -> None:
         """Return when it is on disk.
+
+        Args:
+            seconds: Of patience.
 
         Raises:
             Unreachable: It is not.
             LedgerInconsistent: Entries are gone that were there before.
         """
-        if not self._ended.wait(_COMMIT_SECONDS):
+        if not self._ended.wait(seconds):
             raise Unreachable(
                 "the broker's database does not commit",
                 check="database",
-                expected=f"a commit within {_COMMIT_SECONDS:g} s",
+                expected=f"a commit within {seconds:g} s",
             )
-        if isinstance(self.lost, SealtrainError):
+        if isinstance(self._lost, SealtrainError):
             # Another one for each thread: raising writes the thread's frames into the object.
-            raise self.lost.restated(self.lost.message) from self.lost
-        if self.lost is not None:
+            raise self._lost.restated(self._lost.message) from self._lost
+        if self._lost is not None:
             raise Unreachable(
                 "the broker's database undid the request with others",
                 check="database",
-                got=type(self.lost).__name__,
+                got=type(self._lost).__name__,
                 hint="ask again: what the ledger took of it is found there",
-            ) from self.lost
+            ) from self._lost

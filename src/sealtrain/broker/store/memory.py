@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from sealtrain.base.secret import Random
 from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
 from sealtrain.broker.store.following import Following
-from sealtrain.broker.store.group_commit import Together
+from sealtrain.broker.store.group_commit import GroupCommit, Limits
 from sealtrain.broker.store.incarnation import begin_anew, incarnation_of, move_in
 from sealtrain.broker.store.schema import check
 from sealtrain.broker.store.transaction import Transaction
@@ -34,12 +34,19 @@ __all__ = ["Store"]
 class Store:
     """One database, safe to use from many threads."""
 
-    def __init__(self, where: Path | Postgres, *, random: Random = os.urandom) -> None:
+    def __init__(
+        self,
+        where: Path | Postgres,
+        *,
+        random: Random = os.urandom,
+        limits: Limits | None = None,
+    ) -> None:
         """Open or create.
 
         Args:
             where: SQLite file, whose folder must exist; or a PostgreSQL database.
             random: Source of what tells one memory from another.
+            limits: Of transactions that commit together; the defaults when ``None``.
 
         Raises:
             ConfigError: It was written by another version, is not a broker's, or was copied.
@@ -48,7 +55,7 @@ class Store:
         self._engine = engine_of(where)
         self._random = random
         self._following: Following | None = None
-        self._together = Together(self._engine, self._begin)
+        self.group_commit = GroupCommit(self._engine, self._begin, limits=limits)
         try:
             with begun(self._engine) as connection:
                 check(connection)
@@ -72,7 +79,7 @@ class Store:
                 connection to a server broke during the commit, or the ledger took the entries and
                 the database did not: then the next transaction records them.
         """
-        with self._together.block(alone=alone) as (connection, settled):
+        with self.group_commit.block(alone=alone) as (connection, settled):
             yield Transaction(connection, settled)
 
     @contextmanager
@@ -115,8 +122,8 @@ class Store:
             missing = following.catch_up(connection)
             if missing:
                 begin_anew(connection, self._random, began_at=now)
-        self._following = self._together.following = following
-        self._together.ledger = ledger
+        self._following = self.group_commit.following = following
+        self.group_commit.ledger = ledger
         return missing
 
     def close(self) -> None:

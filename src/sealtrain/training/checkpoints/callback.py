@@ -42,6 +42,7 @@ from sealtrain.training.checkpoints.randomness import (
     undisturbed,
 )
 from sealtrain.training.checkpoints.saver import CheckpointSaver
+from sealtrain.training.data.hugging import positioned_under
 from sealtrain.training.distributed.agreement import gathered_states, own_states, same_for_all
 from sealtrain.training.distributed.chosen import Copies
 from sealtrain.training.distributed.ranks import place
@@ -81,7 +82,8 @@ class RunContext:
         arguments: Trainer settings of the recipe: evaluation, early stopping and how many
             checkpoints stay. Without them none, none and two.
         evaluation: What the phase measures on the test split, set before training starts.
-        streams: Data streams of the run, kept alive here.
+        stream: Training rows that a phase gives to its trainer; ``None`` where a script chooses
+            them, whose stream is found under the data of its trainer.
         on_step: Told of every step and its latest logged values, for a progress bar.
         saver: Seals the checkpoints; made when training begins, by rank 0 only.
         machinery: Knows where the recipe's backend keeps weights and optimizer.
@@ -95,7 +97,7 @@ class RunContext:
     resume: CheckpointRef | None
     arguments: TrainerArguments | None = None
     evaluation: Evaluation | None = None
-    streams: list[Positioned] = field(default_factory=list)
+    stream: Positioned | None = None
     on_step: Sequence[Callable[[int, dict[str, float]], None]] = ()
     saver: CheckpointSaver | None = None
     machinery: Machinery = field(default_factory=Copies)
@@ -185,7 +187,10 @@ class SealedRun(TrainerCallback):
         """Restore the checkpoint to continue from, if there is one."""
         # A fraction of all steps is resolved in the state, not in the arguments.
         self._save_steps = max(1, int(state.save_steps))
-        self._position = DataPosition(args, objects["train_dataloader"])
+        loader, stream = objects["train_dataloader"], self._context.stream
+        if stream is None:
+            stream = positioned_under(loader.dataset)
+        self._position = DataPosition(args, loader, stream)
         self._refuse_unmeasured()
         if place().leads and self._context.store is not None:
             self._context.open_saver()

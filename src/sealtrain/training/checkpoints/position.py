@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.errors import CheckpointRefused, UsageError
-from sealtrain.training.data.hugging import positioned_under
 
 if TYPE_CHECKING:
     from transformers import TrainerState, TrainingArguments
+
+    from sealtrain.training.data.hugging import Positioned
 
 __all__ = ["DataPosition"]
 
@@ -29,12 +30,13 @@ class DataPosition:
         mark: Where the data stood at the step last asked for, ``None`` where they have no place.
     """
 
-    def __init__(self, args: TrainingArguments, loader: Any) -> None:
+    def __init__(self, args: TrainingArguments, loader: Any, stream: Positioned | None) -> None:
         """Watch the batches a loader makes. Call before it is iterated.
 
         Args:
             args: The trainer's arguments.
             loader: Its training loader.
+            stream: Sealed stream that the loader reads, ``None`` for other data.
 
         Raises:
             UsageError: The loader works in other processes, which a sealed stream cannot enter.
@@ -55,9 +57,8 @@ class DataPosition:
         self._rows_per_step: int = (
             args.train_batch_size * self._batches_per_step * max(1, args.world_size)
         )
-        found = positioned_under(loader.dataset)
-        self._stream = found
-        self._seekable = found is not None and not getattr(args, "packing", False)
+        self._stream = stream
+        self._seekable = stream is not None and not getattr(args, "packing", False)
         if self._seekable:
             self._watch()
 

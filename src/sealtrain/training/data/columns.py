@@ -1,5 +1,8 @@
 """Which columns training reads, under which names and types, over sources that may differ.
 
+A column has up to three names: its owner's, the recipe's (``Source.columns``) and the trainer's. A
+record batch is renamed once, from the first to the last, when its columns are selected.
+
 1. Every source has every column (``SchemaMismatch`` names owner and column).
 2. Types agree up to Arrow's variants of one thing (string and large_string, integers and floats);
    the stream has the first source's, integers becoming floats where a source has floats.
@@ -22,7 +25,12 @@ __all__ = ["Projection"]
 
 
 class Projection:
-    """Selects, renames and casts the columns of record batches."""
+    """Record batches of several sources with the columns of one stream.
+
+    Attributes:
+        sources: In the order that ``read`` counts them.
+        schema: Columns of the stream.
+    """
 
     def __init__(
         self,
@@ -33,73 +41,89 @@ class Projection:
         """Check every source's schema.
 
         Args:
-            sources: In the order that ``project`` counts them.
-            columns: Columns of the records to read; all of the first source when ``None``.
-            names: Column of the records → name it gets in the stream.
+            sources: Opened datasets.
+            columns: Columns to read, under the recipe's names; all of the first source when
+                ``None``.
+            names: Recipe's name of a column → its name in the stream.
 
         Raises:
             SchemaMismatch: A source lacks a column or has another type.
         """
         import pyarrow as pa
 
-        self._sources = tuple(sources)
-        first = _schema(sources[0])
-        chosen = first.names if columns is None else columns
+        self.sources = tuple(sources)
+        schemas = [_schema(source) for source in self.sources]
+        chosen = schemas[0].names if columns is None else columns
         self._columns = {(names or {}).get(column, column): column for column in chosen}
-        wanted = {
-            name: _wider([_field(one, _schema(one), column).type for one in sources])
+        found = {
+            name: [
+                _field(source, schema, column).type
+                for source, schema in zip(self.sources, schemas, strict=True)
+            ]
             for name, column in self._columns.items()
         }
-        self.schema: pa.Schema = pa.schema([(name, wanted[name]) for name in self._columns])
-        for source in sources:
-            schema = _schema(source)
+        self.schema: pa.Schema = pa.schema([(name, _wider(kinds)) for name, kinds in found.items()])
+        # A batch is read by position: the owner's names of its columns may be others.
+        self._positions = [
+            [schema.get_field_index(column) for column in self._columns.values()]
+            for schema in schemas
+        ]
+        for number, source in enumerate(self.sources):
             for name, column in self._columns.items():
-                found = _field(source, schema, column).type
-                if found != wanted[name] and _family(found) != _family(wanted[name]):
+                got, expected = found[name][number], self.schema.field(name).type
+                if got != expected and _family(got) != _family(expected):
                     raise SchemaMismatch(
                         f"column {column} of {source.name} has another type than the stream",
                         check="columns",
                         owner=source.owner,
-                        got=found,
-                        expected=wanted[name],
+                        got=got,
+                        expected=expected,
                     )
 
-    def project(self, source: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The stream's columns of one record batch.
+    def read(self, source: int, batch: int) -> pa.RecordBatch:
+        """Record batch ``batch`` of source ``source``, with the columns of the stream.
 
         Raises:
+            SealRefused: It does not decrypt.
             RecordInvalid: A value is null or does not fit the type.
         """
         import pyarrow as pa
 
-        arrays = []
-        for name, column in self._columns.items():
-            array = batch.column(column)
-            wanted = self.schema.field(name).type
-            where = self._sources[source]
-            if array.null_count:
-                raise RecordInvalid(
-                    f"column {column} of {where.name} has empty values",
-                    check="columns",
-                    owner=where.owner,
-                    hint="leave out records without it before sealing",
-                )
-            if array.type != wanted:
-                try:
-                    array = array.cast(wanted)
-                except pa.ArrowInvalid:
-                    raise RecordInvalid(
-                        f"column {column} of {where.name} holds a value beyond its type",
-                        check="columns",
-                        owner=where.owner,
-                        expected=wanted,
-                    ) from None
-            arrays.append(array)
+        read = self.sources[source].dataset.batch(batch)
+        arrays = [
+            _converted(self.sources[source], column, read.column(position), field.type)
+            for column, position, field in zip(
+                self._columns.values(), self._positions[source], self.schema, strict=True
+            )
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
+def _converted(source: Source, column: str, values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if values.null_count:
+        raise RecordInvalid(
+            f"column {column} of {source.name} has empty values",
+            check="columns",
+            owner=source.owner,
+            hint="leave out records without it before sealing",
+        )
+    if values.type == wanted:
+        return values
+    try:
+        return values.cast(wanted)
+    except pa.ArrowInvalid:
+        raise RecordInvalid(
+            f"column {column} of {source.name} holds a value beyond its type",
+            check="columns",
+            owner=source.owner,
+            expected=wanted,
+        ) from None
+
+
 def _schema(source: Source) -> pa.Schema:
-    schema = source.dataset.schema
+    schema = source.schema
     if schema is None:
         raise SchemaMismatch(
             f"dataset {source.name} holds files, not records",

@@ -93,17 +93,17 @@ class _StreamExamples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets 
         return self._state_dict
 
     def shuffle_data_sources(self, generator: Any) -> _StreamExamples:
-        """Itself: it is shuffled, and a trainer's epochs are none of its own."""
+        """Return itself: the stream is shuffled already, and does not follow a trainer's epochs."""
         return self
 
     def shard_data_sources(
         self, num_shards: int, index: int, contiguous: bool = True
     ) -> _StreamExamples:
-        """Itself: rows are divided among ranks, shards are not."""
+        """Return itself: rows are divided among ranks, shards are not."""
         return self
 
     def reshard_data_sources(self) -> _StreamExamples:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -138,15 +138,16 @@ def as_map_style_dataset(
 
 
 def positioned_under(dataset: Any) -> Positioned | None:
-    """The stream under a dataset that was mapped, filtered or divided since; ``None`` if none."""
+    """The stream under a dataset that was mapped, filtered or divided since; ``None`` if none.
+
+    For the dataset of a user's script, which may be made of the stream in any way. A phase says
+    which stream its trainer reads (``RunContext.stream``).
+    """
     while dataset is not None:
-        if isinstance(getattr(dataset, "positioned", None), Positioned):
-            found: Positioned = dataset.positioned
-            return found
         examples = getattr(dataset, "_ex_iterable", None)
         while examples is not None:
             if isinstance(getattr(examples, "positioned", None), Positioned):
-                found = examples.positioned
+                found: Positioned = examples.positioned
                 return found
             examples = getattr(examples, "ex_iterable", None)
         dataset = getattr(dataset, "dataset", None)

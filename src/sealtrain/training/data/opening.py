@@ -2,9 +2,9 @@
 
 Three ways to open them, by where the data lies and what the machine has:
 
-- ``here`` opens one after the other;
-- ``beside`` has a process open them, which also shuffles those for which it has the time;
-- ``elsewhere`` has several fetched at a time, because each answer is waited for.
+- ``OpenHere`` opens one after the other;
+- ``OpenInProcess`` has a forked process open them;
+- ``OpenFetched`` has several fetched at a time from a store elsewhere.
 
 Lanes whose batches have equally many rows all come to their next batch in the same round. With
 ``Evenly`` a few are opened in every round, and none has to wait for all of them then.
@@ -12,12 +12,14 @@ Lanes whose batches have equally many rows all come to their next batch in the s
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sealtrain.training.data.fetching import fetched
+from sealtrain.training.data.fetching import AT_A_TIME, far, fetched
 from sealtrain.training.data.order import Pick
 from sealtrain.training.data.prefetch_process import PrefetchProcess
 
@@ -26,12 +28,25 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from sealtrain.training.data.sources import BatchedRecords
+
     Indices = npt.NDArray[np.int64]
 
-__all__ = ["Batches", "Evenly", "Turned", "beside", "elsewhere", "here"]
+__all__ = [
+    "Batches",
+    "Evenly",
+    "OpenFetched",
+    "OpenHere",
+    "OpenInProcess",
+    "Opener",
+    "Turned",
+    "largest_batch",
+    "opener_for",
+]
 
 AHEAD_BYTES: Final = 8 << 20
 """Opened batches that wait for their round, in bytes."""
+_FIRST_THREADS: Final = 4
 
 
 class Turned:
@@ -79,57 +94,122 @@ class Batches(Protocol):
         """The batch of a pick where it is open already. It is given once."""
 
 
-def here(picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
-    """Open in this thread, when asked."""
-    for pick in picks:
-        yield batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
+class Opener(Protocol):
+    """One of the ways to open the batches of a stream."""
+
+    @property
+    def threads(self) -> int:
+        """Threads that open the batches of a reader's first rows, for which it waits anyway."""
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether the reader's own work may run ahead in a thread."""
+
+    def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
+        """The shuffled batches of picks, in their order.
+
+        Args:
+            picks: An iterator that no other part of this process has begun.
+            batches: Of the stream.
+        """
 
 
-def beside(picks: Iterator[Pick], batches: Batches, *, largest: int) -> Generator[Turned]:
-    """Have a forked process open batches.
+@dataclass(frozen=True, slots=True)
+class OpenHere:
+    """Opens in the reader's thread, when asked."""
 
-    Args:
-        picks: An iterator that no other part of this process has begun.
-        batches: Of the stream.
+    threads: int = 1
+    prefetches: bool = True
+
+    def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
+        """As ``Opener.open``."""
+        for pick in picks:
+            yield batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInProcess:
+    """Has a forked process open batches, which also shuffles those for which it has the time.
+
+    Attributes:
         largest: Bytes of a batch, as a rule at most.
     """
-    # The process iterates a copy of both of these, and what waits here waits there too.
-    missing = (pick for pick in picks if batches.waiting(pick) is None)
-    process = PrefetchProcess(
-        missing,
-        batches.opened,
-        finish=lambda pick, batch: batches.turned(pick, batch).whole().rows,
-        largest=largest,
-    )
-    with closing(process):
-        for pick in picks:
-            waiting = batches.waiting(pick)
-            if waiting is not None:
-                yield waiting
-                continue
-            batch, finished = process.take()
-            yield Turned(batch) if finished else batches.turned(pick, batch).whole()
+
+    largest: int
+    threads: int = 1
+    # A thread beside the reader would wait milliseconds for the interpreter lock each turn.
+    prefetches: bool = False
+
+    def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
+        """As ``Opener.open``."""
+        # The process iterates a copy of both of these, and what waits here waits there too.
+        missing = (pick for pick in picks if batches.waiting(pick) is None)
+        process = PrefetchProcess(
+            missing,
+            batches.opened,
+            finish=lambda pick, batch: batches.turned(pick, batch).whole().rows,
+            largest=self.largest,
+        )
+        with closing(process):
+            for pick in picks:
+                waiting = batches.waiting(pick)
+                if waiting is not None:
+                    yield waiting
+                    continue
+                batch, finished = process.take()
+                yield Turned(batch) if finished else batches.turned(pick, batch).whole()
 
 
-def elsewhere(picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
-    """Have several batches fetched at a time, in threads."""
+@dataclass(frozen=True, slots=True)
+class OpenFetched:
+    """Has several batches fetched at a time in threads, because each answer is waited for."""
 
-    def turned(pick: Pick) -> Turned:
-        return batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
+    threads: int = AT_A_TIME
+    prefetches: bool = True
 
-    return fetched(turned, picks)
+    def open(self, picks: Iterator[Pick], batches: Batches) -> Generator[Turned]:
+        """As ``Opener.open``."""
+
+        def turned(pick: Pick) -> Turned:
+            return batches.waiting(pick) or batches.turned(pick, batches.opened(pick)).whole()
+
+        return fetched(turned, picks)
+
+
+def opener_for(datasets: Sequence[BatchedRecords], *, ahead: bool) -> Opener:
+    """The way to open batches of these datasets on this machine.
+
+    Args:
+        datasets: All of a stream.
+        ahead: Work ahead of the reader; else everything is done when the reader asks for it.
+    """
+    if not ahead:
+        return OpenHere()
+    if far(datasets):
+        return OpenFetched()
+    threads = min(_FIRST_THREADS, os.cpu_count() or 1)
+    if PrefetchProcess.helps(datasets):
+        return OpenInProcess(largest_batch(datasets), threads)
+    return OpenHere(threads)
+
+
+def largest_batch(datasets: Sequence[BatchedRecords]) -> int:
+    """Bytes of the longest batch, 0 where the datasets do not say."""
+    return max(getattr(dataset, "largest_batch", 0) for dataset in datasets)
 
 
 class Evenly:
     """Takes batches when they are needed, and some before."""
 
-    def __init__(self, turned: Generator[Turned]) -> None:
+    def __init__(self, turned: Generator[Turned], *, ahead_bytes: int = AHEAD_BYTES) -> None:
         """Open nothing yet.
 
         Args:
-            turned: From one of the functions above.
+            turned: From ``Opener.open``.
+            ahead_bytes: Bytes of batches that may wait; the last one may exceed it.
         """
         self._turned = turned
+        self._ahead_bytes = ahead_bytes
         self._ready: deque[Turned] = deque()
         self._bytes = 0
 
@@ -142,9 +222,9 @@ class Evenly:
         return turned
 
     def work_ahead(self, batches: int) -> None:
-        """Open up to so many batches that were not taken yet, unless ``AHEAD_BYTES`` wait."""
+        """Open up to so many batches that were not taken yet, unless enough wait already."""
         for _ in range(batches):
-            turned = next(self._turned, None) if self._bytes < AHEAD_BYTES else None
+            turned = next(self._turned, None) if self._bytes < self._ahead_bytes else None
             if turned is None:
                 return
             self._bytes += turned.rows.nbytes

@@ -13,6 +13,35 @@ Promises:
    the next epoch goes on where this one stopped, so that in time every row comes up.
 3. Any position is found in time that does not grow with it: the state of a run is one integer.
 4. The order does not depend on how many processes read it.
+
+An example: one owner has record batches of 3 and 2 rows and weight 1, another has one batch of 4
+rows and weight 2. Each has one lane. An epoch holds 3 + 2 + 2 * 4 = 13 rows, which fit in one
+round: the first lane walks both its batches, the second walks its only batch twice, in turns 0 and
+1::
+
+    >>> order = Order([[3, 2], [4]], [1.0, 2.0], seed=1, lanes=2)
+    >>> order.epoch_rows()
+    13
+    >>> first = order.round(epoch=0, number=0)
+    >>> [(pick.source, pick.batch, pick.turn, pick.start, pick.stop) for pick in first.picks]
+    [(0, 0, 0, 0, 3), (0, 1, 0, 0, 2), (1, 0, 0, 0, 4), (1, 0, 1, 0, 4)]
+
+Each pick's batch is shuffled for its turn, so the two turns of one batch differ::
+
+    >>> [order.shuffled(pick, rows).tolist() for pick, rows in zip(first.picks, (3, 2, 4, 4))]
+    [[0, 2, 1], [0, 1], [0, 2, 3, 1], [0, 1, 2, 3]]
+
+The shuffled batches are concatenated, and the round's own permutation takes rows from them. The
+stream begins with place 2, the last row of the first pick, and goes on with place 8, the last of
+the third::
+
+    >>> first.order.tolist()
+    [2, 8, 11, 3, 0, 12, 10, 4, 6, 5, 9, 7, 1]
+
+A run that was interrupted after 13 rows continues with the first round of the next epoch::
+
+    >>> order.place(13)
+    Place(epoch=1, round=0)
 """
 
 from __future__ import annotations

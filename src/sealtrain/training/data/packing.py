@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 import torch.utils.data
 
-__all__ = ["Blocks", "PackedStream", "text_encoder", "token_encoder", "windows"]
+__all__ = ["PackedStream", "text_encoder", "token_encoder", "windows"]
 
 _START: Final = hashlib.sha256(b"sealtrain/tokens/v1").hexdigest()
 Encoder = Callable[["pa.Array"], "Iterator[Tokens]"]
 """The tokens of each value of a column, int64."""
 
 
-class PackedStream(Positioned):
-    """A stream whose rows are blocks of tokens.
+class PackedStream(Positioned, torch.utils.data.IterableDataset[dict[str, Any]]):
+    """A stream whose rows are blocks of tokens, as a trainer takes it.
 
     Attributes:
         offset: Tokens of the row at ``position`` that were handed out already.
@@ -73,6 +73,10 @@ class PackedStream(Positioned):
         super().seek(mark)
         self.offset = int(mark["token"])
         self.digest = mark.get("tokens_sha256", self.digest)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Blocks from the stream's place on."""
+        return self.rows()
 
     def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
         """Blocks from the place on: ``{"input_ids": int64 (block_size,)}``.
@@ -120,18 +124,6 @@ class PackedStream(Positioned):
         if self._digests:
             data = bytes.fromhex(self.digest) + block.astype("<u4").tobytes()
             self.digest = hashlib.sha256(data).hexdigest()
-
-
-class Blocks(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """A packed stream as a trainer takes it."""
-
-    def __init__(self, positioned: PackedStream) -> None:
-        super().__init__()
-        self.positioned = positioned
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Blocks from the stream's place on."""
-        return self.positioned.rows()
 
 
 def text_encoder(tokenizer: PreTrainedTokenizerBase, *, append_eos: bool) -> Encoder:

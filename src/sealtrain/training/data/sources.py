@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import RawIOBase
 from typing import TYPE_CHECKING, Protocol
+
+from sealtrain.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,8 +88,12 @@ class Source:
         owner: Owner's name.
         name: Dataset's name.
         weight: Relative share of the training stream, > 0.
-        dataset: The records.
+        dataset: The records, under the column names that their owner gave them.
         max_records: Most rows of it in an epoch; ``None`` for what its weight gives it.
+        columns: Owner's name of a column → its name in the recipe, where the two differ.
+
+    Raises:
+        SchemaMismatch: A column to rename is missing, or its new name is taken.
     """
 
     role: str
@@ -96,3 +102,51 @@ class Source:
     weight: float
     dataset: BatchedRecords
     max_records: int | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse names that do not fit the dataset, before anything is read."""
+        if not self.columns:
+            return
+        before = self.dataset.schema
+        if before is None:
+            raise SchemaMismatch(
+                f"dataset {self.name} holds files, which have no columns to rename",
+                check="columns",
+                owner=self.owner,
+            )
+        for column in self.columns:
+            if before.names.count(column) != 1:
+                raise SchemaMismatch(
+                    f"dataset {self.name} has no column {column} to rename",
+                    check="columns",
+                    owner=self.owner,
+                    expected=column,
+                )
+        names = self._names(before.names)
+        for name in self.columns.values():
+            if names.count(name) != 1:
+                raise SchemaMismatch(
+                    f"dataset {self.name} would have column {name} twice",
+                    check="columns",
+                    owner=self.owner,
+                    hint="rename the other one too, or leave it out before sealing",
+                )
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Columns under the recipe's names; ``None`` when the dataset holds files."""
+        import pyarrow as pa
+
+        schema = self.dataset.schema
+        if schema is None or not self.columns:
+            return schema
+        names = self._names(schema.names)
+        return pa.schema([kept.with_name(new) for kept, new in zip(schema, names, strict=True)])
+
+    def rename(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A record batch of the dataset under the recipe's names; no value is copied."""
+        return batch.rename_columns(self._names(batch.schema.names)) if self.columns else batch
+
+    def _names(self, names: Sequence[str]) -> list[str]:
+        return [self.columns.get(name, name) for name in names]

@@ -1,20 +1,17 @@
 """Shuffled records of several owners, decrypted ahead of their use.
 
-A stream is an endless order (``loaders.order``) over opened datasets. Reading it needs one
+A stream is an endless order (``training.data.order``) over opened datasets. Reading it needs one
 decrypted record batch per lane, up to as many that are prepared ahead, and a few rounds of rows;
 nothing is written anywhere. Position ``n`` is the same row for every reader, so a run is resumed by
 a number.
 
-Batches are opened ahead of the reader (``loaders.opening``): in a process of their own where that
-helps; else in a thread together with everything else, several at a time where a store elsewhere is
-waited for. A reader that begins, as after a resume, gets its first rows as soon as the batches that
-hold them are open.
+Batches are opened ahead of the reader in one of three ways (``training.data.opening``). A reader
+that begins, as after a resume, gets its first rows as soon as the batches that hold them are open.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,8 +19,8 @@ from itertools import islice, tee
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.data.columns import Projection
-from sealtrain.training.data.fetching import AT_A_TIME, far, fetched
-from sealtrain.training.data.opening import Evenly, Turned, beside, elsewhere, here
+from sealtrain.training.data.fetching import far, fetched
+from sealtrain.training.data.opening import Evenly, Opener, Turned, largest_batch, opener_for
 from sealtrain.training.data.order import MAX_LANES, Order, Pick, Round
 from sealtrain.training.data.prefetch import prefetched
 from sealtrain.training.data.prefetch_process import PrefetchProcess
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from sealtrain.training.data.sources import BatchedRecords, Source
+    from sealtrain.training.data.sources import Source
 
     Indices = npt.NDArray[np.int64]
 
@@ -42,7 +39,6 @@ __all__ = ["RecordStream", "read_all"]
 AHEAD_ROUNDS = 2
 # Rows that are given before the rest of the first round: for a small batch, then a larger one.
 FIRST_ROWS = (16, 48)
-_OPENING_THREADS = 4
 
 
 class RecordStream:
@@ -67,9 +63,9 @@ class RecordStream:
 
         Args:
             sources: Opened datasets with their weights.
-            columns: Columns of the records to read; all when ``None``.
+            columns: Columns to read, under the recipe's names; all when ``None``.
             seed: Seed of the order.
-            names: Column of the records → name it gets in the stream.
+            names: Recipe's name of a column → its name in the stream.
             lanes: Decrypted record batches held at a time, at least one a source.
             ahead: Rounds to work ahead; 0 does all when asked, without a thread or process.
 
@@ -104,11 +100,9 @@ class RecordStream:
             world: … divided by this number. Together, all ranks read every row once.
         """
         share = _Share(stop=stop, rank=rank, world=world)
-        if self._in_process:
-            # A thread beside this one would wait milliseconds for the interpreter lock each turn.
-            yield from self._read(start, share)
-        else:
-            yield from prefetched(lambda: self._read(start, share), self._ahead)
+        opener = opener_for(self._datasets, ahead=self._ahead > 0)
+        depth = self._ahead if opener.prefetches else 0
+        yield from prefetched(lambda: self._read(start, share, opener), depth)
 
     def batches(
         self, size: int, start: int = 0, stop: int | None = None, *, rank: int = 0, world: int = 1
@@ -134,28 +128,28 @@ class RecordStream:
         for batch in self.rounds(start, stop):
             yield from batch.to_pylist()
 
-    def _read(self, start: int, share: _Share) -> Iterator[pa.RecordBatch]:
+    def _read(self, start: int, share: _Share, opener: Opener) -> Iterator[pa.RecordBatch]:
         """A few rows as soon as the batches that hold them are open, then the rest."""
-        batches = _OpenBatches(self._datasets, self._projection, self.order)
+        batches = _OpenBatches(self._projection, self.order)
         for current, _ in islice(self._touched(start, share.stop), 1):
             for many in FIRST_ROWS:
                 few = share.of(current, start)[:many]
                 if len(few):
-                    rows = self._beginning(current, few, batches)
+                    rows = _few_rows(current, few, batches, opener.threads)
                     start = share.after(current, start, len(few))
                     yield rows
-        yield from self._gathered(start, share, batches)
+        yield from self._whole_rounds(start, share, batches, opener)
 
-    def _gathered(
-        self, start: int, share: _Share, batches: _OpenBatches
+    def _whole_rounds(
+        self, start: int, share: _Share, batches: _OpenBatches, opener: Opener
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of each round, put together."""
+        """The rows of each round, of which every batch is opened."""
         import pyarrow as pa
 
         held: dict[int, Turned] = {}
         rounds, beforehand = tee(self._touched(start, share.stop))
         picks = (pick for _, fresh in beforehand for pick in fresh if pick)
-        with closing(Evenly(self._opening(picks, batches))) as opening:
+        with closing(Evenly(opener.open(picks, batches))) as opening:
             for current, fresh in rounds:
                 pieces = []
                 for pick, first in zip(current.picks, fresh, strict=True):
@@ -168,48 +162,6 @@ class RecordStream:
                     yield together.take(pa.array(wanted))
                 if self._ahead:
                     opening.work_ahead(self._batches_a_round)
-
-    def _opening(self, picks: Iterator[Pick], batches: _OpenBatches) -> Generator[Turned]:
-        if self._in_process:
-            return beside(picks, batches, largest=_largest(self._datasets))
-        if self._ahead and far(self._datasets):
-            return elsewhere(picks, batches)
-        return here(picks, batches)
-
-    @property
-    def _in_process(self) -> bool:
-        return self._ahead > 0 and PrefetchProcess.helps(self._datasets)
-
-    def _beginning(self, current: Round, few: Indices, batches: _OpenBatches) -> pa.RecordBatch:
-        """Some rows of a round, of which only the batches that hold them are opened.
-
-        Args:
-            current: The round.
-            few: Places of the rows in its picks, put together.
-            batches: Keeps the batches that were opened.
-        """
-        import numpy as np
-        import pyarrow as pa
-
-        ends = np.cumsum([pick.stop - pick.start for pick in current.picks])
-        which = np.searchsorted(ends, few, side="right")
-        numbers = np.unique(which)
-        picks = [current.picks[number] for number in numbers]
-        pieces = []
-        for number, pick, turned in zip(
-            numbers, picks, batches.keep(picks, self._threads), strict=True
-        ):
-            pieces.append(turned.at(few[which == number] - ends[number] + pick.stop))
-        # The pieces hold the rows by pick; back into the order of the stream.
-        back = np.argsort(np.argsort(which, kind="stable"))
-        return pa.concat_batches(pieces).take(pa.array(back))
-
-    @property
-    def _threads(self) -> int:
-        """Threads that open batches for which the reader waits anyway."""
-        if not self._ahead:
-            return 1
-        return AT_A_TIME if far(self._datasets) else min(_OPENING_THREADS, os.cpu_count() or 1)
 
     def _touched(self, start: int, stop: int | None) -> Iterator[tuple[Round, list[Pick | None]]]:
         """Rounds, each with those of its picks whose shuffled batch no earlier one had."""
@@ -234,15 +186,12 @@ class RecordStream:
 class _OpenBatches:
     """The batches of a stream for one reader; those of its first rows wait here for the rest."""
 
-    def __init__(
-        self, datasets: Sequence[BatchedRecords], projection: Projection, order: Order
-    ) -> None:
-        self._datasets, self._projection, self._order = datasets, projection, order
+    def __init__(self, projection: Projection, order: Order) -> None:
+        self._projection, self._order = projection, order
         self._kept: dict[tuple[int, int], pa.RecordBatch] = {}
 
     def opened(self, pick: Pick) -> pa.RecordBatch:
-        batch = self._datasets[pick.source].batch(pick.batch)
-        return self._projection.project(pick.source, batch)
+        return self._projection.read(pick.source, pick.batch)
 
     def turned(self, pick: Pick, batch: pa.RecordBatch) -> Turned:
         return Turned(batch, self._order.shuffled(pick, batch.num_rows))
@@ -288,6 +237,30 @@ class _Share:
         return low + (self.rank - current.start - low) % self.world, high
 
 
+def _few_rows(current: Round, few: Indices, batches: _OpenBatches, threads: int) -> pa.RecordBatch:
+    """Some rows of a round, of which only the batches that hold them are opened.
+
+    Args:
+        current: The round.
+        few: Positions of the rows in the concatenated picks of the round.
+        batches: Keeps the batches that were opened.
+        threads: That open them.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.cumsum([pick.stop - pick.start for pick in current.picks])
+    pick_of_row = np.searchsorted(ends, few, side="right")
+    numbers = np.unique(pick_of_row)
+    picks = [current.picks[number] for number in numbers]
+    pieces = []
+    for number, pick, turned in zip(numbers, picks, batches.keep(picks, threads), strict=True):
+        pieces.append(turned.at(few[pick_of_row == number] - ends[number] + pick.stop))
+    # The pieces hold the rows by pick; back into the order of the stream.
+    back = np.argsort(np.argsort(pick_of_row, kind="stable"))
+    return pa.concat_batches(pieces).take(pa.array(back))
+
+
 def read_all(
     sources: Sequence[Source],
     columns: Sequence[str] | None = None,
@@ -298,8 +271,8 @@ def read_all(
 
     Args:
         sources: Opened datasets; none gives nothing.
-        columns: Columns of the records to read; all when ``None``.
-        names: Column of the records → name it gets.
+        columns: Columns to read, under the recipe's names; all when ``None``.
+        names: Recipe's name of a column → its name in the rows.
 
     Raises:
         SchemaMismatch: The sources do not have these columns.
@@ -316,16 +289,12 @@ def read_all(
 
     def read(place: tuple[int, int]) -> pa.RecordBatch:
         source, batch = place
-        return projection.project(source, datasets[source].batch(batch))
+        return projection.read(source, batch)
 
     if far(datasets):
         yield from fetched(read, places)
     elif PrefetchProcess.helps(datasets):
-        with closing(PrefetchProcess(places, read, largest=_largest(datasets))) as process:
+        with closing(PrefetchProcess(places, read, largest=largest_batch(datasets))) as process:
             yield from process
     else:
         yield from map(read, places)
-
-
-def _largest(datasets: Sequence[BatchedRecords]) -> int:
-    return max(getattr(dataset, "largest_batch", 0) for dataset in datasets)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import SealedRun
-from sealtrain.training.data.hugging import positioned_under
 from sealtrain.training.data.images import preparation_file, preparation_of
 from sealtrain.training.inputs.classifier import (
     feature_scale,
@@ -62,10 +61,8 @@ def train(
     recipe = work.recipe
     model, tokenizer = work.built or build(work)
     encode = _encoder(work, tokenizer)
-    rows = training_rows(work, {name: name for name in recipe.columns.names})
-    stream = positioned_under(rows)
-    if stream is not None:
-        stream.numbered = recipe.augmentation is not None
+    names = {name: name for name in recipe.columns.names}
+    rows = training_rows(work, names, numbered=recipe.augmentation is not None)
     callback = SealedRun(work.context)
     trainer = in_stretch(made_private(Trainer, work), work.stretch)(
         model=model,

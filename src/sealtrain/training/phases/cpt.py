@@ -18,7 +18,6 @@ from sealtrain.errors import ModelInvalid
 from sealtrain.training.arguments import trainer_arguments
 from sealtrain.training.checkpoints.callback import SealedRun
 from sealtrain.training.data.packing import (
-    Blocks,
     PackedStream,
     text_encoder,
     token_encoder,
@@ -85,7 +84,7 @@ def train(
     packed = PackedStream(
         stream, _COLUMN, encode, recipe.trainer.block_size, digest=recipe.trainer.token_digest
     )
-    work.context.streams.append(packed)
+    work.context.stream = packed
     callback = SealedRun(work.context)
     trainer = work.machinery.trainer(Trainer)(
         model=model,
@@ -94,7 +93,7 @@ def train(
             | {"include_num_input_tokens_seen": "all", "remove_unused_columns": False}
             | work.machinery.arguments()
         ),
-        train_dataset=Blocks(packed),
+        train_dataset=packed,
         data_collator=_stacked,
         callbacks=[callback],
     )

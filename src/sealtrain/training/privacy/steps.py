@@ -40,15 +40,18 @@ __all__ = ["RecordGradients", "made_private", "private_arguments", "record_losse
 _SOURCE = "sealtrain_source"
 
 
-def training_rows(work: Any, names: Mapping[str, str]) -> Any:
+def training_rows(work: Any, names: Mapping[str, str], *, numbered: bool = False) -> Any:
     """Training rows as a ``datasets.IterableDataset``: endless and shuffled, or for DP each once.
 
     Args:
         work: ``Workplace``; recipe and sources.
         names: Column of the data → name it gets in the rows.
+        numbered: Rows of a stream carry their position, as ``ROW``.
     """
     if work.recipe.privacy.dp != "sgd":
-        return as_iterable_dataset(work.training_stream(names))
+        stream = work.training_stream(names)
+        stream.numbered = numbered
+        return as_iterable_dataset(stream)
     rows: Any = _EachOnce(work.train_sources, names)
     return as_iterable_dataset(rows)
 
@@ -220,24 +223,20 @@ def record_losses(model: Any, batch: dict[str, Any], smoothing: float) -> Any:
 
 
 class _EachOnce:
-    """Every training row once, source after source, as ``loaders.hugging`` reads a stream."""
+    """Every training row once, source after source, as ``training.data.hugging`` reads a stream."""
 
     def __init__(self, sources: Sequence[Source], names: Mapping[str, str]) -> None:
         import pyarrow as pa
 
-        self._sources, self._names = sources, dict(names)
+        self._projection = Projection(sources, list(names), names)
         self.stream = self
-        self.schema = Projection(sources, list(names), self._names).schema.append(
-            pa.field(_SOURCE, pa.int64())
-        )
+        self.schema = self._projection.schema.append(pa.field(_SOURCE, pa.int64()))
         self.position = 0
 
     def rows(self, start: int | None = None) -> Iterator[dict[str, Any]]:
-        projection = Projection(self._sources, list(self._names), self._names)
-        for number, source in enumerate(self._sources):
+        for number, source in enumerate(self._projection.sources):
             for batch in range(len(source.dataset.batch_rows)):
-                opened = projection.project(number, source.dataset.batch(batch))
-                for row in opened.to_pylist():
+                for row in self._projection.read(number, batch).to_pylist():
                     yield row | {_SOURCE: number}
 
 

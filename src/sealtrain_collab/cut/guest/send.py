@@ -240,7 +240,6 @@ def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
     import pyarrow as pa
 
     from sealtrain.sealing.dataset import SealedDataset
-    from sealtrain.training.data.renamed import renamed
     from sealtrain.training.data.sources import Source
     from sealtrain.training.data.stream import read_all
     from sealtrain_collab.cut.sending import OwnDataset
@@ -254,7 +253,8 @@ def _opened(how: Sending, recipe: Any, one: FoundDataset) -> OwnDataset:
             owner=owner,
             name=name,
             weight=one.weight,
-            dataset=renamed(opened, one.columns, owner=owner, name=name),
+            dataset=opened,
+            columns=one.columns,
         )
         batches: Iterable[pa.RecordBatch] = read_all([source], recipe.columns.names)
         records = pa.Table.from_batches(list(batches))

@@ -95,7 +95,7 @@ class _Work:
         self._wait, self._patience, self._random = wait, patience, random
 
     def done(self, listener: socket.socket, terminal: TextIO, *, progress: bool) -> Outcome:
-        from sealtrain.training.run import train
+        from sealtrain.training.run import Inputs, Reporting, train
         from sealtrain_collab.cut.learning import Learning
         from sealtrain_collab.cut.received import Clients
 
@@ -125,13 +125,14 @@ class _Work:
                 trained = train(
                     run.recipe,
                     run_id=run.run_id,
-                    base_dir=run.base,
-                    sources=sources,
-                    store=None,
-                    metrics=run.released_metrics,
-                    on_checkpoint=lambda _ref: None,
-                    resume=None,
-                    progress=terminal if progress else None,
+                    inputs=Inputs(
+                        base_dir=run.base,
+                        sources=sources,
+                    ),
+                    reporting=Reporting(
+                        on_metrics=run.released_metrics,
+                        progress=terminal if progress else None,
+                    ),
                     phase=learning.train,
                 )
                 for source in sources:

@@ -132,26 +132,25 @@ class _Exact:
 def _history(
     recipe: Recipe, base: Path, data: Mapping[str, Path], standins: _Rounded | _Exact
 ) -> list[dict[str, Any]]:
-    from sealtrain.training.run import train
+    from sealtrain.training.run import Inputs, Reporting, train
 
     told: list[dict[str, Any]] = []
     train(
         recipe,
         run_id=_RUN_ID,
-        base_dir=base,
-        sources=[_source(one, data[f"{one.owner}.{one.name}"]) for one in recipe.datasets],
-        store=None,
-        metrics=lambda step, values: told.append({"step": step, **values}),
-        on_checkpoint=lambda _ref: None,
-        resume=None,
-        progress=None,
+        inputs=Inputs(
+            base_dir=base,
+            sources=[_source(one, data[f"{one.owner}.{one.name}"]) for one in recipe.datasets],
+        ),
+        reporting=Reporting(
+            on_metrics=lambda step, values: told.append({"step": step, **values}),
+        ),
         standins=standins,
     )
     return told
 
 
 def _source(dataset: Any, path: Path) -> Source:
-    from sealtrain.training.data.renamed import renamed
     from sealtrain.training.data.sources import Source
 
     records: Any = _Table(path)
@@ -160,8 +159,9 @@ def _source(dataset: Any, path: Path) -> Source:
         owner=dataset.owner,
         name=dataset.name,
         weight=dataset.weight,
-        dataset=renamed(records, dataset.columns, owner=dataset.owner, name=dataset.name),
+        dataset=records,
         max_records=dataset.max_records,
+        columns=dataset.columns,
     )
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from sealtrain.training.data.sources import BatchedRecords, Source
+    from sealtrain.training.data.sources import Source
 
 __all__ = ["HeldTokens"]
 
@@ -34,8 +34,13 @@ class HeldTokens:
     def __init__(self, sources: Sequence[Source], column: str, permit: Callable[[], None]) -> None:
         self._column = column
         self._permit = permit
-        opened = [_checked(one, column) for one in sources]
-        self._batches = [(one, number) for one in opened for number in range(len(one.batch_rows))]
+        for source in sources:
+            _check(source, column)
+        self._batches = [
+            (source, number)
+            for source in sources
+            for number in range(len(source.dataset.batch_rows))
+        ]
         self._at = -1
         """Which batch is open."""
         self._begins = 0
@@ -83,8 +88,9 @@ class HeldTokens:
             return False
         self._begins += 0 if self._open is None else len(self._open)
         self._at += 1
-        dataset, number = self._batches[self._at]
-        self._open = _tokens_of(dataset.batch(number).column(self._column))
+        source, number = self._batches[self._at]
+        batch = source.rename(source.dataset.batch(number))
+        self._open = _tokens_of(batch.column(self._column))
         return True
 
     def _counted(self, sources: Sequence[Source]) -> int:
@@ -99,10 +105,10 @@ class HeldTokens:
         return found
 
 
-def _checked(source: Source, column: str) -> BatchedRecords:
+def _check(source: Source, column: str) -> None:
     import pyarrow as pa
 
-    schema = source.dataset.schema
+    schema = source.schema
     kind: Any = pa.null()
     if schema is not None and column in schema.names:
         kind = schema.field(column).type
@@ -115,7 +121,6 @@ def _checked(source: Source, column: str) -> BatchedRecords:
             expected=column,
             hint="seal token shards with: sealtrain seal --format tokens",
         )
-    return source.dataset
 
 
 def _tokens_of(column: Any) -> npt.NDArray[np.uint16]:

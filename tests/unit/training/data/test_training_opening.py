@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from sealtrain.training.data import opening
-from sealtrain.training.data.opening import Evenly, Turned
+from sealtrain.training.data.opening import (
+    Evenly,
+    OpenFetched,
+    OpenHere,
+    OpenInProcess,
+    Turned,
+    opener_for,
+)
+from sealtrain.training.data.prefetch_process import PrefetchProcess
 
 
 class Source:
@@ -45,10 +53,9 @@ def test_batches_come_in_order_whether_they_were_opened_before_or_not() -> None:
     assert seen == list(range(9))
 
 
-def test_what_waits_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "AHEAD_BYTES", 2000)
+def test_what_waits_is_bounded_by_its_bytes() -> None:
     source = Source(100)
-    evenly = Evenly(source.turned())
+    evenly = Evenly(source.turned(), ahead_bytes=2000)
     for _ in range(5):
         evenly.work_ahead(10)
     assert source.opened == 3
@@ -75,3 +82,38 @@ def test_rows_are_those_of_the_order() -> None:
         assert way.part(1, 3).column("id").to_pylist() == [2, 0]
         assert way.at(np.array([0, 4])).column("id").to_pylist() == [4, 3]
     assert turned.whole().order is None
+
+
+class Placed:
+    """A dataset of 100 small batches, on this machine or elsewhere."""
+
+    def __init__(self, *, local: bool) -> None:
+        self.local = local
+        self.batch_rows = (10,) * 100
+        self.largest_batch = 800
+
+
+@pytest.mark.parametrize(
+    ("local", "ahead", "helps", "way", "prefetches"),
+    [
+        ((True, True), False, True, OpenHere, True),
+        ((True, True), True, False, OpenHere, True),
+        ((True, True), True, True, OpenInProcess, False),
+        ((True, False), True, False, OpenFetched, True),
+        ((True, False), False, False, OpenHere, True),
+    ],
+)
+def test_the_way_to_open_follows_from_where_data_lies(
+    monkeypatch: pytest.MonkeyPatch,
+    local: tuple[bool, bool],
+    ahead: bool,
+    helps: bool,
+    way: type,
+    prefetches: bool,
+) -> None:
+    monkeypatch.setattr(PrefetchProcess, "helps", staticmethod(lambda _: helps))
+    datasets: Any = [Placed(local=there) for there in local]
+    opener = opener_for(datasets, ahead=ahead)
+    assert type(opener) is way
+    assert opener.prefetches == prefetches
+    assert ahead or opener.threads == 1

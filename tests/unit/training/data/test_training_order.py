@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import itertools
 
 import pyarrow as pa
@@ -9,10 +10,16 @@ from hypothesis import strategies as st
 from training_world import PlainDataset, numbered, source_of
 
 from sealtrain.errors import DataInvalid, SchemaMismatch
+from sealtrain.training.data import order as order_of_rows
 from sealtrain.training.data.order import MAX_LANES, Order
 from sealtrain.training.data.quota import divided
-from sealtrain.training.data.renamed import renamed
 from sealtrain.training.data.stream import FIRST_ROWS, RecordStream
+
+
+def test_the_worked_example_holds() -> None:
+    found = doctest.testmod(order_of_rows)
+    assert (found.failed, found.attempted) == (0, 7)
+
 
 SHAPES = [
     [[500]],
@@ -216,17 +223,29 @@ def test_parts_sum_up_and_never_shrink(sizes: list[int], amount: int, more: int)
 
 
 def test_an_owner_may_call_columns_otherwise() -> None:
-    theirs = renamed(numbered([5]), {"id": "number"}, owner="b", name="records")
+    theirs = source_of(numbered([5]), columns={"id": "number"})
     ours = PlainDataset(
         [batch.rename_columns(["number"]) for batch in [numbered([3], 100).batch(0)]]
     )
-    stream = RecordStream([source_of(theirs), source_of(ours)], seed=1)
+    stream = RecordStream([theirs, source_of(ours)], seed=1)
     assert sorted(row["number"] for row in stream.rows(0, 8)) == [0, 1, 2, 3, 4, 100, 101, 102]
-    with pytest.raises(SchemaMismatch, match="no column key"):
-        renamed(numbered([5]), {"key": "number"}, owner="b", name="records")
+    with pytest.raises(SchemaMismatch) as missing:
+        source_of(numbered([5]), columns={"key": "number"})
+    assert (missing.value.check, missing.value.expected) == ("columns", "key")
     both = PlainDataset([pa.RecordBatch.from_pydict({"id": [1], "number": [2]})])
-    with pytest.raises(SchemaMismatch, match="twice"):
-        renamed(both, {"id": "number"}, owner="b", name="records")
+    with pytest.raises(SchemaMismatch) as taken:
+        source_of(both, columns={"id": "number"})
+    assert (taken.value.check, taken.value.expected) == ("columns", None)
+
+
+def test_a_column_is_renamed_from_the_owners_name_to_the_trainers() -> None:
+    source = source_of(numbered([5]), columns={"id": "number"})
+    assert source.schema is not None
+    assert source.schema.names == ["number"]
+    assert source.rename(source.dataset.batch(0)).schema.names == ["number"]
+    stream = RecordStream([source], ["number"], seed=1, names={"number": "prompt"})
+    assert stream.schema.names == ["prompt"]
+    assert sorted(row["prompt"] for row in stream.rows(0, 5)) == [0, 1, 2, 3, 4]
 
 
 def test_a_reader_that_begins_opens_no_more_than_its_first_rows_need() -> None:

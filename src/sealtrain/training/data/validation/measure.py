@@ -135,7 +135,7 @@ class _Dataset:
 
     def read(self, source: Source, progress: Callable[[int], None]) -> None:
         dataset: Any = source.dataset
-        schema = dataset.schema
+        schema = source.schema
         if schema is None:
             self.tally.missing = self._wanted()
             self._read_files(dataset)
@@ -146,7 +146,7 @@ class _Dataset:
             for name, rule in self.findings.rules.columns.items()
             if name in schema.names
         }
-        for batch in _batches(dataset):
+        for batch in map(source.rename, _batches(dataset)):
             self._count(batch)
             progress(batch.num_rows)
         claimed = getattr(dataset, "records", None)
