@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from sealtrain.attest.claims import Claim, equal
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.registry import tee_of
 from sealtrain.attest.report_data import REPORT_DATA_BYTES, Binding
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.verify import Verified
@@ -110,11 +110,11 @@ def appraise(
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    tee = import_module(f"sealtrain.attest.{policy.cpu.tee}.appraise")
+    tee = tee_of(policy.cpu.tee)
     source = f"{policy.cpu.tee} guest"
     claims = (
         _platform(verified, policy),
-        *tee.claims_of(verified.cpu, policy.cpu, verified.verified_at),
+        *tee.claims(verified.cpu, policy.cpu, verified.verified_at),
         equal(
             "compose hash",
             verified.compose_hash,

@@ -14,38 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sealtrain.attest.dstack.policy import DstackPolicy
-from sealtrain.attest.evidence import (
-    Collateral,
-    DstackEvidence,
-    Evidence,
-    NitroEvidence,
-    SnpEvidence,
-    TdxEvidence,
-)
-from sealtrain.attest.nitro.policy import NitroPolicy
+from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.registry import tee_of
 from sealtrain.attest.roots import SIMULATED_LABEL
-from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.tdx.policy import TdxPolicy
-from sealtrain.errors import (
-    CollateralMismatch,
-    GpuSetRefused,
-    PlatformMismatch,
-    SimulatedEvidence,
-)
+from sealtrain.attest.tee import Given, VerifiedGuest
+from sealtrain.errors import GpuSetRefused, PlatformMismatch, SimulatedEvidence
 
 if TYPE_CHECKING:
-    from sealtrain.attest.dstack.verify import VerifiedDstack
-    from sealtrain.attest.nitro.verify import VerifiedNitro
     from sealtrain.attest.nvidia.collateral import GpuCollateral
     from sealtrain.attest.nvidia.verify import VerifiedGpus
     from sealtrain.attest.report_data import Binding
-    from sealtrain.attest.snp.verify import VerifiedSnp
-    from sealtrain.attest.tdx.verify import VerifiedTdx
-
-    VerifiedCpu = VerifiedDstack | VerifiedTdx | VerifiedNitro | VerifiedSnp
 
 __all__ = ["Verified", "verify"]
 
@@ -63,7 +43,7 @@ class Verified:
     """
 
     platform: str
-    cpu: VerifiedCpu
+    cpu: VerifiedGuest
     gpus: VerifiedGpus | None
     gpu_digest: bytes
     verified_at: int
@@ -101,9 +81,7 @@ class Verified:
     @property
     def key_provider(self) -> str:
         """Id of who gave the guest its keys, hex; empty where the platform has no such thing."""
-        from sealtrain.attest.dstack.verify import VerifiedDstack
-
-        return self.cpu.measured.key_provider if isinstance(self.cpu, VerifiedDstack) else ""
+        return self.cpu.key_provider
 
     @property
     def instance_id(self) -> str:
@@ -167,70 +145,18 @@ def _cpu(
     now: int,
     collateral: Collateral | None,
     crl: bytes | None,
-) -> VerifiedCpu:
-    # Each platform's verifier is loaded where it is needed: none is light.
-    root = policy.simulator_root
-    match evidence.cpu, policy.cpu:
-        case NitroEvidence() as enclave, NitroPolicy() as enclave_rules:
-            from sealtrain.attest.nitro.verify import verify_nitro
-
-            return verify_nitro(
-                enclave.document_bytes,
-                enclave.app_compose_bytes,
-                enclave_rules,
-                simulator_root=root,
-                now=now,
-            )
-        case SnpEvidence() as snp, SnpPolicy():
-            from sealtrain.attest.snp.verify import verify_snp
-
-            return verify_snp(
-                snp.report_bytes,
-                snp.certificates_der,
-                snp.app_compose_bytes,
-                simulator_root=root,
-                now=now,
-                crl=snp.crl_der if crl is None else crl,
-            )
-        case TdxEvidence() as tdx, TdxPolicy() as tdx_rules:
-            from sealtrain.attest.tdx.verify import verify_tdx
-
-            return verify_tdx(
-                tdx.quote_bytes,
-                tdx.app_compose_bytes,
-                _needed(collateral),
-                tdx_rules,
-                simulator_root=root,
-                now=now,
-            )
-        case DstackEvidence() as dstack, DstackPolicy() as dstack_rules:
-            from sealtrain.attest.dstack.verify import verify_dstack
-
-            return verify_dstack(
-                dstack.quote_bytes,
-                dstack.event_log,
-                dstack.app_compose_bytes,
-                _needed(collateral),
-                dstack_rules,
-                simulator_root=root,
-                now=now,
-            )
-    raise PlatformMismatch(
-        "evidence is of another TEE than the policy asks for",
-        check="platform",
-        got=evidence.cpu.tee,
-        expected=policy.cpu.tee,
-    )
-
-
-def _needed(collateral: Collateral | None) -> Collateral:
-    if collateral is None:
-        raise CollateralMismatch(
-            "no collateral to verify the quote with",
-            check="collateral",
-            hint="give the verifier collateral of the platform, or collect evidence with it",
+) -> VerifiedGuest:
+    shown, rules = evidence.cpu, policy.cpu
+    if shown.tee != rules.tee:
+        raise PlatformMismatch(
+            "evidence is of another TEE than the policy asks for",
+            check="platform",
+            got=shown.tee,
+            expected=rules.tee,
         )
-    return collateral
+    given = Given(collateral=collateral, crl=crl, simulator_root=policy.simulator_root, now=now)
+    verified: VerifiedGuest = tee_of(shown.tee).verify(shown, rules, given)
+    return verified
 
 
 def _gpus(

@@ -302,8 +302,12 @@ def fetch(
 
 
 def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
-    from sealtrain.attest.forms import DstackQuote, OwnEvidence, Quote
+    from sealtrain.attest.dstack.exhibit import DstackQuote
+    from sealtrain.attest.evidence import Evidence
+    from sealtrain.attest.forms import OwnEvidence
     from sealtrain.attest.tdx.collect import load_collateral
+    from sealtrain.attest.tdx.evidence import QuoteEvidence
+    from sealtrain.attest.tdx.exhibit import Quote
     from sealtrain.attest.tdx.parse import parse_quote
     from sealtrain.errors import UsageError
 
@@ -311,8 +315,7 @@ def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
     match exhibit:
         case Quote(quote=parsed) | DstackQuote(quote=parsed):
             return load_collateral(pccs or "", parsed)
-        case OwnEvidence(evidence=evidence) if evidence.cpu.tee in ("tdx", "dstack"):
-            raw = getattr(evidence.cpu, "quote_bytes", b"")
+        case OwnEvidence(evidence=Evidence(cpu=QuoteEvidence(quote_bytes=raw))):
             return load_collateral(pccs or "", parse_quote(raw))
     raise UsageError("collateral is fetched for TDX quotes", got=exhibit.title)
 
@@ -347,7 +350,7 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
 
 
 def _verdict(found: Examined) -> Iterator[str]:
-    from sealtrain.attest.explain.field import shortened
+    from sealtrain.attest.field import shortened
     from sealtrain.base.clock import to_rfc3339
 
     yield f"{found.label}: {found.title} at {to_rfc3339(found.verified_at)}"

@@ -15,12 +15,12 @@ from typing import Any, Literal
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Group
 from sealtrain.attest.explain.examine import unwrapped
-from sealtrain.attest.explain.field import Field, shortened
 from sealtrain.attest.explain.fields import fields_of
 from sealtrain.attest.explain.lines import line_of
-from sealtrain.attest.explain.part import Part
 from sealtrain.attest.explain.parts import parts_of
+from sealtrain.attest.field import Field, shortened
 from sealtrain.attest.forms import Exhibit
+from sealtrain.attest.part import Part
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.base.clock import to_rfc3339

@@ -8,23 +8,24 @@ shows all of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import equal, single
-from sealtrain.attest.evidence import DstackEvidence, Evidence, NitroEvidence, SnpEvidence
+from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
     device_parts,
     one_device,
     reference_part,
     verdict_part,
 )
-from sealtrain.attest.explain.part import Part, Situation, Vouched
-from sealtrain.attest.explain.processors import dstack_part, nitro_part, quote_part, snp_part
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.part import Part, Situation, Vouched
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.registry import tee_of
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import GpuSetRefused, PlatformMismatch, SimulatedEvidence
 
@@ -66,16 +67,10 @@ def parts_of(
     match exhibit:
         case forms.OwnEvidence(evidence=evidence):
             return _own(evidence, beside, at)
-        case forms.Quote(quote=quote):
-            return (quote_part(quote.raw, beside.collateral, at),)
-        case forms.DstackQuote(quote=quote, log=log):
-            return (dstack_part(quote.raw, log, beside.collateral, at),)
+        case forms.Statement():
+            return (exhibit.part(beside, at),)
         case forms.SgxQuote(raw=raw):
             return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
-        case forms.Nitro(raw=raw):
-            return (nitro_part(raw, at, own=False),)
-        case forms.Snp(raw=raw):
-            return (snp_part(raw, beside.certificates, beside.crl, at),)
         case forms.Gpus(devices=devices, claims=claims):
             return device_parts((*devices, *beside.switches), claims, beside.gpu_collateral, at)
         case forms.GpuReportFile(report=report):
@@ -97,15 +92,7 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
         compose_hashes=(sha256_hex(shown.app_compose_bytes), *at.compose_hashes),
     )
     collateral = evidence.collateral if beside.collateral is None else beside.collateral
-    if isinstance(shown, NitroEvidence):
-        cpu = nitro_part(shown.document_bytes, here, own=True)
-    elif isinstance(shown, SnpEvidence):
-        crl = shown.crl_der if beside.crl is None else beside.crl
-        cpu = snp_part(shown.report_bytes, shown.certificates_der, crl, here)
-    elif isinstance(shown, DstackEvidence):
-        cpu = dstack_part(shown.quote_bytes, shown.event_log, collateral, here)
-    else:
-        cpu = quote_part(shown.quote_bytes, collateral, here)
+    cpu = tee_of(shown.tee).part(shown, replace(beside, collateral=collateral), here)
     offered = Part(name=cpu.name, verify=partial(_offered, cpu, evidence, at))
     rules = None if at.policy is None else at.policy.gpu
     if evidence.gpu is None:

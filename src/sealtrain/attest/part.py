@@ -26,6 +26,7 @@ __all__ = [
     "compose_groups",
     "other_tee",
     "raising",
+    "report_data_group",
     "root_name",
 ]
 
@@ -128,6 +129,11 @@ def committed(
             expected=expected.hex(),
         )
     return Claim(name=name, got=shown, expected=expected.hex(), source=source, outcome="equal")
+
+
+def report_data_group(situation: Situation, got: bytes | None, source: str) -> Group:
+    """Report data of a guest in its conversation."""
+    return single(partial(committed, "report data", situation.nonce, got, source))
 
 
 def compose_groups(
