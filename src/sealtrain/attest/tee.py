@@ -17,7 +17,6 @@ from sealtrain.base.canonical import JsonValue
 if TYPE_CHECKING:
     from sealtrain.attest.bundle import Beside
     from sealtrain.attest.claims import Claim
-    from sealtrain.attest.dstack.client import DstackClient
     from sealtrain.attest.field import Field
     from sealtrain.attest.forms import Exhibit, Statement
     from sealtrain.attest.part import Part, Situation
@@ -131,7 +130,7 @@ class Tee(Generic[E, P, V]):
         dcap: Whether quotes are verified with DCAP collateral.
         device: Where a guest asks for evidence; ``None`` where only an agent does.
         collect: Device, 64 bytes, options of the address → evidence; there with ``device``.
-        ask_agent: The guest API, 64 bytes → evidence; ``None`` asks a simulated driver.
+        ask_agent: A ``DstackClient`` of the guest's socket, 64 bytes → evidence; ``None`` asks a simulated driver.
         lines: Comparison → field of the rules.
         comments: Field of the rules → its comment in a preset.
         presets: Name → whole policy.
@@ -159,4 +158,4 @@ class Tee(Generic[E, P, V]):
     dcap: bool = False
     device: Device | None = None
     collect: Callable[[Path, bytes, Mapping[str, str]], Shown] | None = None
-    ask_agent: Callable[[DstackClient, bytes], Shown] | None = None
+    ask_agent: Callable[[Any, bytes], Shown] | None = None
