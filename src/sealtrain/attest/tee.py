@@ -130,7 +130,8 @@ class Tee(Generic[E, P, V]):
         dcap: Whether quotes are verified with DCAP collateral.
         device: Where a guest asks for evidence; ``None`` where only an agent does.
         collect: Device, 64 bytes, options of the address → evidence; there with ``device``.
-        ask_agent: A ``DstackClient`` of the guest's socket, 64 bytes → evidence; ``None`` asks a simulated driver.
+        ask_agent: A ``DstackClient`` of the guest's socket, 64 bytes → evidence; ``None`` asks a
+            simulated driver.
         lines: Comparison → field of the rules.
         comments: Field of the rules → its comment in a preset.
         presets: Name → whole policy.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.platforms import PLATFORMS
 from sealtrain.cli.exhibit import (
     binding_of,
     named_beside,
@@ -72,9 +73,9 @@ ComposeHash = Annotated[
 
 @app.command()
 def collect(
-    platform: Annotated[str, typer.Option(help="dstack, tdx, nitro, snp or simulator.")],
+    platform: Annotated[str, typer.Option(help=f"{PLATFORMS}.")],
     guest: Annotated[
-        str, typer.Option(help="Guest agent's socket, or nitro:, snp: or tdx:DEVICE?compose=FILE.")
+        str, typer.Option(help="Guest agent's socket, or PLATFORM:DEVICE?compose=FILE.")
     ],
     nonce: Annotated[str, typer.Option(help="Fresh and unpredictable, 16 bytes or more (hex).")],
     out: Annotated[Path, typer.Option(help="Evidence to write.")] = Path("evidence.json"),
@@ -245,7 +246,8 @@ def bundle(
 @app.command("policy")
 def write_policy(
     preset: Annotated[
-        str, typer.Argument(help="deny-all, dstack-h100, dstack-h200, nitro or snp-genoa.")
+        str,
+        typer.Argument(help="Name of a preset; a name that is none is answered with all of them."),
     ] = "deny-all",
     out: Annotated[Path | None, typer.Option(help="Policy file to write [stdout].")] = None,
     as_json: Json = False,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.platforms import PLATFORMS
 from sealtrain.cli import broker_operations, broker_root, broker_tokens
 from sealtrain.cli.broker_database import Database
 from sealtrain.cli.output import Json, emit, say
@@ -27,9 +28,7 @@ def serve(
     guest: Annotated[
         str, typer.Option(help="Where the broker's own evidence comes from, as of train.")
     ],
-    platform: Annotated[
-        str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what the broker runs on.")
-    ],
+    platform: Annotated[str, typer.Option(help=f"{PLATFORMS}: what the broker runs on.")],
     succeeds: Annotated[
         Path | None,
         typer.Option(help="Succession by which this consortium took another one's place."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.platforms import PLATFORMS
 from sealtrain.cli.output import say
 
 if TYPE_CHECKING:
@@ -32,14 +33,10 @@ __all__ = [
 ]
 
 LockFile = Annotated[Path, typer.Argument(help="recipe.lock.json")]
-PlatformName = Annotated[
-    str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what proves the guest.")
-]
+PlatformName = Annotated[str, typer.Option(help=f"{PLATFORMS}: what proves the guest.")]
 GuestAddress = Annotated[
     str,
-    typer.Option(
-        help="Socket of the guest API; elsewhere nitro:, snp: or tdx:DEVICE?compose=FILE."
-    ),
+    typer.Option(help="Socket of the guest API; elsewhere PLATFORM:DEVICE?compose=FILE."),
 ]
 Collateral = Annotated[
     str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
