@@ -77,10 +77,17 @@ class Vouched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One device's signed statement; ``verify`` raises ``EvidenceRefused`` where it is none."""
+    """One device's signed statement.
+
+    Attributes:
+        name: ``cpu0``, ``gpu0``, ``switch0``…, or ``gpus`` for all accelerators together.
+        verify: Leads its signature to a root; raises ``EvidenceRefused`` where it does not.
+        before: Comparisons that need no signature.
+    """
 
     name: str
     verify: Callable[[], Vouched]
+    before: tuple[Group, ...] = ()
 
 
 def raising(error: EvidenceRefused) -> Group:
@@ -127,6 +134,7 @@ def committed(
             check=name,
             got=shown,
             expected=expected.hex(),
+            hint="it was made for another challenge, key, run, purpose or accelerator",
         )
     return Claim(name=name, got=shown, expected=expected.hex(), source=source, outcome="equal")
 

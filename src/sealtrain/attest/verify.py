@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sealtrain.attest.claims import Claim
 from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sealtrain.attest.nvidia.verify import VerifiedGpus
     from sealtrain.attest.report_data import Binding
 
-__all__ = ["Verified", "verify"]
+__all__ = ["Verified", "check_platform", "check_shown", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +119,7 @@ def verify(
         GpuSetRefused: Accelerators are shown where there must be none, or the reverse.
         EvidenceRefused: Any other leaf of that branch; see each platform's ``verify``.
     """
-    if evidence.platform != policy.platform:
-        error = SimulatedEvidence if evidence.platform == "simulator" else PlatformMismatch
-        raise error(
-            "evidence is of another platform than the policy asks for",
-            check="platform",
-            got=SIMULATED_LABEL if evidence.platform == "simulator" else evidence.platform,
-            expected=policy.platform,
-        )
+    check_platform(evidence, policy)
     carried = evidence.collateral if collateral is None else collateral
     cpu = _cpu(evidence, policy, now, carried, crl)
     if gpu_collateral is None and evidence.gpu_collateral is not None:
@@ -137,6 +131,55 @@ def verify(
         gpu_digest=evidence.gpu_digest,
         verified_at=now,
     )
+
+
+def check_platform(evidence: Evidence, policy: AppraisalPolicy) -> Claim:
+    """(1) What the evidence is offered as, before anything of it is verified.
+
+    Raises:
+        SimulatedEvidence: A simulator's, and the policy asks for hardware.
+        PlatformMismatch: Another platform's.
+    """
+    simulated = evidence.platform == "simulator"
+    if evidence.platform != policy.platform:
+        error = SimulatedEvidence if simulated else PlatformMismatch
+        raise error(
+            "evidence is of another platform than the policy asks for",
+            check="platform",
+            got=SIMULATED_LABEL if simulated else evidence.platform,
+            expected=policy.platform,
+        )
+    return Claim(
+        name="platform",
+        got=evidence.platform,
+        expected=policy.platform,
+        source="evidence",
+        outcome="equal",
+    )
+
+
+def check_shown(evidence: Evidence, policy: AppraisalPolicy) -> None:
+    """(3) Accelerators are shown where the policy has rules for them, and none where it wants none.
+
+    Raises:
+        GpuSetRefused: The reverse.
+    """
+    if policy.gpu == "none" and evidence.gpu is not None:
+        raise GpuSetRefused(
+            "guest shows accelerators that this policy does not provide for",
+            check="accelerators",
+            got=len(evidence.gpu.devices),
+            expected="none",
+            hint="write the rules for them into the policy, or gpu: any",
+        )
+    if isinstance(policy.gpu, NvidiaPolicy) and evidence.gpu is None:
+        raise GpuSetRefused(
+            "guest shows no accelerator",
+            check="accelerators",
+            got=0,
+            expected=policy.gpu.gpu_count,
+            hint="collect evidence where the accelerators are, with their driver running",
+        )
 
 
 def _cpu(
@@ -166,24 +209,9 @@ def _gpus(
     binding: Binding,
     collateral: GpuCollateral | None,
 ) -> VerifiedGpus | None:
-    if policy.gpu == "none" and evidence.gpu is not None:
-        raise GpuSetRefused(
-            "guest shows accelerators that this policy does not provide for",
-            check="accelerators",
-            got=len(evidence.gpu.devices),
-            expected="none",
-            hint="write the rules for them into the policy, or gpu: any",
-        )
-    if not isinstance(policy.gpu, NvidiaPolicy):
+    check_shown(evidence, policy)
+    if not isinstance(policy.gpu, NvidiaPolicy) or evidence.gpu is None:
         return None
-    if evidence.gpu is None:
-        raise GpuSetRefused(
-            "guest shows no accelerator",
-            check="accelerators",
-            got=0,
-            expected=policy.gpu.gpu_count,
-            hint="collect evidence where the accelerators are, with their driver running",
-        )
     from sealtrain.attest.nvidia.verify import verify_gpus
 
     root = policy.gpu.root

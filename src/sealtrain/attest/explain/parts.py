@@ -2,8 +2,7 @@
 
 A part is what one device signed: ``cpu0``, ``gpu0``, ``switch0``…; ``gpus`` is what holds for
 accelerators together. ``verify`` leads its signature to a root at a moment; the comparisons that
-follow are made one by one, so that whoever decides stops at the first breach and whoever explains
-shows all of them.
+follow are made by one of the two drivers of ``attest.appraisal``.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.claims import equal, single
+from sealtrain.attest.claims import single
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
     device_parts,
@@ -22,12 +21,12 @@ from sealtrain.attest.explain.accelerators import (
     reference_part,
     verdict_part,
 )
-from sealtrain.attest.nvidia.policy import NvidiaPolicy
-from sealtrain.attest.part import Part, Situation, Vouched
+from sealtrain.attest.part import Part, Situation
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import tee_of
+from sealtrain.attest.verify import check_platform, check_shown
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import GpuSetRefused, PlatformMismatch, SimulatedEvidence
+from sealtrain.errors import GpuSetRefused, PlatformMismatch
 
 __all__ = ["parts_of"]
 
@@ -93,16 +92,17 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     )
     collateral = evidence.collateral if beside.collateral is None else beside.collateral
     cpu = tee_of(shown.tee).part(shown, replace(beside, collateral=collateral), here)
-    offered = Part(name=cpu.name, verify=partial(_offered, cpu, evidence, at))
-    rules = None if at.policy is None else at.policy.gpu
+    if at.policy is None:
+        offered, rules = cpu, None
+    else:
+        platform = single(partial(check_platform, evidence, at.policy))
+        offered, rules = replace(cpu, before=(platform,)), at.policy.gpu
+        try:
+            check_shown(evidence, at.policy)
+        except GpuSetRefused as error:
+            return offered, Part(name="gpus", verify=partial(_refuse, error))
     if evidence.gpu is None:
-        if isinstance(rules, NvidiaPolicy):
-            refused = partial(_refuse_set, 0, rules.gpu_count)
-            return offered, Part(name="gpus", verify=refused)
         return (offered,)
-    if rules == "none":
-        refused = partial(_refuse_set, len(evidence.gpu.devices), "none")
-        return offered, Part(name="gpus", verify=refused)
     if rules == "any":
         return (offered,)
     gpu_collateral = beside.gpu_collateral
@@ -110,31 +110,6 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     there = at.with_(nonce=None if said is None else said.gpu_nonce())
     return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
-
-
-def _offered(cpu: Part, evidence: Evidence, at: Situation) -> Vouched:
-    """The processor's part; first of all, what the document says about itself is compared."""
-    vouched = cpu.verify()
-    if at.policy is None:
-        return vouched
-    first = single(
-        partial(
-            equal,
-            "platform",
-            evidence.platform,
-            at.policy.platform,
-            source="evidence",
-            error=SimulatedEvidence if evidence.platform == "simulator" else PlatformMismatch,
-            message="evidence is offered as another platform than the policy asks for",
-        )
-    )
-    return Vouched(
-        root=vouched.root,
-        simulated=vouched.simulated,
-        identity=vouched.identity,
-        eat=vouched.eat,
-        groups=(first, *vouched.groups),
-    )
 
 
 def _refuse_enclave(raw: bytes) -> NoReturn:
@@ -146,11 +121,5 @@ def _refuse_enclave(raw: bytes) -> NoReturn:
     )
 
 
-def _refuse_set(got: int, expected: int | str) -> NoReturn:
-    raise GpuSetRefused(
-        "guest shows other accelerators than this policy provides for",
-        check="accelerators",
-        got=got,
-        expected=expected,
-        hint="write the rules for them into the policy, or gpu: any",
-    )
+def _refuse(error: GpuSetRefused) -> NoReturn:
+    raise error
