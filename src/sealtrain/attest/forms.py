@@ -51,6 +51,8 @@ class Exhibit:
 class Statement(Exhibit, ABC):
     """What one processor signed, by itself, in the form of its TEE."""
 
+    tee: ClassVar[str]
+
     @abstractmethod
     def part(self, beside: Beside, at: Situation) -> Part:
         """How it is verified, and what it is then compared with."""

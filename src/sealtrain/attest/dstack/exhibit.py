@@ -17,7 +17,6 @@ from sealtrain.attest.part import (
     Situation,
     Vouched,
     compose_groups,
-    other_tee,
     raising,
     report_data_group,
 )
@@ -36,6 +35,7 @@ _LOG = "event log"
 class DstackQuote(Statement):
     """A TDX quote with the event log of a dstack guest."""
 
+    tee = "dstack"
     kind = "dstack-quote"
     title = "dstack guest: Intel TDX quote and event log"
     quote: TdxQuote
@@ -68,8 +68,6 @@ def dstack_part(
         groups: list[Group] = []
         if own is not None:
             groups += map(single, tdx.checks_of(signed, own, at.now))
-        elif rules is not None:
-            groups.append(other_tee("dstack", rules.tee))
         try:
             measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
         except EvidenceRefused as error:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.claims import single
+from sealtrain.attest.claims import Group, single
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
     device_parts,
@@ -21,7 +21,7 @@ from sealtrain.attest.explain.accelerators import (
     reference_part,
     verdict_part,
 )
-from sealtrain.attest.part import Part, Situation
+from sealtrain.attest.part import Part, Situation, Vouched, other_tee
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.registry import tee_of
 from sealtrain.attest.verify import check_platform, check_shown
@@ -67,7 +67,7 @@ def parts_of(
         case forms.OwnEvidence(evidence=evidence):
             return _own(evidence, beside, at)
         case forms.Statement():
-            return (exhibit.part(beside, at),)
+            return (_of_its_tee(exhibit.part(beside, at), exhibit.tee, policy),)
         case forms.SgxQuote(raw=raw):
             return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
         case forms.Gpus(devices=devices, claims=claims):
@@ -95,8 +95,10 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     if at.policy is None:
         offered, rules = cpu, None
     else:
-        platform = single(partial(check_platform, evidence, at.policy))
-        offered, rules = replace(cpu, before=(platform,)), at.policy.gpu
+        before: tuple[Group, ...] = (single(partial(check_platform, evidence, at.policy)),)
+        if shown.tee != at.policy.cpu.tee:
+            before = (*before, other_tee(shown.tee, at.policy.cpu.tee))
+        offered, rules = replace(cpu, before=before), at.policy.gpu
         try:
             check_shown(evidence, at.policy)
         except GpuSetRefused as error:
@@ -110,6 +112,18 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
         gpu_collateral = evidence.gpu_collateral.without_verdict()
     there = at.with_(nonce=None if said is None else said.gpu_nonce())
     return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
+
+
+def _of_its_tee(part: Part, tee: str, policy: AppraisalPolicy | None) -> Part:
+    """The same; under a policy for another TEE, that is the first comparison below its signature."""
+    if policy is None or policy.cpu.tee == tee:
+        return part
+
+    def verify() -> Vouched:
+        vouched = part.verify()
+        return replace(vouched, groups=(other_tee(tee, policy.cpu.tee), *vouched.groups))
+
+    return replace(part, verify=verify)
 
 
 def _refuse_enclave(raw: bytes) -> NoReturn:

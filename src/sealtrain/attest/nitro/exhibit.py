@@ -25,7 +25,6 @@ from sealtrain.attest.part import (
     Vouched,
     committed,
     compose_groups,
-    other_tee,
     report_data_group,
     root_name,
 )
@@ -42,6 +41,7 @@ _COSE = re.compile(rb"(?:[\xc0-\xd7]|\xd8.)?[\x83-\x85\x9f][\x40-\x5f]", re.DOTA
 class Nitro(Statement):
     """A document of the Nitro Secure Module."""
 
+    tee = "nitro"
     kind = "nitro-document"
     title = "AWS Nitro attestation document"
     document: NitroDocument
@@ -74,8 +74,6 @@ def nitro_part(raw: bytes, at: Situation, *, own: bool) -> Part:
         groups: list[Group] = []
         if isinstance(rules, NitroPolicy):
             groups += map(single, nitro.checks_of(verified, rules, at.now))
-        elif rules is not None:
-            groups.append(other_tee("nitro", rules.tee))
         groups.append(partial(_parent_holds, document))
         groups += compose_groups(
             at,

@@ -35,6 +35,7 @@ COMMENTS: Final = {
     "debug": "There is no other value: in debug mode the host reads the guest's memory.",
 }
 LINES: Final = {
+    "debug": "debug",
     "debug mode": "debug",
     "document age": "max_age_s",
     "guest image": "images",

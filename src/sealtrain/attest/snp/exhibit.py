@@ -13,7 +13,6 @@ from sealtrain.attest.part import (
     Situation,
     Vouched,
     compose_groups,
-    other_tee,
     report_data_group,
     root_name,
 )
@@ -33,6 +32,7 @@ _REPORT = "SEV-SNP report"
 class Snp(Statement):
     """A SEV-SNP report."""
 
+    tee = "snp"
     kind = "snp-report"
     title = "AMD SEV-SNP report"
     report: SnpReport
@@ -75,8 +75,6 @@ def snp_part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at:
         groups: list[Group] = []
         if isinstance(rules, SnpPolicy):
             groups += map(single, snp.checks_of(verified, rules, crl=crl, now=at.now))
-        elif rules is not None:
-            groups.append(other_tee("snp", rules.tee))
         groups += compose_groups(at, report.host_data.hex(), _REPORT, lambda digest: digest)
         groups.append(report_data_group(at, report.report_data, _REPORT))
         return Vouched(

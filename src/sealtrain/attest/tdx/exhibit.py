@@ -15,7 +15,6 @@ from sealtrain.attest.part import (
     Situation,
     Vouched,
     compose_groups,
-    other_tee,
     report_data_group,
     root_name,
 )
@@ -58,6 +57,7 @@ _ANY_QUOTE = QuotePolicy(
 class Quote(Statement):
     """A TDX quote by itself."""
 
+    tee = "tdx"
     kind = "tdx-quote"
     title = "Intel TDX quote"
     quote: TdxQuote
@@ -95,8 +95,6 @@ def quote_part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part
         groups: list[Group] = []
         if isinstance(rules, TdxPolicy):
             groups += map(single, tdx.checks_of(signed, rules, at.now))
-        elif rules is not None:
-            groups.append(other_tee("tdx", rules.tee))
         groups += compose_groups(at, signed.quote.mr_config_id.hex(), QUOTE, _config_id)
         groups.append(report_data_group(at, signed.report_data, QUOTE))
         return vouched_quote(signed, tdx.quote_eat(signed), groups)
