@@ -65,12 +65,16 @@ def _agreed(
     policy: AppraisalPolicy,
     now: int,
 ) -> str | None:
+    lines: tuple[Line, ...] = ()
+    malformed: EvidenceRefused | None = None
     try:
         lines = explain(exhibit, beside, policy, now).lines
     except EvidenceRefused as error:  # not even its form holds: there is nothing to show
+        malformed = error
+    if malformed is not None:
         assert refused is not None
-        assert (error.code, error.check) == (refused.code, refused.check)
-        return error.code
+        assert (malformed.code, malformed.check) == (refused.code, refused.check)
+        return refused.code
     broken = [line for line in lines if line.standing == "broken"]
     if refused is None:
         assert not broken, broken

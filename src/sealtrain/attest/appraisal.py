@@ -4,7 +4,9 @@ A part is what one device signed. Its checks are made in this order by either dr
 
 1. what is compared before anything is verified (``Part.before``);
 2. its signature leads to a trusted root (``Part.verify``);
-3. the comparisons that follow from what it signed (``Vouched.groups``).
+3. what it signed is bound to the deployment document that the evidence shows (``Vouched.bound``);
+4. the comparisons that follow from what it signed (``Vouched.groups``), of a part that comes
+   ``last`` after those of all others: report data commit to the accelerators.
 
 ``decide`` raises what the first failing check raises. ``show`` goes on; only below a signature that
 does not hold nothing is compared, because nothing there can be trusted. The first failure that
@@ -42,20 +44,31 @@ class Outcome:
     signature: bool = False
 
 
-def decide(parts: Iterable[Part]) -> Iterator[tuple[str, Vouched, tuple[Claim, ...]]]:
-    """Make every check of every part in order; yields a part once all of its checks held.
+def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]]:
+    """Make every check of every part in order; what held, by the name of the part.
 
     Raises:
         EvidenceRefused: What the first failing check raised.
     """
+    found: dict[str, tuple[Vouched, tuple[Claim, ...]]] = {}
+    postponed: list[tuple[str, Vouched]] = []
     for part in parts:
-        before = held_together(part.before)
+        claims = held_together(part.before)
         vouched = part.verify()
-        yield part.name, vouched, (*before, *held_together(vouched.groups))
+        claims += held_together(vouched.bound)
+        if part.last:
+            postponed.append((part.name, vouched))
+        else:
+            claims += held_together(vouched.groups)
+        found[part.name] = (vouched, claims)
+    for name, vouched in postponed:
+        found[name] = (vouched, found[name][1] + held_together(vouched.groups))
+    return found
 
 
 def show(parts: Iterable[Part]) -> Iterator[Outcome]:
     """Make every check of every part in order, whether the one before held or not."""
+    postponed: list[tuple[str, Vouched]] = []
     for part in parts:
         yield from _compared(part.name, part.before)
         try:
@@ -64,7 +77,13 @@ def show(parts: Iterable[Part]) -> Iterator[Outcome]:
             yield Outcome(part=part.name, error=error, signature=True)
             continue
         yield Outcome(part=part.name, vouched=vouched, signature=True)
-        yield from _compared(part.name, vouched.groups)
+        yield from _compared(part.name, vouched.bound)
+        if part.last:
+            postponed.append((part.name, vouched))
+        else:
+            yield from _compared(part.name, vouched.groups)
+    for name, vouched in postponed:
+        yield from _compared(name, vouched.groups)
 
 
 def _compared(part: str, groups: Iterable[Group]) -> Iterator[Outcome]:

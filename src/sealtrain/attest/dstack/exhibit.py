@@ -16,6 +16,7 @@ from sealtrain.attest.part import (
     Part,
     Situation,
     Vouched,
+    bound_groups,
     compose_groups,
     raising,
     report_data_group,
@@ -68,24 +69,31 @@ def dstack_part(
         groups: list[Group] = []
         if own is not None:
             groups += map(single, tdx.checks_of(signed, own, at.now))
+        bound: list[Group] = []
+        replayed = groups if at.shown_compose is None else bound
         try:
             measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
         except EvidenceRefused as error:
-            groups.append(raising(error))
+            replayed.append(raising(error))
         else:
+            replayed.append(_replays)
+            bound += bound_groups(at, measured.compose_hash, _LOG, lambda digest: digest)
             groups += _measured(measured, own, at)
             image = measured.os_image_hash
             names |= {} if image is None else {"swversion": image}
         groups.append(report_data_group(at, signed.report_data, QUOTE))
-        return vouched_quote(signed, names, groups)
+        return vouched_quote(signed, names, groups, bound)
 
     return Part(name="cpu0", verify=verify)
 
 
+def _replays() -> tuple[Claim, ...]:
+    said = "replays to the quote's registers"
+    return (Claim(name=_LOG, got=said, expected=said, source=QUOTE, outcome="equal"),)
+
+
 def _measured(measured: MeasuredGuest, rules: DstackPolicy | None, at: Situation) -> list[Group]:
-    replays = "replays to the quote's registers"
-    log = Claim(name=_LOG, got=replays, expected=replays, source=QUOTE, outcome="equal")
-    groups: list[Group] = [lambda: (log,)]
+    groups: list[Group] = []
     if rules is not None:
         groups += map(single, dstack.checks_of(measured, rules))
     groups += compose_groups(at, measured.compose_hash, _LOG, lambda digest: digest)

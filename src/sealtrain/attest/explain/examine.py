@@ -143,7 +143,8 @@ def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, no
     submods: dict[str, Submodule] = {}
     identities: dict[str, str] = {}
     simulated = False
-    for name, vouched, claims in decide(parts_of(exhibit, beside, policy, now)):
+    held = decide(parts_of(exhibit, beside, policy, now))
+    for name, (vouched, claims) in held.items():
         signed = Claim(
             name="signature and root",
             got=vouched.root,

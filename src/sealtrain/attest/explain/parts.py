@@ -88,17 +88,17 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     shown, said = evidence.cpu, beside.binding
     here = at.with_(
         nonce=None if said is None else said.report_data(evidence.gpu_digest),
-        compose_hashes=(sha256_hex(shown.app_compose_bytes), *at.compose_hashes),
+        shown_compose=sha256_hex(shown.app_compose_bytes),
     )
     collateral = evidence.collateral if beside.collateral is None else beside.collateral
     cpu = tee_of(shown.tee).part(shown, replace(beside, collateral=collateral), here)
     if at.policy is None:
-        offered, rules = cpu, None
+        offered, rules = replace(cpu, last=True), None
     else:
         before: tuple[Group, ...] = (single(partial(check_platform, evidence, at.policy)),)
         if shown.tee != at.policy.cpu.tee:
             before = (*before, other_tee(shown.tee, at.policy.cpu.tee))
-        offered, rules = replace(cpu, before=before), at.policy.gpu
+        offered, rules = replace(cpu, before=before, last=True), at.policy.gpu
         try:
             check_shown(evidence, at.policy)
         except GpuSetRefused as error:
@@ -115,7 +115,7 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
 
 
 def _of_its_tee(part: Part, tee: str, policy: AppraisalPolicy | None) -> Part:
-    """The same; under a policy for another TEE, that is the first comparison below its signature."""
+    """The same; a policy for another TEE is the first comparison below its signature."""
     if policy is None or policy.cpu.tee == tee:
         return part
 

@@ -23,6 +23,7 @@ from sealtrain.attest.part import (
     Part,
     Situation,
     Vouched,
+    bound_groups,
     committed,
     compose_groups,
     report_data_group,
@@ -74,13 +75,14 @@ def nitro_part(raw: bytes, at: Situation, *, own: bool) -> Part:
         groups: list[Group] = []
         if isinstance(rules, NitroPolicy):
             groups += map(single, nitro.checks_of(verified, rules, at.now))
-        groups.append(partial(_parent_holds, document))
-        groups += compose_groups(
-            at,
-            document.pcr(COMPOSE_PCR) or "PCR16 is not locked",
-            _DOCUMENT,
-            lambda digest: compose_register(bytes.fromhex(digest)).hex(),
-        )
+        measured = document.pcr(COMPOSE_PCR) or "PCR16 is not locked"
+        parent = partial(_parent_holds, document)
+        bound = bound_groups(at, measured, _DOCUMENT, _register)
+        if bound:
+            bound = (parent, *bound)
+        else:
+            groups.append(parent)
+        groups += compose_groups(at, measured, _DOCUMENT, _register)
         if own:
             groups.append(report_data_group(at, document.user_data, _DOCUMENT))
         else:
@@ -94,9 +96,14 @@ def nitro_part(raw: bytes, at: Situation, *, own: bool) -> Part:
             identity=document.identity,
             eat=nitro.eat(verified),
             groups=tuple(groups),
+            bound=bound,
         )
 
     return Part(name="cpu0", verify=verify)
+
+
+def _register(digest: str) -> str:
+    return compose_register(bytes.fromhex(digest)).hex()
 
 
 def _parent_holds(document: NitroDocument) -> tuple[Claim, ...]:

@@ -12,6 +12,7 @@ from sealtrain.attest.part import (
     Part,
     Situation,
     Vouched,
+    bound_groups,
     compose_groups,
     report_data_group,
     root_name,
@@ -83,6 +84,7 @@ def snp_part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at:
             identity=report.identity,
             eat=snp.eat(verified),
             groups=tuple(groups),
+            bound=bound_groups(at, report.host_data.hex(), _REPORT, lambda digest: digest),
         )
 
     return Part(name="cpu0", verify=verify)

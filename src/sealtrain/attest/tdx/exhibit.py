@@ -14,6 +14,7 @@ from sealtrain.attest.part import (
     Part,
     Situation,
     Vouched,
+    bound_groups,
     compose_groups,
     report_data_group,
     root_name,
@@ -95,9 +96,11 @@ def quote_part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part
         groups: list[Group] = []
         if isinstance(rules, TdxPolicy):
             groups += map(single, tdx.checks_of(signed, rules, at.now))
-        groups += compose_groups(at, signed.quote.mr_config_id.hex(), QUOTE, _config_id)
+        config_id = signed.quote.mr_config_id.hex()
+        groups += compose_groups(at, config_id, QUOTE, _config_id)
         groups.append(report_data_group(at, signed.report_data, QUOTE))
-        return vouched_quote(signed, tdx.quote_eat(signed), groups)
+        bound = bound_groups(at, config_id, QUOTE, _config_id)
+        return vouched_quote(signed, tdx.quote_eat(signed), groups, bound)
 
     return Part(name="cpu0", verify=verify)
 
@@ -122,7 +125,12 @@ def signed_quote(
     return verify_quote(raw, collateral, rules, simulator_root=at.root, now=at.now)
 
 
-def vouched_quote(signed: VerifiedQuote, names: dict[str, str], groups: Iterable[Group]) -> Vouched:
+def vouched_quote(
+    signed: VerifiedQuote,
+    names: dict[str, str],
+    groups: Iterable[Group],
+    bound: Iterable[Group] = (),
+) -> Vouched:
     """A verified quote with its EAT claims and its comparisons."""
     return Vouched(
         root=root_name(signed.simulated, _INTEL),
@@ -130,6 +138,7 @@ def vouched_quote(signed: VerifiedQuote, names: dict[str, str], groups: Iterable
         identity=signed.quote_identity,
         eat=names,
         groups=tuple(groups),
+        bound=tuple(bound),
     )
 
 
