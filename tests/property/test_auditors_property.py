@@ -24,16 +24,20 @@ from manifest_world import FINISHED, NOW, World, make_world
 
 from sealtrain.attest.appraise import appraise
 from sealtrain.attest.bundle import Beside, Bundle
+from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import Examined, examine, unwrapped
-from sealtrain.attest.forms import DstackQuote, Exhibit, Gpus, Nitro, OwnEvidence, Quote, Snp
+from sealtrain.attest.forms import Exhibit, Gpus, OwnEvidence
 from sealtrain.attest.nitro.collect import attestation, measure_compose
+from sealtrain.attest.nitro.exhibit import Nitro
 from sealtrain.attest.nvidia.parse import GpuEvidence
 from sealtrain.attest.nvidia.verify import verify_gpus
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding
+from sealtrain.attest.snp.exhibit import Snp
+from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.verify import verify
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex

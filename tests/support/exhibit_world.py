@@ -20,7 +20,7 @@ from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.forms import Exhibit, Gpus
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy
-from sealtrain.attest.snp.chain import quiet
+from sealtrain.attest.roots import quiet
 from sealtrain.base.clock import to_rfc3339
 
 FAMILIES = ("tdx", "dstack", "nitro", "nvidia", "sev-snp")

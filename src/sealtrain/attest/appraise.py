@@ -8,14 +8,14 @@ The first breach raises; a verdict therefore exists only when every claim held.
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from sealtrain.attest.claims import Claim, equal
+from sealtrain.attest.part import committed
 from sealtrain.attest.policy import AppraisalPolicy
-from sealtrain.attest.report_data import REPORT_DATA_BYTES, Binding
+from sealtrain.attest.registry import tee_of
+from sealtrain.attest.report_data import Binding
 from sealtrain.attest.roots import SIMULATED_LABEL
 from sealtrain.attest.verify import Verified
 from sealtrain.base.clock import to_rfc3339
@@ -23,7 +23,6 @@ from sealtrain.errors import (
     AppIdMismatch,
     ComposeHashMismatch,
     PlatformMismatch,
-    ReportDataMismatch,
     SimulatedEvidence,
 )
 
@@ -110,11 +109,11 @@ def appraise(
     Raises:
         EvidenceRefused: A leaf of that branch, for the first claim that does not hold.
     """
-    tee = import_module(f"sealtrain.attest.{policy.cpu.tee}.appraise")
+    tee = tee_of(policy.cpu.tee)
     source = f"{policy.cpu.tee} guest"
     claims = (
         _platform(verified, policy),
-        *tee.claims_of(verified.cpu, policy.cpu, verified.verified_at),
+        *tee.claims(verified.cpu, policy.cpu, verified.verified_at),
         equal(
             "compose hash",
             verified.compose_hash,
@@ -131,7 +130,9 @@ def appraise(
             error=AppIdMismatch,
             message="guest is another app",
         ),
-        _report_data(verified, binding),
+        committed(
+            "report data", binding.report_data(verified.gpu_digest), verified.report_data, "quote"
+        ),
     )
     submods = {"cpu0": Submodule(eat=tee.eat(verified.cpu), claims=claims)}
     return Verdict(
@@ -166,28 +167,6 @@ def _platform(verified: Verified, policy: AppraisalPolicy) -> Claim:
         source="root of trust",
         error=PlatformMismatch,
         message="guest runs on another platform",
-    )
-
-
-def _report_data(verified: Verified, binding: Binding) -> Claim:
-    expected = binding.report_data(verified.gpu_digest)
-    # Lengths first: a prefix must not pass, and compare_digest is constant in time only then.
-    if len(verified.report_data) != REPORT_DATA_BYTES or not hmac.compare_digest(
-        verified.report_data, expected
-    ):
-        raise ReportDataMismatch(
-            "quote does not commit to this conversation",
-            check="report data",
-            got=verified.report_data.hex(),
-            expected=expected.hex(),
-            hint="the quote was made for another challenge, key, run, purpose or accelerator",
-        )
-    return Claim(
-        name="report data",
-        got=verified.report_data.hex(),
-        expected=expected.hex(),
-        source="quote",
-        outcome="equal",
     )
 
 

@@ -8,7 +8,7 @@ is no verdict: whoever reads it verifies again, under a policy of their own (spe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -21,8 +21,9 @@ from sealtrain.attest.evidence import (
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import MAX_DEVICES, GpuDevice
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.registry import TEES
 from sealtrain.attest.report_data import Binding
-from sealtrain.attest.snp.revocation import MAX_CRL_BYTES
+from sealtrain.attest.statement import MAX_CRL_BYTES
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
@@ -36,19 +37,19 @@ MAX_CERTIFICATES = 8
 _MAX_CERTIFICATE_CHARS = 16 << 10
 _MAX_NONCE_HEX = 2048
 
-Kind = Literal[
+KINDS: tuple[str, ...] = (
     "evidence",
-    "tdx-quote",
-    "dstack-quote",
-    "nitro-document",
-    "snp-report",
+    *(kind for tee in TEES for kind in tee.kinds),
     "gpu-evidence",
     "gpu-report",
     "gpu-verdict",
-]
+)
 """Kinds of files that can be verified."""
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[KINDS]
 
 _File = Annotated[
     str, StringConstraints(min_length=4, max_length=(MAX_EVIDENCE_BYTES + 2) // 3 * 4)

@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.bundle import MAX_BUNDLE_BYTES, Bundle
+from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.dstack.parse import log_entries, parse_attestation, parse_event_log
 from sealtrain.attest.dstack.ratls import carries_evidence, evidence_of_certificate
 from sealtrain.attest.evidence import MAX_EVIDENCE_VALUES, Collateral, Evidence
@@ -29,31 +30,23 @@ from sealtrain.attest.forms import (
     Certificates,
     Claims,
     Deployment,
-    DstackQuote,
     EventLog,
     Exhibit,
     GpuPublished,
     GpuReportFile,
     Gpus,
-    Nitro,
     OwnEvidence,
     Published,
-    Quote,
     ReferenceValues,
     RemoteVerdictFile,
     RevocationList,
-    SgxQuote,
-    Snp,
 )
-from sealtrain.attest.nitro.parse import parse_document as parse_nitro
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuEvidence, from_nvat
 from sealtrain.attest.nvidia.spdm import canonical_report
 from sealtrain.attest.nvidia.spdm import parse_report as parse_gpu_report
-from sealtrain.attest.roots import X509_ERRORS
-from sealtrain.attest.snp.chain import quiet
-from sealtrain.attest.snp.parse import REPORT_BYTES
-from sealtrain.attest.snp.parse import parse_report as parse_snp_report
+from sealtrain.attest.registry import TEES
+from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.attest.snp.revocation import crl_der
 from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -72,12 +65,8 @@ MAX_FILE_BYTES = MAX_BUNDLE_BYTES
 _MAX_CERTIFICATES = 16
 _MAX_TEXT_BYTES = 1 << 20
 _HEX = re.compile(rb"\s*+(?:0x)?((?:[0-9A-Fa-f]{2}\s*+)++)\Z")
-# A tag of one or two bytes or none, an array of three to five or an open one, a byte string.
-_COSE = re.compile(rb"(?:[\xc0-\xd7]|\xd8.)?[\x83-\x85\x9f][\x40-\x5f]", re.DOTALL)
 _BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]\s*+)++={0,2}\s*+\Z")
 _MAX_PEM_BYTES = 1 << 20
-_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # Intel's, bytes 12 to 27 of a quote
-_QUOTE_BYTES = 632
 _SECRETS = {"k256_key", "disk_crypt_key", "env_crypt_key", "private_key"}
 _BOOT_LOG = b"Spec ID Event03\0"
 
@@ -118,18 +107,13 @@ def recognise(data: bytes) -> Exhibit:
 
 def _binary(data: bytes) -> Exhibit | None:
     """Binary forms, by how they begin; the first bytes of no two are alike."""
-    if len(data) == REPORT_BYTES and 0 < data[0] < 0x30 and not any(data[1:4]):
-        return Snp(raw=data, report=parse_snp_report(data))
-    if _is_quote(data):
-        if data[0] == 3 or not any(data[4:8]):
-            return SgxQuote(raw=data)
-        raw = canonical_quote(data)
-        return Quote(raw=raw, quote=parse_quote(raw))
+    for tee in TEES:
+        found = tee.recognise(data)
+        if found is not None:
+            return found
     if data[:2] == b"\x11\xe0":
         raw = canonical_report(data)
         return GpuReportFile(raw=raw, report=parse_gpu_report(raw))
-    if _is_cose(data):
-        return Nitro(raw=data, document=parse_nitro(data))
     if data[32:48] == _BOOT_LOG:
         return BootLog(raw=data)
     if data[:2] in (b"\x30\x81", b"\x30\x82"):
@@ -137,17 +121,6 @@ def _binary(data: bytes) -> Exhibit | None:
     if data[:1] == b"\0" or 0x81 <= (data[0] if data else 0) <= 0x8F:
         return _attestation(data)
     return None
-
-
-def _is_quote(data: bytes) -> bool:
-    """A quote by its kind of guest or its maker, whatever its version and kind of key say."""
-    head = len(data) >= _QUOTE_BYTES and 0 < data[0] < 0x10 and data[1] == 0
-    return head and (data[4:8] == b"\x81\0\0\0" or data[12:28] == _QE_VENDOR)
-
-
-def _is_cose(data: bytes) -> bool:
-    """An array, perhaps under a tag, that begins with a byte string, whatever that string says."""
-    return _COSE.match(data) is not None
 
 
 def _json(data: bytes) -> Exhibit:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sealtrain.attest.bundle import Bundle
+from sealtrain.attest.bundle import Beside, Bundle
 from sealtrain.attest.evidence import Collateral, Evidence, LogEntry
-from sealtrain.attest.nitro.parse import NitroDocument
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.attest.nvidia.spdm import GpuReport
-from sealtrain.attest.snp.parse import SnpReport
-from sealtrain.attest.tdx.parse import TdxQuote
 
 if TYPE_CHECKING:
+    from sealtrain.attest.field import Field
     from sealtrain.attest.nvidia.swid import Rim
+    from sealtrain.attest.part import Part, Situation
 
 __all__ = [
     "BootLog",
@@ -23,21 +23,18 @@ __all__ = [
     "Certificates",
     "Claims",
     "Deployment",
-    "DstackQuote",
     "EventLog",
     "Exhibit",
     "GpuPublished",
     "GpuReportFile",
     "Gpus",
-    "Nitro",
     "OwnEvidence",
     "Published",
-    "Quote",
     "ReferenceValues",
     "RemoteVerdictFile",
     "RevocationList",
     "SgxQuote",
-    "Snp",
+    "Statement",
 ]
 
 
@@ -48,6 +45,25 @@ class Exhibit:
     kind: ClassVar[str]
     title: ClassVar[str]
     raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement(Exhibit, ABC):
+    """What one processor signed, by itself, in the form of its TEE."""
+
+    tee: ClassVar[str]
+
+    @abstractmethod
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """How it is verified, and what it is then compared with."""
+
+    @abstractmethod
+    def fields(self, beside: Beside) -> list[Field]:
+        """Everything it says."""
+
+    @abstractmethod
+    def root(self, beside: Beside) -> bytes:
+        """The certificate (DER) its chain ends in; nothing of it is verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,49 +85,11 @@ class Bundled(Exhibit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quote(Exhibit):
-    """A TDX quote by itself."""
-
-    kind = "tdx-quote"
-    title = "Intel TDX quote"
-    quote: TdxQuote
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DstackQuote(Exhibit):
-    """A TDX quote with the event log of a dstack guest."""
-
-    kind = "dstack-quote"
-    title = "dstack guest: Intel TDX quote and event log"
-    quote: TdxQuote
-    log: tuple[LogEntry, ...]
-    vm_config: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SgxQuote(Exhibit):
     """A quote of an SGX enclave, which is no guest."""
 
     kind = "sgx-quote"
     title = "Intel SGX quote"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nitro(Exhibit):
-    """A document of the Nitro Secure Module."""
-
-    kind = "nitro-document"
-    title = "AWS Nitro attestation document"
-    document: NitroDocument
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snp(Exhibit):
-    """A SEV-SNP report."""
-
-    kind = "snp-report"
-    title = "AMD SEV-SNP report"
-    report: SnpReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,20 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 from urllib.parse import parse_qsl
 
-from sealtrain.attest.dstack import collect as dstack
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.evidence import DCAP_TEES, Collateral, Evidence
 from sealtrain.attest.nvidia.collateral import MAX_COLLATERAL_BYTES, GpuCollateral
+from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.attest.report_data import Binding
-from sealtrain.base.canonical import JsonValue, canonical_json
-from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.attest.tee import Shown
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.encoding import from_base64
 from sealtrain.base.files import parsing_once, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.base.platforms import Platform
+from sealtrain.base.platforms import Platform, either
 from sealtrain.errors import (
     DataInvalid,
-    GuestApiUnreachable,
-    RevocationUnknown,
     TrustInvalid,
     UsageError,
 )
@@ -47,16 +46,11 @@ if TYPE_CHECKING:
 __all__ = ["Guest", "agents_devices", "load_gpu_collateral", "open_guest", "platform_of"]
 
 _gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, MAX_COLLATERAL_BYTES)
-_MAX_CERTIFICATES = 16
-_MAX_CERTIFICATE_BYTES = 64 << 10
-_CRL = "amd.crl"
 _AGENT_SECONDS = 180
 """For the reports of a whole board, which devices make one after the other."""
 _GPU_DRIVER = Path("/dev/nvidiactl")
-_FORMS = "SOCKET, or nitro:, snp: or tdx:DEVICE?compose=FILE"
-
-Shown = dict[str, JsonValue]
-"""The TEE's own form of evidence (``attest.evidence``) without the deployment document."""
+_DEVICES = {tee.name: tee for tee in TEES if tee.device is not None}
+_FORMS = f"SOCKET, or {either(sorted(f'{name}:' for name in _DEVICES))}DEVICE?compose=FILE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +215,7 @@ def load_gpu_collateral(uri: str | None) -> GpuCollateral | None:
 def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Shown], DstackClient]:
     client = DstackClient(address)
     if platform == "dstack":
-        return "dstack", partial(dstack.collect, client), client
+        return "dstack", _asking("dstack", client), client
     if platform != "simulator":
         raise UsageError(
             "a socket is a guest of dstack or of the simulator",
@@ -230,58 +224,20 @@ def _agent(platform: Platform, address: str) -> tuple[str, Callable[[bytes], Sho
             expected=_FORMS,
         )
     tee = str(client.call("/simulator/Guest", {}).get("tee"))
-    collect = {"nitro": _simulated_nitro, "snp": _simulated_driver, "tdx": _simulated_driver}
-    return tee, partial(collect.get(tee, dstack.collect), client), client
+    return tee, _asking(tee, client), client
+
+
+def _asking(name: str, client: DstackClient) -> Callable[[bytes], Shown]:
+    """How a guest behind a socket is asked: by its agent, or as a simulated driver."""
+    return partial(tee_of(name).ask_agent or _simulated_driver, client)
 
 
 def _agents_document(client: DstackClient) -> bytes:
     return client.info().app_compose
 
 
-def _simulated_nitro(client: DstackClient, report_data: bytes) -> Shown:
-    from sealtrain.attest.nitro.collect import attestation
-
-    def nsm(request: bytes) -> bytes:
-        answer = client.call("/simulator/Nsm", {"request": request.hex()}).get("response")
-        try:
-            return bytes.fromhex(answer)  # type: ignore[arg-type]  # anything else is refused
-        except (TypeError, ValueError) as error:
-            raise GuestApiUnreachable("simulated security module answers no hex") from error
-
-    return {"tee": "nitro", "document": to_base64(attestation(nsm, user_data=report_data))}
-
-
 def _simulated_driver(client: DstackClient, report_data: bytes) -> Shown:
     return client.call("/simulator/Attest", {"report_data": report_data.hex()})
-
-
-def _nitro(device: Path, report_data: bytes) -> Shown:
-    from sealtrain.attest.nitro.collect import attestation, device_nsm
-
-    document = attestation(device_nsm(device), user_data=report_data)
-    return {"tee": "nitro", "document": to_base64(document)}
-
-
-def _snp(device: Path, report_data: bytes, certificates: Path | None = None) -> Shown:
-    from sealtrain.attest.snp.collect import collect
-
-    found = collect(device, report_data, certificates=_certificates(certificates))
-    crl = _revocations(certificates) or found.crl
-    return {
-        "tee": "snp",
-        "report": to_base64(found.report),
-        "certificates": [to_base64(one) for one in found.certificates],
-        "crl": None if crl is None else to_base64(crl),
-    }
-
-
-def _tdx(device: Path, report_data: bytes) -> Shown:
-    from sealtrain.attest.tdx.collect import collect_quote
-
-    return {"tee": "tdx", "quote": to_base64(collect_quote(report_data, base=device))}
-
-
-_DEVICES: dict[str, Callable[[Path, bytes], Shown]] = {"nitro": _nitro, "snp": _snp, "tdx": _tdx}
 
 
 def _local_gpus(
@@ -348,41 +304,19 @@ def _collateral(
 def _device(tee: str, rest: str) -> tuple[Callable[[bytes], Shown], Path, Path]:
     """How to collect from a device, which it is, and where the deployment document is."""
     name, _, query = rest.partition("?")
-    device = Path(name)
+    place = Path(name)
     options = dict(parse_qsl(query, keep_blank_values=True))
-    document, certificates = options.pop("compose", ""), options.pop("certificates", "")
-    if not name or not document or options or (certificates and tee != "snp"):
+    document = options.pop("compose", "")
+    device, collect = _DEVICES[tee].device, _DEVICES[tee].collect
+    known = () if device is None else device.options
+    strange = any(value and option not in known for option, value in options.items())
+    if not name or not document or collect is None or strange:
         raise UsageError("not the address of a guest", check="guest", got=rest, expected=_FORMS)
-    collect = _DEVICES[tee]
-    if certificates:
-        collect = partial(_snp, certificates=Path(certificates))
-    return partial(collect, device), device, Path(document)
 
+    def asked(report_data: bytes) -> Shown:
+        return collect(place, report_data, options)
 
-def _certificates(folder: Path | None) -> tuple[bytes, ...]:
-    if folder is None:
-        return ()
-    try:
-        found = sorted(folder.glob("*.der"))[:_MAX_CERTIFICATES]
-        return tuple(read_bounded(path, _MAX_CERTIFICATE_BYTES) for path in found)
-    except DataInvalid as error:
-        raise UsageError(
-            f"certificates cannot be read: {error.message}", check="guest", hint=error.hint
-        ) from error
-
-
-def _revocations(folder: Path | None) -> bytes | None:
-    """The revocation list beside the certificates, read anew: it is renewed while a run lasts."""
-    if folder is None or not (folder / _CRL).exists():
-        return None
-    from sealtrain.attest.snp.revocation import crl_der
-
-    try:
-        return crl_der(read_bounded(folder / _CRL, _MAX_CERTIFICATE_BYTES))
-    except (DataInvalid, RevocationUnknown) as error:
-        raise UsageError(
-            f"revocation list cannot be read: {error.message}", check="guest", hint=error.hint
-        ) from error
+    return asked, place, Path(document)
 
 
 def _document(path: Path) -> bytes:

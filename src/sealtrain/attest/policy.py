@@ -11,16 +11,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Union
 
 from pydantic import Field, model_validator
 
-from sealtrain.attest.dstack.policy import DstackPolicy
-from sealtrain.attest.nitro.policy import NitroPolicy
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import SimulatorRoot
-from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.tdx.policy import TdxPolicy
+from sealtrain.attest.statement import GuestPolicy
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import StrictModel, load_model
@@ -32,11 +30,17 @@ __all__ = ["AppraisalPolicy", "CpuPolicy", "load_policy", "policy_from_dict"]
 
 MAX_POLICY_BYTES = 256 << 10
 
-_VENDOR: Final = {"dstack": "intel", "tdx": "intel", "nitro": "aws", "snp": "amd"}
+_VENDOR: Final = {tee.name: tee.vendor for tee in TEES}
 
-CpuPolicy = Annotated[
-    DstackPolicy | TdxPolicy | NitroPolicy | SnpPolicy, Field(discriminator="tee")
-]
+if TYPE_CHECKING:
+    CpuPolicy = GuestPolicy
+    Vendor = str
+else:
+    CpuPolicy = Annotated[
+        Union[tuple(tee.policy for tee in TEES)],  # noqa: UP007  # of a table
+        Field(discriminator="tee"),
+    ]
+    Vendor = Literal[tuple(dict.fromkeys(tee.vendor for tee in TEES))]
 
 
 class AppraisalPolicy(StrictModel):
@@ -44,7 +48,7 @@ class AppraisalPolicy(StrictModel):
 
     version: Annotated[int, Field(ge=2, le=2)]
     platform: Platform
-    root: Literal["intel", "aws", "amd"] | SimulatorRoot
+    root: Vendor | SimulatorRoot
     cpu: CpuPolicy
     gpu: Literal["any", "none"] | NvidiaPolicy
 

@@ -7,41 +7,16 @@ from typing import Any, Final
 import yaml
 
 from sealtrain.attest.presets import PRESETS
+from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.errors import UsageError
 
 __all__ = ["preset_yaml"]
 
-_FILL: Final = "FILL IN: "
 _COMMENTS: Final[dict[str, str]] = {
     "platform": "Evidence of this platform and no other.",
-    "root": "Whose hardware is trusted: intel, aws, amd.",
+    "root": f"Whose hardware is trusted: {', '.join(dict.fromkeys(tee.vendor for tee in TEES))}.",
     "cpu": "What the processor's statement must show.",
     "gpu": "What accelerators must show; none refuses guests that show any, any does not look.",
-    "cpu.tcb_status": "Intel's words for the platform's state. SWHardeningNeeded is often met.",
-    "cpu.advisories": "Open security advisories: none, a list of INTEL-SA-… ids, or any.",
-    "cpu.debug": "There is no other value: in debug mode the host reads the guest's memory.",
-    "cpu.migration": "There is no other value: another guest could move this one elsewhere.",
-    "cpu.platform_ids": "Machines by PPID (32 hex digits); any accepts every machine.",
-    "cpu.min_tcb_evaluation_data_number": "Oldest of Intel's reviews that counts; raise it yearly.",
-    "cpu.max_collateral_age_s": "How old Intel's data may be at the time of the decision.",
-    "cpu.key_provider": f"{_FILL}id of the key service that may have given the guest its keys.",
-    "cpu.os_image_hash": "OS images as the key provider names them; any where images are measured.",
-    "cpu.images": f"{_FILL}pcr0, pcr1, pcr2 of each image, as nitro-cli build-enclave prints them.",
-    "cpu.signers": "PCR8 of who may sign images, or any.",
-    "cpu.parents": "EC2 instances, i-…, that may run the enclave, or any.",
-    "cpu.iam_roles": "PCR3 of the parent's IAM role, or any.",
-    "cpu.max_age_s": "How old a document may be, in seconds.",
-    "cpu.products": "Processor generations: Genoa, Turin. Milan's reports can be forged.",
-    "cpu.signing_keys": "vcek is one chip's key; vlek is lent to a cloud and shared.",
-    "cpu.minimum_tcb": "Oldest acceptable firmware of each product; raise it with each update.",
-    "cpu.mitigations": "Bits (16 hex digits) that each product must have set, or any.",
-    "cpu.extended_tcb": "Accepted extended TCB values (64 hex digits), or any.",
-    "cpu.platform_flags": "Flags the platform must have, such as alias_check_complete, or any.",
-    "cpu.chip_ids": "Machines by chip id (128 hex digits), or any.",
-    "cpu.vmpl": "Privilege level that asks for the report; 0 unless a service module runs below.",
-    "cpu.smt": "refuse asks for guests that share no core; any does not.",
-    "cpu.id_keys": "Digests of the keys that may authorise a launch, or any.",
-    "cpu.revocation": "require asks for AMD's revocation list beside the evidence.",
     "gpu.root": "Who certifies devices.",
     "gpu.rim_root": "Who signs reference values.",
     "gpu.gpu_count": "Exactly so many GPUs.",
@@ -57,11 +32,6 @@ _COMMENTS: Final[dict[str, str]] = {
     "gpu.revocation": "require a fresh answer for each certificate.",
     "gpu.max_ocsp_age_s": "How old such an answer may be, in seconds.",
     "gpu.nras": "require NVIDIA's own verdict as well, or any.",
-}
-_MEASUREMENTS: Final = {
-    "snp": f"{_FILL}MEASUREMENT of each image that may run (96 hex digits). Empty accepts none.",
-    "dstack": f"{_FILL}mrtd, rtmr0, rtmr1, rtmr2 of each image and machine shape. Empty accepts "
-    "none.",
 }
 _HEAD: Final = """\
 # Appraisal policy, from the preset {name}. Every field is written; any says that a value does not
@@ -84,7 +54,8 @@ def preset_yaml(name: str) -> str:
             hint="sealtrain simulator policy writes it" if simulator else None,
         )
     policy = PRESETS[name]
-    comments = _COMMENTS | {"cpu.measurements": _MEASUREMENTS.get(policy["cpu"]["tee"], "")}
+    told = tee_of(policy["cpu"]["tee"]).comments
+    comments = _COMMENTS | {f"cpu.{line}": comment for line, comment in told.items()}
     stands = "accepts nobody" if name == "deny-all" else "accepts nobody until its lists are filled"
     return _HEAD.format(name=name, stands=stands) + "\n".join(_lines(policy, "", comments)) + "\n"
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
 from sealtrain.base.digests import sha256_hex
@@ -29,6 +33,7 @@ __all__ = [
     "VendorRoot",
     "certificates_of_pem",
     "is_simulated_certificate",
+    "quiet",
 ]
 
 INTEL_ROOT_SHA256 = "44a0196b2b99f889b8e149e95b807a350e7424964399e885a7cbb8ccfab674d3"
@@ -39,6 +44,7 @@ _PEM = re.compile(
     rb"-----BEGIN CERTIFICATE-----\n([A-Za-z0-9+/=\n]+)\n-----END CERTIFICATE-----(?:\n|\Z)"
 )
 _MAX_CERTIFICATES = 4
+_WARNINGS = threading.Lock()
 
 X509_ERRORS = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """What the certificate library raises on bytes that are no certificate it can read."""
@@ -179,6 +185,19 @@ def certificates_of_pem(text: bytes, *, limit: int = _MAX_CERTIFICATES) -> tuple
     if not found:
         raise DataInvalid("no certificate")
     return tuple(found)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence one warning: loading serial number 0, and reading it, may become an error one day."""
+    # The filters are the process's: without the lock two threads could leave ours behind.
+    with _WARNINGS, warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore",
+            message="Parsed a serial number which wasn't positive",
+            category=CryptographyDeprecationWarning,
+        )
+        yield
 
 
 def _load(der: bytes) -> x509.Certificate:

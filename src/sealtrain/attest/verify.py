@@ -14,40 +14,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sealtrain.attest.dstack.policy import DstackPolicy
-from sealtrain.attest.evidence import (
-    Collateral,
-    DstackEvidence,
-    Evidence,
-    NitroEvidence,
-    SnpEvidence,
-    TdxEvidence,
-)
-from sealtrain.attest.nitro.policy import NitroPolicy
+from sealtrain.attest.claims import Claim
+from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.registry import tee_of
 from sealtrain.attest.roots import SIMULATED_LABEL
-from sealtrain.attest.snp.policy import SnpPolicy
-from sealtrain.attest.tdx.policy import TdxPolicy
-from sealtrain.errors import (
-    CollateralMismatch,
-    GpuSetRefused,
-    PlatformMismatch,
-    SimulatedEvidence,
-)
+from sealtrain.attest.tee import Given, VerifiedGuest
+from sealtrain.errors import GpuSetRefused, PlatformMismatch, SimulatedEvidence
 
 if TYPE_CHECKING:
-    from sealtrain.attest.dstack.verify import VerifiedDstack
-    from sealtrain.attest.nitro.verify import VerifiedNitro
     from sealtrain.attest.nvidia.collateral import GpuCollateral
     from sealtrain.attest.nvidia.verify import VerifiedGpus
     from sealtrain.attest.report_data import Binding
-    from sealtrain.attest.snp.verify import VerifiedSnp
-    from sealtrain.attest.tdx.verify import VerifiedTdx
 
-    VerifiedCpu = VerifiedDstack | VerifiedTdx | VerifiedNitro | VerifiedSnp
-
-__all__ = ["Verified", "verify"]
+__all__ = ["Verified", "check_platform", "check_shown", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +44,7 @@ class Verified:
     """
 
     platform: str
-    cpu: VerifiedCpu
+    cpu: VerifiedGuest
     gpus: VerifiedGpus | None
     gpu_digest: bytes
     verified_at: int
@@ -101,9 +82,7 @@ class Verified:
     @property
     def key_provider(self) -> str:
         """Id of who gave the guest its keys, hex; empty where the platform has no such thing."""
-        from sealtrain.attest.dstack.verify import VerifiedDstack
-
-        return self.cpu.measured.key_provider if isinstance(self.cpu, VerifiedDstack) else ""
+        return self.cpu.key_provider
 
     @property
     def instance_id(self) -> str:
@@ -140,14 +119,7 @@ def verify(
         GpuSetRefused: Accelerators are shown where there must be none, or the reverse.
         EvidenceRefused: Any other leaf of that branch; see each platform's ``verify``.
     """
-    if evidence.platform != policy.platform:
-        error = SimulatedEvidence if evidence.platform == "simulator" else PlatformMismatch
-        raise error(
-            "evidence is of another platform than the policy asks for",
-            check="platform",
-            got=SIMULATED_LABEL if evidence.platform == "simulator" else evidence.platform,
-            expected=policy.platform,
-        )
+    check_platform(evidence, policy)
     carried = evidence.collateral if collateral is None else collateral
     cpu = _cpu(evidence, policy, now, carried, crl)
     if gpu_collateral is None and evidence.gpu_collateral is not None:
@@ -161,76 +133,73 @@ def verify(
     )
 
 
+def check_platform(evidence: Evidence, policy: AppraisalPolicy) -> Claim:
+    """(1) What the evidence is offered as, before anything of it is verified.
+
+    Raises:
+        SimulatedEvidence: A simulator's, and the policy asks for hardware.
+        PlatformMismatch: Another platform's.
+    """
+    simulated = evidence.platform == "simulator"
+    if evidence.platform != policy.platform:
+        error = SimulatedEvidence if simulated else PlatformMismatch
+        raise error(
+            "evidence is of another platform than the policy asks for",
+            check="platform",
+            got=SIMULATED_LABEL if simulated else evidence.platform,
+            expected=policy.platform,
+        )
+    return Claim(
+        name="platform",
+        got=evidence.platform,
+        expected=policy.platform,
+        source="evidence",
+        outcome="equal",
+    )
+
+
+def check_shown(evidence: Evidence, policy: AppraisalPolicy) -> None:
+    """(3) Accelerators are shown where the policy has rules for them, and none where it wants none.
+
+    Raises:
+        GpuSetRefused: The reverse.
+    """
+    if policy.gpu == "none" and evidence.gpu is not None:
+        raise GpuSetRefused(
+            "guest shows accelerators that this policy does not provide for",
+            check="accelerators",
+            got=len(evidence.gpu.devices),
+            expected="none",
+            hint="write the rules for them into the policy, or gpu: any",
+        )
+    if isinstance(policy.gpu, NvidiaPolicy) and evidence.gpu is None:
+        raise GpuSetRefused(
+            "guest shows no accelerator",
+            check="accelerators",
+            got=0,
+            expected=policy.gpu.gpu_count,
+            hint="collect evidence where the accelerators are, with their driver running",
+        )
+
+
 def _cpu(
     evidence: Evidence,
     policy: AppraisalPolicy,
     now: int,
     collateral: Collateral | None,
     crl: bytes | None,
-) -> VerifiedCpu:
-    # Each platform's verifier is loaded where it is needed: none is light.
-    root = policy.simulator_root
-    match evidence.cpu, policy.cpu:
-        case NitroEvidence() as enclave, NitroPolicy() as enclave_rules:
-            from sealtrain.attest.nitro.verify import verify_nitro
-
-            return verify_nitro(
-                enclave.document_bytes,
-                enclave.app_compose_bytes,
-                enclave_rules,
-                simulator_root=root,
-                now=now,
-            )
-        case SnpEvidence() as snp, SnpPolicy():
-            from sealtrain.attest.snp.verify import verify_snp
-
-            return verify_snp(
-                snp.report_bytes,
-                snp.certificates_der,
-                snp.app_compose_bytes,
-                simulator_root=root,
-                now=now,
-                crl=snp.crl_der if crl is None else crl,
-            )
-        case TdxEvidence() as tdx, TdxPolicy() as tdx_rules:
-            from sealtrain.attest.tdx.verify import verify_tdx
-
-            return verify_tdx(
-                tdx.quote_bytes,
-                tdx.app_compose_bytes,
-                _needed(collateral),
-                tdx_rules,
-                simulator_root=root,
-                now=now,
-            )
-        case DstackEvidence() as dstack, DstackPolicy() as dstack_rules:
-            from sealtrain.attest.dstack.verify import verify_dstack
-
-            return verify_dstack(
-                dstack.quote_bytes,
-                dstack.event_log,
-                dstack.app_compose_bytes,
-                _needed(collateral),
-                dstack_rules,
-                simulator_root=root,
-                now=now,
-            )
-    raise PlatformMismatch(
-        "evidence is of another TEE than the policy asks for",
-        check="platform",
-        got=evidence.cpu.tee,
-        expected=policy.cpu.tee,
-    )
-
-
-def _needed(collateral: Collateral | None) -> Collateral:
-    if collateral is None:
-        raise CollateralMismatch(
-            "no collateral to verify the quote with",
-            check="collateral",
-            hint="give the verifier collateral of the platform, or collect evidence with it",
+) -> VerifiedGuest:
+    shown, rules = evidence.cpu, policy.cpu
+    if shown.tee != rules.tee:
+        raise PlatformMismatch(
+            "evidence is of another TEE than the policy asks for",
+            check="platform",
+            got=shown.tee,
+            expected=rules.tee,
         )
-    return collateral
+    given = Given(collateral=collateral, crl=crl, simulator_root=policy.simulator_root, now=now)
+    verified: VerifiedGuest = tee_of(shown.tee).verify(shown, rules, given)
+    return verified
 
 
 def _gpus(
@@ -240,24 +209,9 @@ def _gpus(
     binding: Binding,
     collateral: GpuCollateral | None,
 ) -> VerifiedGpus | None:
-    if policy.gpu == "none" and evidence.gpu is not None:
-        raise GpuSetRefused(
-            "guest shows accelerators that this policy does not provide for",
-            check="accelerators",
-            got=len(evidence.gpu.devices),
-            expected="none",
-            hint="write the rules for them into the policy, or gpu: any",
-        )
-    if not isinstance(policy.gpu, NvidiaPolicy):
+    check_shown(evidence, policy)
+    if not isinstance(policy.gpu, NvidiaPolicy) or evidence.gpu is None:
         return None
-    if evidence.gpu is None:
-        raise GpuSetRefused(
-            "guest shows no accelerator",
-            check="accelerators",
-            got=0,
-            expected=policy.gpu.gpu_count,
-            hint="collect evidence where the accelerators are, with their driver running",
-        )
     from sealtrain.attest.nvidia.verify import verify_gpus
 
     root = policy.gpu.root

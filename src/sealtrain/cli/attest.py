@@ -10,8 +10,7 @@ import typer
 from sealtrain.attest.bundle import Bundle
 from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
 from sealtrain.attest.explain.explanation import explain as explained
-from sealtrain.attest.explain.field import shortened
-from sealtrain.attest.forms import DstackQuote, Gpus, OwnEvidence, Quote
+from sealtrain.attest.forms import Gpus, OwnEvidence
 from sealtrain.attest.guest import open_guest, platform_of
 from sealtrain.attest.nvidia.device import verify_device
 from sealtrain.attest.nvidia.fetch import OCSP_URL, RIM_URL, NvidiaServices, fetch_collateral
@@ -23,6 +22,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write
+from sealtrain.base.platforms import PLATFORMS
 from sealtrain.cli.exhibit import (
     BesideOptions,
     GpuCollateral,
@@ -53,9 +53,9 @@ At = Annotated[
 
 
 def collect(
-    platform: Annotated[str, typer.Option(help="dstack, tdx, nitro, snp or simulator.")],
+    platform: Annotated[str, typer.Option(help=f"{PLATFORMS}.")],
     guest: Annotated[
-        str, typer.Option(help="Guest agent's socket, or nitro:, snp: or tdx:DEVICE?compose=FILE.")
+        str, typer.Option(help="Guest agent's socket, or PLATFORM:DEVICE?compose=FILE.")
     ],
     nonce: Annotated[str, typer.Option(help="Fresh and unpredictable, 16 bytes or more (hex).")],
     out: Annotated[Path, typer.Option(help="Evidence to write.")] = Path("evidence.json"),
@@ -153,7 +153,8 @@ def bundle(
 
 def write_policy(
     preset: Annotated[
-        str, typer.Argument(help="deny-all, dstack-h100, dstack-h200, nitro or snp-genoa.")
+        str,
+        typer.Argument(help="Name of a preset; a name that is none is answered with all of them."),
     ] = "deny-all",
     out: Annotated[Path | None, typer.Option(help="Policy file to write [stdout].")] = None,
     as_json: Json = False,
@@ -201,12 +202,16 @@ def fetch(
 
 
 def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
+    from sealtrain.attest.dstack.exhibit import DstackQuote
+    from sealtrain.attest.evidence import Evidence
+    from sealtrain.attest.tdx.evidence import QuoteEvidence
+    from sealtrain.attest.tdx.exhibit import Quote
+
     exhibit = recognised(quote or Path())
     match exhibit:
         case Quote(quote=parsed) | DstackQuote(quote=parsed):
             return load_collateral(pccs or "", parsed)
-        case OwnEvidence(evidence=evidence) if evidence.cpu.tee in ("tdx", "dstack"):
-            raw = getattr(evidence.cpu, "quote_bytes", b"")
+        case OwnEvidence(evidence=Evidence(cpu=QuoteEvidence(quote_bytes=raw))):
             return load_collateral(pccs or "", parse_quote(raw))
     raise UsageError("collateral is fetched for TDX quotes", got=exhibit.title)
 
@@ -230,6 +235,8 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
 
 
 def _verdict(found: Examined) -> Iterator[str]:
+    from sealtrain.attest.field import shortened
+
     yield f"{found.label}: {found.title} at {to_rfc3339(found.verified_at)}"
     header = ("claim", "got", "expected", "source", "outcome")
     for name, part in found.submods.items():

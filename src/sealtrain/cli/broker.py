@@ -12,6 +12,7 @@ from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import to_base64
 from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.platforms import PLATFORMS
 from sealtrain.broker.config import BrokerConfig, BrokerLimits
 from sealtrain.broker.logs import log_format_of
 from sealtrain.broker.serve import serve as serve_broker
@@ -36,9 +37,7 @@ def serve(
     guest: Annotated[
         str, typer.Option(help="Where the broker's own evidence comes from, as of train.")
     ],
-    platform: Annotated[
-        str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what the broker runs on.")
-    ],
+    platform: Annotated[str, typer.Option(help=f"{PLATFORMS}: what the broker runs on.")],
     succeeds: Annotated[
         Path | None,
         typer.Option(help="Succession by which this consortium took another one's place."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.platforms import PLATFORMS
 from sealtrain.cli.output import say
 from sealtrain.errors import SealtrainError, UsageError
 
@@ -48,14 +49,10 @@ Threads = Annotated[int, typer.Option(min=1, max=1024, help="Threads, on the CPU
 class GuestOptions:
     """The guest that a run is in."""
 
-    platform: Annotated[
-        str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what proves the guest.")
-    ]
+    platform: Annotated[str, typer.Option(help=f"{PLATFORMS}: what proves the guest.")]
     guest: Annotated[
         str,
-        typer.Option(
-            help="Socket of the guest API; elsewhere nitro:, snp: or tdx:DEVICE?compose=FILE."
-        ),
+        typer.Option(help="Socket of the guest API; elsewhere PLATFORM:DEVICE?compose=FILE."),
     ]
 
 

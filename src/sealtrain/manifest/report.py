@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+from sealtrain.attest.registry import TEES
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.version import VERSION
 from sealtrain.manifest.agreement_sections import approvals, datasets
@@ -168,7 +169,7 @@ def _limits(report: Report) -> Html | None:
     )
 
 
-_ROOTS = {"intel": "Intel's root", "aws": "the root of AWS", "amd": "AMD's root"}
+_ROOTS = {tee.vendor: tee.vendor_root for tee in TEES}
 
 
 def _footer(report: Report) -> Html:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sealtrain.attest.registry import tee_of
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid, LockInvalid
@@ -35,19 +36,18 @@ _CONFIG = "recipe_lock"
 
 _DOCUMENT = "/run/sealtrain/app-compose.json"
 _REPORTS = "/sys/kernel/config/tsm/report"
-_GUESTS = {
-    "nitro": f"nitro:/dev/nsm?compose={_DOCUMENT}",
-    "snp": f"snp:{_REPORTS}?compose={_DOCUMENT}",
-    "tdx": f"tdx:{_REPORTS}?compose={_DOCUMENT}",
-}
 
 
 def _arguments(platform: str) -> list[str]:
-    guest = _GUESTS.get(platform, _SOCKET)
+    tee = None if platform == "simulator" else tee_of(platform)
+    guest = _SOCKET
+    if tee is not None and tee.device is not None:
+        place = _REPORTS if tee.device.reports else f"/{tee.device.path}"
+        guest = f"{platform}:{place}?compose={_DOCUMENT}"
     collateral = ("--collateral", f"file:{WORK}/collateral.json")
     return [
         *("train", LOCK_PATH, "--platform", platform, "--guest", guest, "--base", WORK),
-        *(() if platform in ("nitro", "snp") else collateral),
+        *(() if tee is not None and not tee.dcap else collateral),
         *("--broker", f"{WORK}/broker.yaml"),
         *("--data", f"{WORK}/sealed", "--out", f"{WORK}/out"),
     ]

@@ -16,16 +16,18 @@ from gpu_world import claims
 from sealtrain.attest.bundle import Beside
 from sealtrain.attest.doctor import accelerators
 from sealtrain.attest.doctor.finding import ASKED, Finding
-from sealtrain.attest.doctor.guest import Shown, Tee, show_guest
+from sealtrain.attest.doctor.guest import Shown, show_guest
 from sealtrain.attest.doctor.look import Seen, look
 from sealtrain.attest.doctor.policy import policy_findings
-from sealtrain.attest.forms import Nitro, Quote, Snp
 from sealtrain.attest.nitro.collect import attestation, measure_compose
+from sealtrain.attest.nitro.exhibit import Nitro
 from sealtrain.attest.nitro.parse import parse_document
 from sealtrain.attest.nvidia.collect import open_nvml
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import PRESETS, insecure_simulator_policy, preset
+from sealtrain.attest.snp.exhibit import Snp
 from sealtrain.attest.snp.parse import parse_report
+from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.errors import (
     CollateralUnreachable,
@@ -65,7 +67,7 @@ def make(root: Path, *files: str, **texts: str) -> Path:
     return root
 
 
-def show(tee: Tee, place: Path, report_data: bytes) -> Shown:
+def show(tee: str, place: Path, report_data: bytes) -> Shown:
     """What simulated devices show; the places are files of a made folder."""
     if tee == "nitro":
         nsm = SimulatedNsm(SimulatedNitroPki(SEED), clock=lambda: NOW)
@@ -203,7 +205,7 @@ def test_a_device_that_is_closed_to_this_user_is_not_asked(
 def test_a_platform_that_does_not_answer_is_a_finding_and_no_failure(
     tmp_path: Path, error: SealtrainError, level: str
 ) -> None:
-    def fail(tee: Tee, place: Path, report_data: bytes) -> Shown:
+    def fail(tee: str, place: Path, report_data: bytes) -> Shown:
         raise error
 
     found = seen(make(tmp_path, "dev/nsm"), show=fail)

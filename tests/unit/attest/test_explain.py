@@ -23,7 +23,7 @@ from sealtrain.attest.bundle import Beside
 from sealtrain.attest.exhibits import recognise
 from sealtrain.attest.explain.examine import examine
 from sealtrain.attest.explain.explanation import Explanation, explain
-from sealtrain.attest.explain.field import shortened
+from sealtrain.attest.field import shortened
 from sealtrain.attest.policy import AppraisalPolicy, policy_from_dict
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.attest.report_data import Binding

@@ -7,16 +7,15 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from sealtrain.attest.bundle import Beside
 from sealtrain.attest.doctor.finding import ASKED, Finding, text_of
-from sealtrain.attest.forms import DstackQuote, Exhibit, Nitro, Quote, Snp
+from sealtrain.attest.forms import Statement
+from sealtrain.attest.registry import TEES, tee_of
 from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
 from sealtrain.errors import CollateralUnreachable, EvidenceRefused, SealtrainError
 
-__all__ = ["Show", "Shown", "Tee", "find_guest", "show_guest", "try_to_show"]
-
-Tee = Literal["dstack", "tdx", "nitro", "snp"]
+__all__ = ["Show", "Shown", "find_guest", "show_guest", "try_to_show"]
 
 _SOCKETS = (
     "var/run/dstack.sock",
@@ -26,28 +25,22 @@ _SOCKETS = (
 )
 _TAPPD = "var/run/tappd.sock"
 _REPORTS = "sys/kernel/config/tsm/report"
-_DEVICES: tuple[tuple[Tee, str, str], ...] = (
-    ("nitro", "dev/nsm", "nitro_enclaves"),
-    ("tdx", "dev/tdx_guest", "tdx_guest"),
-    ("snp", "dev/sev-guest", "sev_snp"),
-)
-"""TEE, its device, the processor's word for being such a guest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """Evidence of the processor, and what lies beside it (DER)."""
 
-    exhibit: Exhibit
+    exhibit: Statement
     certificates: tuple[bytes, ...] = ()
     crl: bytes | None = None
 
 
-Show = Callable[[Tee, Path, bytes], Shown]
+Show = Callable[[str, Path, bytes], Shown]
 """TEE, its device or socket, 64 bytes → evidence over them."""
 
 
-def show_guest(tee: Tee, place: Path, report_data: bytes) -> Shown:
+def show_guest(tee: str, place: Path, report_data: bytes) -> Shown:
     """Ask the platform this process runs on.
 
     Args:
@@ -60,41 +53,11 @@ def show_guest(tee: Tee, place: Path, report_data: bytes) -> Shown:
         CollateralUnreachable: A SEV-SNP host hands out no certificates.
         EvidenceRefused: It answers with something else than evidence.
     """
-    if tee == "dstack":
-        from sealtrain.attest.dstack.client import DstackClient
-        from sealtrain.attest.tdx.parse import canonical_quote, parse_quote
-
-        answer = DstackClient(str(place)).get_quote(report_data)
-        raw = canonical_quote(answer.quote)
-        return Shown(
-            exhibit=DstackQuote(
-                raw=raw, quote=parse_quote(raw), log=answer.event_log, vm_config=answer.vm_config
-            )
-        )
-    if tee == "tdx":
-        from sealtrain.attest.tdx.collect import collect_quote
-        from sealtrain.attest.tdx.parse import parse_quote
-
-        raw = collect_quote(report_data, base=place)
-        return Shown(exhibit=Quote(raw=raw, quote=parse_quote(raw)))
-    if tee == "nitro":
-        from sealtrain.attest.nitro.collect import attestation, device_nsm
-        from sealtrain.attest.nitro.parse import parse_document
-
-        raw = attestation(device_nsm(place), user_data=report_data)
-        return Shown(exhibit=Nitro(raw=raw, document=parse_document(raw)))
-    from sealtrain.attest.snp.collect import collect
-    from sealtrain.attest.snp.parse import parse_report
-
-    found = collect(place, report_data)
-    return Shown(
-        exhibit=Snp(raw=found.report, report=parse_report(found.report)),
-        certificates=found.certificates,
-        crl=found.crl,
-    )
+    exhibit, beside = tee_of(tee).show(place, report_data)
+    return Shown(exhibit=exhibit, certificates=beside.certificates, crl=beside.crl)
 
 
-def find_guest(root: Path) -> tuple[Tee | None, Path | None, list[Finding]]:
+def find_guest(root: Path) -> tuple[str | None, Path | None, list[Finding]]:
     """Which TEE, where it is asked, what there is to say about it; ``None`` where there is none."""
     for name in _SOCKETS:
         if _is_socket(root / name):
@@ -103,19 +66,22 @@ def find_guest(root: Path) -> tuple[Tee | None, Path | None, list[Finding]]:
         return None, None, [_tappd()]
     flags = _flags(root)
     reports = root / _REPORTS
-    for tee, device, flag in _DEVICES:
-        here = root / device
-        if not here.exists() and (flag not in flags or not reports.is_dir()):
+    for tee in TEES:
+        device = tee.device
+        if device is None:
             continue
-        if tee == "tdx" and not reports.is_dir():
-            return tee, None, [_no_reports(device)]
-        place = here if tee == "nitro" or not reports.is_dir() else reports
-        shown = f"/{place.relative_to(root)}"
-        return _found(tee, place, f"--platform {tee} --guest {tee}:{shown}?compose=FILE")
+        here = root / device.path
+        if not here.exists() and (device.flag not in flags or not reports.is_dir()):
+            continue
+        if not device.alone and not reports.is_dir():
+            return tee.name, None, [_no_reports(tee.name, device.path)]
+        place = reports if device.reports and reports.is_dir() else here
+        shown = f"{tee.name}:/{place.relative_to(root)}"
+        return _found(tee.name, place, f"--platform {tee.name} --guest {shown}?compose=FILE")
     return None, None, [_none(flags)]
 
 
-def _found(tee: Tee, place: Path, words: str) -> tuple[Tee, Path | None, list[Finding]]:
+def _found(tee: str, place: Path, words: str) -> tuple[str, Path | None, list[Finding]]:
     if os.access(place, os.R_OK | os.W_OK):
         return tee, place, [Finding(topic="tee", name="guest", level="ok", found=words)]
     closed = Finding(
@@ -129,12 +95,12 @@ def _found(tee: Tee, place: Path, words: str) -> tuple[Tee, Path | None, list[Fi
     return tee, None, [closed]
 
 
-def _no_reports(device: str) -> Finding:
+def _no_reports(tee: str, device: str) -> Finding:
     return Finding(
         topic="tee",
         name="guest",
         level="missing",
-        found=f"tdx at /{device}, no /{_REPORTS}",
+        found=f"{tee} at /{device}, no /{_REPORTS}",
         refused="no quote can be made",
         fix="Linux 6.7 or newer with configfs mounted: mount -t configfs none /sys/kernel/config",
     )
@@ -152,11 +118,9 @@ def _tappd() -> Finding:
 
 
 def _none(flags: set[str]) -> Finding:
-    words = {
-        "tdx_guest": "the processor says TDX guest, there is no /dev/tdx_guest",
-        "sev_snp": "the processor says SEV-SNP guest, there is no /dev/sev-guest",
-        "hypervisor": "an ordinary virtual machine",
-    }
+    devices = [tee.device for tee in TEES if tee.device is not None]
+    hidden = {one.flag: one.absent for one in devices if one.absent is not None}
+    words = {**hidden, "hypervisor": "an ordinary virtual machine"}
     known = next((flag for flag in words if flag in flags), None)
     return Finding(
         topic="tee",
@@ -165,12 +129,12 @@ def _none(flags: set[str]) -> Finding:
         found="no TEE" if known is None else words[known],
         refused="every policy for hardware (platform-mismatch, simulated-evidence)",
         fix="mount the device or the guest agent's socket into this container"
-        if known in ("tdx_guest", "sev_snp")
+        if known in hidden
         else "run in a dstack, TDX, SEV-SNP or Nitro guest; with the simulator you can rehearse",
     )
 
 
-def try_to_show(show: Show, tee: Tee, place: Path) -> tuple[Shown | None, Finding]:
+def try_to_show(show: Show, tee: str, place: Path) -> tuple[Shown | None, Finding]:
     """Ask once, over ``ASKED``."""
     try:
         shown = show(tee, place, ASKED.report_data())
@@ -196,13 +160,7 @@ def try_to_show(show: Show, tee: Tee, place: Path) -> tuple[Shown | None, Findin
 
 
 def _is_simulated(shown: Shown) -> bool:
-    match shown.exhibit:
-        case Quote(quote=quote) | DstackQuote(quote=quote):
-            root = quote.root_der
-        case Nitro(document=document):
-            root = document.cabundle[0]
-        case _:
-            root = shown.certificates[-1]
+    root = shown.exhibit.root(Beside(certificates=shown.certificates))
     try:
         return is_simulated_certificate(root)
     except EvidenceRefused:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sealtrain.attest.doctor.accelerators import Driver, find_accelerators
 from sealtrain.attest.doctor.finding import Finding
-from sealtrain.attest.doctor.guest import Show, Shown, Tee, find_guest, show_guest, try_to_show
+from sealtrain.attest.doctor.guest import Show, Shown, find_guest, show_guest, try_to_show
 from sealtrain.attest.doctor.surroundings import (
     Installed,
     clock_findings,
@@ -43,7 +43,7 @@ class Seen:
     """
 
     findings: tuple[Finding, ...]
-    tee: Tee | None
+    tee: str | None
     shown: Shown | None
     driver: GpuClaims | None
     gpus: GpuEvidence | None

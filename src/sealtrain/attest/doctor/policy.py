@@ -14,12 +14,14 @@ from sealtrain.attest.bundle import Beside
 from sealtrain.attest.claims import Check
 from sealtrain.attest.doctor.finding import ASKED, Finding
 from sealtrain.attest.doctor.look import Seen
+from sealtrain.attest.dstack.exhibit import DstackQuote
 from sealtrain.attest.explain.explanation import Line, explain
 from sealtrain.attest.explain.lines import line_of
-from sealtrain.attest.forms import DstackQuote, Gpus, Quote
+from sealtrain.attest.forms import Gpus
 from sealtrain.attest.nvidia.policy import NvidiaPolicy
 from sealtrain.attest.nvidia.topology import count_check, protection_checks
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.tdx.exhibit import Quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.errors import EvidenceRefused
 

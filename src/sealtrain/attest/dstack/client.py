@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from sealtrain.attest.dstack.parse import parse_attestation, parse_event_log
-from sealtrain.attest.evidence import LogEntry
 from sealtrain.attest.report_data import REPORT_DATA_BYTES
+from sealtrain.attest.statement import LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.http import Bounds, HttpClient, Problem
 from sealtrain.base.secret import Secret

@@ -12,7 +12,7 @@ from typing import Any
 
 from sealtrain.attest.dstack.msgpack import unpack
 from sealtrain.attest.dstack.scale import unpack_attestation
-from sealtrain.attest.evidence import MAX_EVIDENCE_VALUES, MAX_LOG_ENTRIES, LogEntry
+from sealtrain.attest.statement import MAX_EVIDENCE_VALUES, MAX_LOG_ENTRIES, LogEntry
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, EvidenceMalformed, PlatformMismatch

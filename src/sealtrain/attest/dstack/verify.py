@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.attest.dstack.parse import RUNTIME_EVENT, runtime_digest
-from sealtrain.attest.evidence import Collateral, LogEntry
+from sealtrain.attest.statement import Collateral, LogEntry
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.verify import QuotedGuest, verify_quote
 from sealtrain.base.canonical import canonical_json, parse_json
@@ -73,6 +73,11 @@ class VerifiedDstack(QuotedGuest):
     def instance_id(self) -> str:
         """As measured; empty where the deployment asked for none."""
         return self.measured.instance_id
+
+    @property
+    def key_provider(self) -> str:
+        """As measured; empty where the deployment asked for none."""
+        return self.measured.key_provider
 
 
 def verify_dstack(

@@ -9,14 +9,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sealtrain.attest.claims import Claim, Group, single
-from sealtrain.attest.explain.part import (
-    Part,
-    Situation,
-    Vouched,
-    committed,
-    raising,
-    root_name,
-)
 from sealtrain.attest.nvidia.appraise import eat
 from sealtrain.attest.nvidia.chain import named_architecture
 from sealtrain.attest.nvidia.collateral import GpuCollateral, RemoteVerdict
@@ -34,6 +26,14 @@ from sealtrain.attest.nvidia.verify import (
     device_groups,
     names_of,
     set_groups,
+)
+from sealtrain.attest.part import (
+    Part,
+    Situation,
+    Vouched,
+    committed,
+    raising,
+    root_name,
 )
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.base.canonical import parse_json

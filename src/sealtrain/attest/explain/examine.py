@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from sealtrain.attest.appraisal import decide
 from sealtrain.attest.appraise import Submodule, appraise
 from sealtrain.attest.bundle import KINDS, Beside, Bundle
 from sealtrain.attest.claims import Claim
@@ -142,23 +143,19 @@ def examine(exhibit: Exhibit, beside: Beside, policy: AppraisalPolicy | None, no
     submods: dict[str, Submodule] = {}
     identities: dict[str, str] = {}
     simulated = False
-    for part in parts_of(exhibit, beside, policy, now):
-        vouched = part.verify()
-        claims = [
-            Claim(
-                name="signature and root",
-                got=vouched.root,
-                expected=vouched.root,
-                source="signature",
-                outcome="equal",
-            )
-        ]
-        for group in vouched.groups:
-            claims += group()
-        submods[part.name] = Submodule(
-            eat=vouched.eat if policy is not None else {}, claims=tuple(claims)
+    held = decide(parts_of(exhibit, beside, policy, now))
+    for name, (vouched, claims) in held.items():
+        signed = Claim(
+            name="signature and root",
+            got=vouched.root,
+            expected=vouched.root,
+            source="signature",
+            outcome="equal",
         )
-        identities[part.name] = vouched.identity
+        submods[name] = Submodule(
+            eat=vouched.eat if policy is not None else {}, claims=(signed, *claims)
+        )
+        identities[name] = vouched.identity
         simulated = simulated or vouched.simulated
     if not submods:
         raise DataInvalid(

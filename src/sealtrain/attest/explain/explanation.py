@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sealtrain.attest.appraisal import Outcome, show
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.claims import Group
 from sealtrain.attest.explain.examine import unwrapped
-from sealtrain.attest.explain.field import Field, shortened
 from sealtrain.attest.explain.fields import fields_of
 from sealtrain.attest.explain.lines import line_of
-from sealtrain.attest.explain.part import Part
 from sealtrain.attest.explain.parts import parts_of
+from sealtrain.attest.field import Field, shortened
 from sealtrain.attest.forms import Exhibit
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.roots import SIMULATED_LABEL
@@ -126,14 +125,12 @@ def explain(
     lines: list[Line] = []
     simulated, refused, signed = False, False, False
     if at is not None:
-        for part in parts_of(inner, beside, policy, at, every_line=True):
+        tee = "" if policy is None else policy.cpu.tee
+        for outcome in show(parts_of(inner, beside, policy, at, every_line=True)):
             signed = True
-            found, from_simulator = _lines_of(part, policy)
-            simulated = simulated or from_simulator
-            refused = refused or any(
-                one.name == _SIGNATURE and one.standing == "broken" for one in found
-            )
-            lines += found
+            simulated = simulated or (outcome.vouched is not None and outcome.vouched.simulated)
+            refused = refused or (outcome.signature and outcome.error is not None)
+            lines += _lines_of(outcome, tee)
     verified = signed and not refused
     return Explanation(
         kind=exhibit.kind,
@@ -147,13 +144,14 @@ def explain(
     )
 
 
-def _lines_of(part: Part, policy: AppraisalPolicy | None) -> tuple[list[Line], bool]:
-    tee = "" if policy is None else policy.cpu.tee
-    try:
-        vouched = part.verify()
-    except EvidenceRefused as error:
-        below = Line(
-            part=part.name,
+def _lines_of(outcome: Outcome, tee: str) -> Iterator[Line]:
+    part = outcome.part
+    if outcome.error is not None and not outcome.signature:
+        yield _broken(part, tee, outcome.error)
+    elif outcome.error is not None:
+        yield _broken(part, tee, outcome.error, name=_SIGNATURE)
+        yield Line(
+            part=part,
             policy="",
             name="everything else",
             got="",
@@ -163,44 +161,29 @@ def _lines_of(part: Part, policy: AppraisalPolicy | None) -> tuple[list[Line], b
             code=None,
             message="nothing below a signature that does not hold can be trusted",
         )
-        return [_broken(part.name, tee, error, name=_SIGNATURE), below], False
-    lines = [
-        Line(
-            part=part.name,
-            policy="" if policy is None else line_of(tee, part.name, _SIGNATURE),
-            name=_SIGNATURE,
-            got=vouched.root,
-            expected=vouched.root,
-            source="signature",
-            standing="met",
-            code=None,
-            message=None,
-        )
-    ]
-    for group in vouched.groups:
-        lines += _made(part.name, tee, group)
-    return lines, vouched.simulated
+    elif outcome.vouched is not None:
+        root = outcome.vouched.root
+        yield _held(part, tee, _SIGNATURE, (root, root, "signature"), "met")
+    elif outcome.claim is not None:
+        claim = outcome.claim
+        values = (claim.got, claim.expected, claim.source)
+        standing: Standing = "any" if claim.outcome == "any" else "met"
+        yield _held(part, tee, claim.name, values, standing)
 
 
-def _made(part: str, tee: str, group: Group) -> list[Line]:
-    try:
-        claims = group()
-    except EvidenceRefused as error:
-        return [_broken(part, tee, error)]
-    return [
-        Line(
-            part=part,
-            policy=line_of(tee, part, claim.name) if tee else "",
-            name=claim.name,
-            got=claim.got,
-            expected=claim.expected,
-            source=claim.source,
-            standing="any" if claim.outcome == "any" else "met",
-            code=None,
-            message=None,
-        )
-        for claim in claims
-    ]
+def _held(part: str, tee: str, name: str, values: tuple[str, str, str], standing: Standing) -> Line:
+    got, expected, source = values
+    return Line(
+        part=part,
+        policy=line_of(tee, part, name) if tee else "",
+        name=name,
+        got=got,
+        expected=expected,
+        source=source,
+        standing=standing,
+        code=None,
+        message=None,
+    )
 
 
 def _broken(part: str, tee: str, error: EvidenceRefused, *, name: str | None = None) -> Line:

@@ -8,21 +8,9 @@ from cryptography import x509
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.evidence import (
-    Collateral,
-    DstackEvidence,
-    Evidence,
-    NitroEvidence,
-    SnpEvidence,
-)
+from sealtrain.attest.dstack.exhibit import log_fields
+from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.explain.bootlog import replayed_boot_log
-from sealtrain.attest.explain.field import Field, certificate_fields, shortened, time_of
-from sealtrain.attest.explain.fields_cpu import (
-    log_fields,
-    nitro_fields,
-    quote_fields,
-    snp_fields,
-)
 from sealtrain.attest.explain.fields_gpu import (
     claims_fields,
     device_fields,
@@ -31,11 +19,9 @@ from sealtrain.attest.explain.fields_gpu import (
     rim_fields,
     token_fields,
 )
-from sealtrain.attest.nitro.parse import parse_document
-from sealtrain.attest.roots import X509_ERRORS
-from sealtrain.attest.snp.chain import quiet
-from sealtrain.attest.snp.parse import parse_report
-from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.attest.field import Field, certificate_fields, shortened, time_of
+from sealtrain.attest.registry import tee_of
+from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import DataInvalid
@@ -53,16 +39,10 @@ def fields_of(exhibit: forms.Exhibit, beside: Beside) -> list[Field]:
     match exhibit:
         case forms.OwnEvidence(evidence=evidence):
             return _own(evidence)
-        case forms.Quote(quote=quote):
-            return quote_fields(quote)
-        case forms.DstackQuote(quote=quote, log=log, vm_config=config):
-            return [*quote_fields(quote), *log_fields(log), *_host(config)]
+        case forms.Statement():
+            return exhibit.fields(beside)
         case forms.SgxQuote(raw=raw):
             return _sgx(raw)
-        case forms.Nitro(document=document):
-            return nitro_fields(document)
-        case forms.Snp(report=report):
-            return snp_fields(report, beside.certificates)
         case forms.Gpus(devices=devices, claims=claims):
             return device_fields(devices, claims)
         case forms.GpuReportFile(report=report):
@@ -111,14 +91,7 @@ def _own(evidence: Evidence) -> list[Field]:
         _field("document", "platform", evidence.platform, "What the evidence is offered as."),
         _field("document", "digest", evidence.digest, "SHA-256 of this document."),
     ]
-    if isinstance(shown, NitroEvidence):
-        found += nitro_fields(parse_document(shown.document_bytes))
-    elif isinstance(shown, SnpEvidence):
-        found += snp_fields(parse_report(shown.report_bytes), shown.certificates_der)
-    else:
-        found += quote_fields(parse_quote(shown.quote_bytes))
-    if isinstance(shown, DstackEvidence):
-        found += [*log_fields(shown.event_log), *_host(shown.vm_config)]
+    found += tee_of(shown.tee).fields(shown)
     found += _deployment(shown.app_compose_bytes)
     if evidence.gpu is not None:
         digest = evidence.gpu_digest.hex()
@@ -129,13 +102,6 @@ def _own(evidence: Evidence) -> list[Field]:
     if evidence.gpu_collateral is not None:
         found += gpu_collateral_fields(evidence.gpu_collateral)
     return found
-
-
-def _host(config: str | None) -> list[Field]:
-    if config is None:
-        return []
-    told = "What the host says of the machine; nobody signed it."
-    return [_field("cpu0", "host's statement", config, told)]
 
 
 def _sgx(raw: bytes) -> list[Field]:

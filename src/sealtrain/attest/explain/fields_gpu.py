@@ -9,7 +9,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.explain.field import Field, certificate_fields, time_of
+from sealtrain.attest.field import Field, certificate_fields, time_of
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.nvidia.parse import GpuClaims, GpuDevice
 from sealtrain.attest.nvidia.spdm import GpuReport, parse_report

@@ -4,51 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from sealtrain.attest.registry import tee_of
+
 __all__ = ["line_of"]
 
-_TDX: Final = {
-    "TCB status": "tcb_status",
-    "advisories": "advisories",
-    "collateral floor": "min_tcb_evaluation_data_number",
-    "collateral age": "max_collateral_age_s",
-    "debug": "debug",
-    "migration": "migration",
-    "service guest": "migration",
-    "machine": "platform_ids",
-    "guest image": "measurements",
-    "key provider": "key_provider",
-    "OS image": "os_image_hash",
-}
-_CPU: Final[dict[str, dict[str, str]]] = {
-    "tdx": _TDX,
-    "dstack": _TDX,
-    "nitro": {
-        "debug mode": "debug",
-        "document age": "max_age_s",
-        "guest image": "images",
-        "image signer": "signers",
-        "parent instance": "parents",
-        "IAM role": "iam_roles",
-    },
-    "snp": {
-        "debug": "debug",
-        "migration": "migration",
-        "product": "products",
-        "signing key": "signing_keys",
-        "chip": "chip_ids",
-        "VMPL": "vmpl",
-        "simultaneous threads": "smt",
-        "reported TCB": "minimum_tcb",
-        "launch TCB": "minimum_tcb",
-        "committed TCB": "minimum_tcb",
-        "mitigations": "mitigations",
-        "extended TCB": "extended_tcb",
-        "platform flags": "platform_flags",
-        "guest image": "measurements",
-        "launch authority": "id_keys",
-        "revocation": "revocation",
-    },
-}
 _GPU: Final = {
     "architecture": "architectures",
     "device": "devices",
@@ -85,7 +44,7 @@ def line_of(tee: str, part: str, comparison: str) -> str:
     if comparison == "accelerators":
         return "gpu"
     if part == "cpu0":
-        name = _CPU[tee].get(comparison)
+        name = tee_of(tee).lines.get(comparison)
         return "" if name is None else f"cpu.{name}"
     if comparison.endswith(" measurements") or comparison.endswith(" version"):
         comparison = comparison if comparison in _GPU else "reference values"

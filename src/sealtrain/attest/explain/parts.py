@@ -2,31 +2,31 @@
 
 A part is what one device signed: ``cpu0``, ``gpu0``, ``switch0``…; ``gpus`` is what holds for
 accelerators together. ``verify`` leads its signature to a root at a moment; the comparisons that
-follow are made one by one, so that whoever decides stops at the first breach and whoever explains
-shows all of them.
+follow are made by one of the two drivers of ``attest.appraisal``.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
 from sealtrain.attest import forms
 from sealtrain.attest.bundle import Beside
-from sealtrain.attest.claims import equal, single
-from sealtrain.attest.evidence import DstackEvidence, Evidence, NitroEvidence, SnpEvidence
+from sealtrain.attest.claims import Group, single
+from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.explain.accelerators import (
     device_parts,
     one_device,
     reference_part,
     verdict_part,
 )
-from sealtrain.attest.explain.part import Part, Situation, Vouched
-from sealtrain.attest.explain.processors import dstack_part, nitro_part, quote_part, snp_part
-from sealtrain.attest.nvidia.policy import NvidiaPolicy
+from sealtrain.attest.part import Part, Situation, Vouched, other_tee
 from sealtrain.attest.policy import AppraisalPolicy
+from sealtrain.attest.registry import tee_of
+from sealtrain.attest.verify import check_platform, check_shown
 from sealtrain.base.digests import sha256_hex
-from sealtrain.errors import GpuSetRefused, PlatformMismatch, SimulatedEvidence
+from sealtrain.errors import GpuSetRefused, PlatformMismatch
 
 __all__ = ["parts_of"]
 
@@ -66,16 +66,10 @@ def parts_of(
     match exhibit:
         case forms.OwnEvidence(evidence=evidence):
             return _own(evidence, beside, at)
-        case forms.Quote(quote=quote):
-            return (quote_part(quote.raw, beside.collateral, at),)
-        case forms.DstackQuote(quote=quote, log=log):
-            return (dstack_part(quote.raw, log, beside.collateral, at),)
+        case forms.Statement():
+            return (_of_its_tee(exhibit.part(beside, at), exhibit.tee, policy),)
         case forms.SgxQuote(raw=raw):
             return (Part(name="cpu0", verify=partial(_refuse_enclave, raw)),)
-        case forms.Nitro(raw=raw):
-            return (nitro_part(raw, at, own=False),)
-        case forms.Snp(raw=raw):
-            return (snp_part(raw, beside.certificates, beside.crl, at),)
         case forms.Gpus(devices=devices, claims=claims):
             return device_parts((*devices, *beside.switches), claims, beside.gpu_collateral, at)
         case forms.GpuReportFile(report=report):
@@ -94,28 +88,23 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     shown, said = evidence.cpu, beside.binding
     here = at.with_(
         nonce=None if said is None else said.report_data(evidence.gpu_digest),
-        compose_hashes=(sha256_hex(shown.app_compose_bytes), *at.compose_hashes),
+        shown_compose=sha256_hex(shown.app_compose_bytes),
     )
     collateral = evidence.collateral if beside.collateral is None else beside.collateral
-    if isinstance(shown, NitroEvidence):
-        cpu = nitro_part(shown.document_bytes, here, own=True)
-    elif isinstance(shown, SnpEvidence):
-        crl = shown.crl_der if beside.crl is None else beside.crl
-        cpu = snp_part(shown.report_bytes, shown.certificates_der, crl, here)
-    elif isinstance(shown, DstackEvidence):
-        cpu = dstack_part(shown.quote_bytes, shown.event_log, collateral, here)
+    cpu = tee_of(shown.tee).part(shown, replace(beside, collateral=collateral), here)
+    if at.policy is None:
+        offered, rules = replace(cpu, last=True), None
     else:
-        cpu = quote_part(shown.quote_bytes, collateral, here)
-    offered = Part(name=cpu.name, verify=partial(_offered, cpu, evidence, at))
-    rules = None if at.policy is None else at.policy.gpu
+        before: tuple[Group, ...] = (single(partial(check_platform, evidence, at.policy)),)
+        if shown.tee != at.policy.cpu.tee:
+            before = (*before, other_tee(shown.tee, at.policy.cpu.tee))
+        offered, rules = replace(cpu, before=before, last=True), at.policy.gpu
+        try:
+            check_shown(evidence, at.policy)
+        except GpuSetRefused as error:
+            return offered, Part(name="gpus", verify=partial(_refuse, error))
     if evidence.gpu is None:
-        if isinstance(rules, NvidiaPolicy):
-            refused = partial(_refuse_set, 0, rules.gpu_count)
-            return offered, Part(name="gpus", verify=refused)
         return (offered,)
-    if rules == "none":
-        refused = partial(_refuse_set, len(evidence.gpu.devices), "none")
-        return offered, Part(name="gpus", verify=refused)
     if rules == "any":
         return (offered,)
     gpu_collateral = beside.gpu_collateral
@@ -125,29 +114,16 @@ def _own(evidence: Evidence, beside: Beside, at: Situation) -> tuple[Part, ...]:
     return offered, *device_parts(evidence.gpu.devices, evidence.gpu.claims, gpu_collateral, there)
 
 
-def _offered(cpu: Part, evidence: Evidence, at: Situation) -> Vouched:
-    """The processor's part; first of all, what the document says about itself is compared."""
-    vouched = cpu.verify()
-    if at.policy is None:
-        return vouched
-    first = single(
-        partial(
-            equal,
-            "platform",
-            evidence.platform,
-            at.policy.platform,
-            source="evidence",
-            error=SimulatedEvidence if evidence.platform == "simulator" else PlatformMismatch,
-            message="evidence is offered as another platform than the policy asks for",
-        )
-    )
-    return Vouched(
-        root=vouched.root,
-        simulated=vouched.simulated,
-        identity=vouched.identity,
-        eat=vouched.eat,
-        groups=(first, *vouched.groups),
-    )
+def _of_its_tee(part: Part, tee: str, policy: AppraisalPolicy | None) -> Part:
+    """The same; a policy for another TEE is the first comparison below its signature."""
+    if policy is None or policy.cpu.tee == tee:
+        return part
+
+    def verify() -> Vouched:
+        vouched = part.verify()
+        return replace(vouched, groups=(other_tee(tee, policy.cpu.tee), *vouched.groups))
+
+    return replace(part, verify=verify)
 
 
 def _refuse_enclave(raw: bytes) -> NoReturn:
@@ -159,11 +135,5 @@ def _refuse_enclave(raw: bytes) -> NoReturn:
     )
 
 
-def _refuse_set(got: int, expected: int | str) -> NoReturn:
-    raise GpuSetRefused(
-        "guest shows other accelerators than this policy provides for",
-        check="accelerators",
-        got=got,
-        expected=expected,
-        hint="write the rules for them into the policy, or gpu: any",
-    )
+def _refuse(error: GpuSetRefused) -> NoReturn:
+    raise error

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from sealtrain.attest.statement import GuestPolicy
 from sealtrain.base.models import StrictModel
 
 __all__ = ["NitroImage", "NitroPolicy"]
@@ -34,7 +35,7 @@ class NitroImage(StrictModel):
     """The application."""
 
 
-class NitroPolicy(StrictModel):
+class NitroPolicy(GuestPolicy):
     """What an enclave must show. A breach of each field ends in the code that stands beside it."""
 
     tee: Literal["nitro"]

@@ -10,10 +10,6 @@ would cost more than the report. Dates are looked at anew each time.
 from __future__ import annotations
 
 import re
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
@@ -23,10 +19,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat import asn1
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from sealtrain.attest.roots import X509_ERRORS, VendorRoot
+from sealtrain.attest.roots import X509_ERRORS, VendorRoot, quiet
 from sealtrain.attest.snp.parse import Product, SigningKey, Tcb
 from sealtrain.base.digests import sha256_hex
 from sealtrain.errors import (
@@ -39,7 +34,6 @@ __all__ = [
     "Endorsement",
     "common_name",
     "load_certificate",
-    "quiet",
     "verify_chain",
 ]
 
@@ -56,7 +50,6 @@ _LEVELS = {"bootloader": 1, "tee": 2, "snp": 3, "microcode": 8, "fmc": 9}
 _KNOWN_CRITICAL = (ExtensionOID.BASIC_CONSTRAINTS, ExtensionOID.KEY_USAGE)
 _SIMULATED = "SIMULATED "
 _TEXT = re.compile(rb"[\x0c\x13\x16][\x01-\x7f][\x20-\x7e]{1,127}")
-_WARNINGS = threading.Lock()
 UNREADABLE = (
     *X509_ERRORS,
     x509.DuplicateExtension,
@@ -143,19 +136,6 @@ def common_name(certificate: x509.Certificate) -> str:
     """The one common name of the subject; empty where it has none or several."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence one warning: loading serial number 0, and reading it, may become an error one day."""
-    # The filters are the process's: without the lock two threads could leave ours behind.
-    with _WARNINGS, warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore",
-            message="Parsed a serial number which wasn't positive",
-            category=CryptographyDeprecationWarning,
-        )
-        yield
 
 
 def _is_simulated(root: bytes) -> bool:

@@ -24,14 +24,28 @@ from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tc
 from sealtrain.attest.snp.revocation import crl_der
 from sealtrain.attest.snp.table import parse_table
 from sealtrain.attest.tsm import Folders, tsm_report
+from sealtrain.base.files import read_bounded
 from sealtrain.errors import (
     CollateralUnreachable,
     DataInvalid,
     EvidenceMalformed,
     GuestApiUnreachable,
+    RevocationUnknown,
+    UsageError,
 )
 
-__all__ = ["Collected", "Ioctl", "collect", "distribution_addresses"]
+__all__ = [
+    "Collected",
+    "Ioctl",
+    "certificates_in",
+    "collect",
+    "distribution_addresses",
+    "revocations_in",
+]
+
+_MAX_CERTIFICATES = 16
+_MAX_CERTIFICATE_BYTES = 64 << 10
+_CRL = "amd.crl"
 
 Ioctl = Callable[[int, int, ctypes.Structure], object]
 """``fcntl.ioctl`` on a structure the driver fills; an argument so that tests need no driver."""
@@ -232,3 +246,36 @@ def _missing(report: SnpReport, what: str) -> CollateralUnreachable:
         check="certificate table",
         hint=hint,
     )
+
+
+def certificates_in(folder: Path | None) -> tuple[bytes, ...]:
+    """AMD's certificates in a folder (``*.der``); none where no folder is named.
+
+    Raises:
+        UsageError: A file cannot be read.
+    """
+    if folder is None:
+        return ()
+    try:
+        found = sorted(folder.glob("*.der"))[:_MAX_CERTIFICATES]
+        return tuple(read_bounded(path, _MAX_CERTIFICATE_BYTES) for path in found)
+    except DataInvalid as error:
+        raise UsageError(
+            f"certificates cannot be read: {error.message}", check="guest", hint=error.hint
+        ) from error
+
+
+def revocations_in(folder: Path | None) -> bytes | None:
+    """The revocation list beside the certificates, read anew: it is renewed while a run lasts.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    if folder is None or not (folder / _CRL).exists():
+        return None
+    try:
+        return crl_der(read_bounded(folder / _CRL, _MAX_CERTIFICATE_BYTES))
+    except (DataInvalid, RevocationUnknown) as error:
+        raise UsageError(
+            f"revocation list cannot be read: {error.message}", check="guest", hint=error.hint
+        ) from error

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from sealtrain.attest.snp.parse import PlatformFlag, Product, SigningKey, Tcb
+from sealtrain.attest.statement import GuestPolicy
 from sealtrain.base.models import Hex64, StrictModel
 
 __all__ = ["ProductName", "SnpPolicy", "TcbFloor", "product_name"]
@@ -47,7 +48,7 @@ class TcbFloor(StrictModel):
         )
 
 
-class SnpPolicy(StrictModel):
+class SnpPolicy(GuestPolicy):
     """Reference values for a SEV-SNP guest."""
 
     tee: Literal["snp"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sealtrain.attest.snp.chain import UNREADABLE, load_certificate, quiet
+from sealtrain.attest.roots import quiet
+from sealtrain.attest.snp.chain import UNREADABLE, load_certificate
+from sealtrain.attest.statement import MAX_CRL_BYTES
 from sealtrain.errors import CertificateRevoked, RevocationUnknown
 
 __all__ = ["MAX_CRL_BYTES", "check_revocation", "crl_der"]
-
-MAX_CRL_BYTES = 64 << 10
-"""Longest revocation list that is read; AMD's have a few hundred bytes."""
 
 
 def crl_der(data: bytes) -> bytes:

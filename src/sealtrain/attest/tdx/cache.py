@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from filelock import FileLock
 
-from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import X509_ERRORS, certificates_of_pem
+from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.fetch import Platform, fetch_collateral, platform_of
 from sealtrain.attest.tdx.parse import TdxQuote
 from sealtrain.attest.tdx.verify import check_root

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
-from sealtrain.attest.evidence import Collateral
+from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tsm import REPORTS, Folders, tsm_report

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from sealtrain.attest.statement import GuestPolicy
 from sealtrain.base.models import Hex32, StrictModel
 
 __all__ = ["Measurement", "QuotePolicy", "TcbStatus", "TdxPolicy"]
@@ -33,7 +34,7 @@ class Measurement(StrictModel):
     rtmr2: _Register
 
 
-class QuotePolicy(StrictModel):
+class QuotePolicy(GuestPolicy):
     """What every TDX quote must show, whoever collected it. An empty list accepts nothing."""
 
     tee: Literal["tdx", "dstack"]

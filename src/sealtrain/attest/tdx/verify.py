@@ -28,13 +28,13 @@ from typing import Any
 import dcap_qvl
 from cryptography import x509
 
-from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import (
     INTEL_ROOT_SHA256,
     VendorRoot,
     certificates_of_pem,
     is_simulated_certificate,
 )
+from sealtrain.attest.statement import Collateral
 from sealtrain.attest.tdx.parse import TdxQuote, parse_quote
 from sealtrain.attest.tdx.policy import QuotePolicy
 from sealtrain.attest.tdx.window import check_window, collateral_window
@@ -58,6 +58,7 @@ __all__ = [
     "VerifiedQuote",
     "VerifiedTdx",
     "check_root",
+    "needed",
     "verify_quote",
     "verify_tdx",
 ]
@@ -136,6 +137,11 @@ class VerifiedTdx(QuotedGuest):
         """A bare TDX guest has no identity of its own."""
         return ""
 
+    @property
+    def key_provider(self) -> str:
+        """Nobody gives a bare TDX guest keys."""
+        return ""
+
 
 def verify_tdx(
     raw: bytes,
@@ -171,6 +177,21 @@ def verify_tdx(
             hint="start the guest with MRCONFIGID = 01 || SHA-256(document) || zeros",
         )
     return VerifiedTdx(signed=signed, app_compose=app_compose, compose_hash=compose_hash)
+
+
+def needed(collateral: Collateral | None) -> Collateral:
+    """Collateral to verify a guest's quote with.
+
+    Raises:
+        CollateralMismatch: There is none.
+    """
+    if collateral is None:
+        raise CollateralMismatch(
+            "no collateral to verify the quote with",
+            check="collateral",
+            hint="give the verifier collateral of the platform, or collect evidence with it",
+        )
+    return collateral
 
 
 def verify_quote(

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from cryptography import x509
 
-from sealtrain.attest.evidence import Collateral
 from sealtrain.attest.roots import X509_ERRORS
+from sealtrain.attest.statement import Collateral
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.errors import CollateralExpired, CollateralMismatch, DataInvalid

@@ -9,12 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from sealtrain.attest.evidence import Collateral, DstackEvidence, Evidence, TdxEvidence
+from sealtrain.attest.evidence import Collateral, Evidence
 from sealtrain.attest.guest import load_gpu_collateral
 from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.tdx.cache import cached_collateral, trusted_platform
 from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.attest.tdx.evidence import QuoteEvidence
 from sealtrain.attest.tdx.fetch import fetch_collateral, services_of
 from sealtrain.attest.tdx.parse import parse_quote
 from sealtrain.base.clock import Clock
@@ -42,7 +43,7 @@ def guests_collateral(
     expected = (policy.platform, policy.cpu.tee)
     if uri is None or (evidence.platform, shown.tee) != expected:
         return None
-    if not isinstance(shown, DstackEvidence | TdxEvidence):
+    if not isinstance(shown, QuoteEvidence):
         return None
     quote = parse_quote(shown.quote_bytes) if services_of(uri) else None
     if quote is not None:

@@ -21,13 +21,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from sealtrain.attest.registry import TEES
+
 __all__ = ["PLACES", "PlaceRefused", "devices"]
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_EVIDENCE: Final = "|".join(
+    re.escape(tee.device.path.removeprefix("dev/")) for tee in TEES if tee.device is not None
+)
 _DEVICES: Final = re.compile(
     r"/dev/(null|zero|full|u?random"  # keep nothing
     r"|nvidia[\w-]*(/[\w-]+)?|kfd|dri/renderD\d+"  # accelerators
-    r"|nsm|tdx_guest|sev-guest)"  # evidence
+    rf"|{_EVIDENCE})"
 )
 _THREAD_NAMES: Final = re.compile(r"/proc/\d+/(task/\d+/)?comm")
 _HERE: Final = -1

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from sealtrain.attest.nitro.chain import AWS_NITRO_ROOT_SHA256
-from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256
-from sealtrain.attest.nvidia.rim import NVIDIA_RIM_ROOT_SHA256
-from sealtrain.attest.roots import INTEL_ROOT_SHA256, X509_ERRORS
-from sealtrain.attest.snp.chain import AMD_ROOT_SHA256, quiet
+from sealtrain.attest.registry import TEES
+from sealtrain.attest.roots import X509_ERRORS, quiet
 from sealtrain.base.clock import to_rfc3339
 from sealtrain.base.digests import sha256_hex
 
-__all__ = ["Field", "certificate_fields", "shortened", "time_of"]
+__all__ = ["CPU", "Field", "certificate_fields", "on_off", "rows_of", "shortened", "time_of"]
 
-_ROOTS = {
-    INTEL_ROOT_SHA256: "Intel's pinned root",
-    AWS_NITRO_ROOT_SHA256: "AWS's pinned root of Nitro Enclaves",
-    NVIDIA_ROOT_SHA256: "NVIDIA's pinned root of devices",
-    NVIDIA_RIM_ROOT_SHA256: "NVIDIA's pinned root of reference values",
-    **{digest: f"AMD's pinned root of {product}" for digest, product in AMD_ROOT_SHA256.items()},
-}
+CPU = "cpu0"
+"""The part of a file that the processor signed."""
+
 _LONG_HEX = re.compile(r"[0-9a-fA-F]{33,}")
 _HEAD, _TAIL, _WIDTH = 16, 8, 96
 
@@ -47,6 +42,17 @@ class Field:
             "value": self.value,
             "meaning": self.meaning,
         }
+
+
+def rows_of(rows: Iterable[tuple[str, str, str]], part: str = CPU) -> Iterator[Field]:
+    """Fields of one part from names, values and meanings."""
+    for name, value, meaning in rows:
+        yield Field(part=part, name=name, value=value, meaning=meaning)
+
+
+def on_off(state: bool) -> str:
+    """A bit in words."""
+    return "on" if state else "off"
 
 
 def shortened(value: str) -> str:
@@ -78,6 +84,21 @@ def certificate_fields(part: str, certificates: tuple[bytes, ...]) -> list[Field
     ]
 
 
+@cache
+def _pinned() -> dict[str, str]:
+    """SHA-256 of each vendor's pinned root → its name in words."""
+    from sealtrain.attest.nvidia.chain import NVIDIA_ROOT_SHA256
+    from sealtrain.attest.nvidia.rim import NVIDIA_RIM_ROOT_SHA256
+
+    found = {
+        NVIDIA_ROOT_SHA256: "NVIDIA's pinned root of devices",
+        NVIDIA_RIM_ROOT_SHA256: "NVIDIA's pinned root of reference values",
+    }
+    for tee in TEES:
+        found |= tee.pinned_roots()
+    return found
+
+
 def _certificate(der: bytes) -> tuple[str, str]:
     digest = sha256_hex(der)
     try:
@@ -87,8 +108,8 @@ def _certificate(der: bytes) -> tuple[str, str]:
         dates = f"{_date(found.not_valid_before_utc)} to {_date(found.not_valid_after_utc)}"
     except X509_ERRORS:
         return f"sha256 {digest}", "A certificate that cannot be read."
-    if digest in _ROOTS:
-        meaning = f"This is {_ROOTS[digest]}."
+    if digest in _pinned():
+        meaning = f"This is {_pinned()[digest]}."
     elif subject == issuer:
         meaning = "It issued itself and is no root this release trusts by itself."
     else:

@@ -22,10 +22,12 @@ __all__ = [
     "Part",
     "Situation",
     "Vouched",
+    "bound_groups",
     "committed",
     "compose_groups",
     "other_tee",
     "raising",
+    "report_data_group",
     "root_name",
 ]
 
@@ -39,6 +41,8 @@ class Situation:
         root: Trusted software root of processors (DER), ``None`` for the vendors'.
         now: Seconds since 1970.
         nonce: What the part must carry, ``None`` where nobody says.
+        shown_compose: SHA-256 of the deployment document that the evidence itself shows, hex; such
+            evidence is bound to it before anything else is compared.
         compose_hashes: What the measured deployment document must hash to; empty for any.
         every_line: Leave judgements that a verifier could make at once to comparisons.
     """
@@ -49,6 +53,7 @@ class Situation:
     nonce: bytes | None
     compose_hashes: tuple[str, ...]
     every_line: bool
+    shown_compose: str | None = None
 
     def with_(self, **changes: Any) -> Situation:
         """The same with other fields."""
@@ -65,6 +70,7 @@ class Vouched:
         identity: SHA-256 of what the signature covers, hex.
         eat: Claims under their RFC 9711 names; true once every comparison held.
         groups: What it is compared with, in order.
+        bound: What ties it to the document that the evidence shows; compared before ``groups``.
     """
 
     root: str
@@ -72,14 +78,24 @@ class Vouched:
     identity: str
     eat: dict[str, str]
     groups: tuple[Group, ...]
+    bound: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One device's signed statement; ``verify`` raises ``EvidenceRefused`` where it is none."""
+    """One device's signed statement.
+
+    Attributes:
+        name: ``cpu0``, ``gpu0``, ``switch0``…, or ``gpus`` for all accelerators together.
+        verify: Leads its signature to a root; raises ``EvidenceRefused`` where it does not.
+        before: Comparisons that need no signature.
+        last: Its ``groups`` are compared once every other part was.
+    """
 
     name: str
     verify: Callable[[], Vouched]
+    before: tuple[Group, ...] = ()
+    last: bool = False
 
 
 def raising(error: EvidenceRefused) -> Group:
@@ -126,8 +142,14 @@ def committed(
             check=name,
             got=shown,
             expected=expected.hex(),
+            hint="it was made for another challenge, key, run, purpose or accelerator",
         )
     return Claim(name=name, got=shown, expected=expected.hex(), source=source, outcome="equal")
+
+
+def report_data_group(situation: Situation, got: bytes | None, source: str) -> Group:
+    """Report data of a guest in its conversation."""
+    return single(partial(committed, "report data", situation.nonce, got, source))
 
 
 def compose_groups(
@@ -142,10 +164,20 @@ def compose_groups(
         measured: Expected hash → what the platform measures of it.
     """
     name = "compose hash"
-    if not situation.compose_hashes:
+    if not situation.compose_hashes and situation.shown_compose is None:
         yield single(partial(unlooked, name, got, source=source))
     for digest in situation.compose_hashes:
         yield single(partial(_compose, name, got, measured(digest), source))
+
+
+def bound_groups(
+    situation: Situation, got: str, source: str, measured: Callable[[str], str]
+) -> tuple[Group, ...]:
+    """The same with the document that the evidence itself shows, where it shows one."""
+    digest = situation.shown_compose
+    if digest is None:
+        return ()
+    return (single(partial(_compose, "compose hash", got, measured(digest), source)),)
 
 
 def _compose(name: str, got: str, expected: str, source: str) -> Claim:

@@ -1,0 +1,96 @@
+"""One sequence of checks, two drivers: stop at the first failure, or show all.
+
+A part is what one device signed. Its checks are made in this order by either driver:
+
+1. what is compared before anything is verified (``Part.before``);
+2. its signature leads to a trusted root (``Part.verify``);
+3. what it signed is bound to the deployment document that the evidence shows (``Vouched.bound``);
+4. the comparisons that follow from what it signed (``Vouched.groups``), of a part that comes
+   ``last`` after those of all others: report data commit to the accelerators.
+
+``decide`` raises what the first failing check raises. ``show`` goes on; only below a signature that
+does not hold nothing is compared, because nothing there can be trusted. The first failure that
+``show`` yields is therefore the one that ``decide`` raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sealtrain.attest.claims import Claim, Group, held_together
+from sealtrain.attest.part import Part, Vouched
+from sealtrain.errors import EvidenceRefused
+
+__all__ = ["Outcome", "decide", "show"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one check of a part ended: exactly one of the three is there.
+
+    Attributes:
+        part: Whose check it is.
+        vouched: The signature that held.
+        claim: The comparison that held.
+        error: What did not hold.
+        signature: Whether it is about the signature: without it nothing below is compared.
+    """
+
+    part: str
+    vouched: Vouched | None = None
+    claim: Claim | None = None
+    error: EvidenceRefused | None = None
+    signature: bool = False
+
+
+def decide(parts: Iterable[Part]) -> dict[str, tuple[Vouched, tuple[Claim, ...]]]:
+    """Make every check of every part in order; what held, by the name of the part.
+
+    Raises:
+        EvidenceRefused: What the first failing check raised.
+    """
+    found: dict[str, tuple[Vouched, tuple[Claim, ...]]] = {}
+    postponed: list[tuple[str, Vouched]] = []
+    for part in parts:
+        claims = held_together(part.before)
+        vouched = part.verify()
+        claims += held_together(vouched.bound)
+        if part.last:
+            postponed.append((part.name, vouched))
+        else:
+            claims += held_together(vouched.groups)
+        found[part.name] = (vouched, claims)
+    for name, vouched in postponed:
+        found[name] = (vouched, found[name][1] + held_together(vouched.groups))
+    return found
+
+
+def show(parts: Iterable[Part]) -> Iterator[Outcome]:
+    """Make every check of every part in order, whether the one before held or not."""
+    postponed: list[tuple[str, Vouched]] = []
+    for part in parts:
+        yield from _compared(part.name, part.before)
+        try:
+            vouched = part.verify()
+        except EvidenceRefused as error:
+            yield Outcome(part=part.name, error=error, signature=True)
+            continue
+        yield Outcome(part=part.name, vouched=vouched, signature=True)
+        yield from _compared(part.name, vouched.bound)
+        if part.last:
+            postponed.append((part.name, vouched))
+        else:
+            yield from _compared(part.name, vouched.groups)
+    for name, vouched in postponed:
+        yield from _compared(name, vouched.groups)
+
+
+def _compared(part: str, groups: Iterable[Group]) -> Iterator[Outcome]:
+    for group in groups:
+        try:
+            claims = group()
+        except EvidenceRefused as error:
+            yield Outcome(part=part, error=error)
+        else:
+            yield from (Outcome(part=part, claim=claim) for claim in claims)

@@ -1,0 +1,147 @@
+"""A dstack guest's quote and event log: verified line by line, explained field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Claim, Group, single, unlooked
+from sealtrain.attest.dstack import appraise as dstack
+from sealtrain.attest.dstack.policy import DstackPolicy
+from sealtrain.attest.dstack.verify import MeasuredGuest, replay_log
+from sealtrain.attest.field import CPU, Field
+from sealtrain.attest.forms import Statement
+from sealtrain.attest.part import (
+    Part,
+    Situation,
+    Vouched,
+    bound_groups,
+    compose_groups,
+    raising,
+    report_data_group,
+)
+from sealtrain.attest.statement import Collateral, LogEntry
+from sealtrain.attest.tdx import appraise as tdx
+from sealtrain.attest.tdx.exhibit import QUOTE, quote_fields, signed_quote, vouched_quote
+from sealtrain.attest.tdx.parse import TdxQuote
+from sealtrain.errors import EvidenceRefused
+
+__all__ = ["DstackQuote", "dstack_part", "host_fields", "log_fields"]
+
+_LOG = "event log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DstackQuote(Statement):
+    """A TDX quote with the event log of a dstack guest."""
+
+    tee = "dstack"
+    kind = "dstack-quote"
+    title = "dstack guest: Intel TDX quote and event log"
+    quote: TdxQuote
+    log: tuple[LogEntry, ...]
+    vm_config: str | None
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """The quote's signature under collateral, the log's replay, then their lines."""
+        return dstack_part(self.quote.raw, self.log, beside.collateral, at)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Of quote, log and the host's statement."""
+        return [*quote_fields(self.quote), *log_fields(self.log), *host_fields(self.vm_config)]
+
+    def root(self, beside: Beside) -> bytes:
+        """As the quote carries it."""
+        return self.quote.root_der
+
+
+def dstack_part(
+    raw: bytes, log: tuple[LogEntry, ...], collateral: Collateral | None, at: Situation
+) -> Part:
+    """A TDX quote and the event log that replays to its registers."""
+
+    def verify() -> Vouched:
+        rules = None if at.policy is None else at.policy.cpu
+        own = rules if isinstance(rules, DstackPolicy) else None
+        signed = signed_quote(raw, collateral, own, at)
+        names = tdx.quote_eat(signed)
+        groups: list[Group] = []
+        if own is not None:
+            groups += map(single, tdx.checks_of(signed, own, at.now))
+        bound: list[Group] = []
+        replayed = groups if at.shown_compose is None else bound
+        try:
+            measured = replay_log(log, signed.quote.rtmr, signed.quote.mr_config_id)
+        except EvidenceRefused as error:
+            replayed.append(raising(error))
+        else:
+            replayed.append(_replays)
+            bound += bound_groups(at, measured.compose_hash, _LOG, lambda digest: digest)
+            groups += _measured(measured, own, at)
+            image = measured.os_image_hash
+            names |= {} if image is None else {"swversion": image}
+        groups.append(report_data_group(at, signed.report_data, QUOTE))
+        return vouched_quote(signed, names, groups, bound)
+
+    return Part(name="cpu0", verify=verify)
+
+
+def _replays() -> tuple[Claim, ...]:
+    said = "replays to the quote's registers"
+    return (Claim(name=_LOG, got=said, expected=said, source=QUOTE, outcome="equal"),)
+
+
+def _measured(measured: MeasuredGuest, rules: DstackPolicy | None, at: Situation) -> list[Group]:
+    groups: list[Group] = []
+    if rules is not None:
+        groups += map(single, dstack.checks_of(measured, rules))
+    groups += compose_groups(at, measured.compose_hash, _LOG, lambda digest: digest)
+    groups.append(single(partial(unlooked, "app id", measured.app_id, source=_LOG)))
+    return groups
+
+
+def log_fields(log: tuple[LogEntry, ...], part: str = CPU) -> list[Field]:
+    """Every event: firmware's counted, the running system's one by one."""
+    found: list[Field] = []
+    for register in range(3):
+        count = sum(entry.imr == register for entry in log)
+        if count:
+            found.append(
+                Field(
+                    part=part,
+                    name=f"events of RTMR{register}",
+                    value=f"{count} digests",
+                    meaning="What the firmware measured; only its digests are covered.",
+                )
+            )
+    for entry in log:
+        if entry.imr == 3:
+            meaning = _EVENTS.get(entry.event, "An event of the app; counts for nothing here.")
+            value = entry.event_payload or "(empty)"
+            name = f"event {entry.event!r}"
+            found.append(Field(part=part, name=name, value=value, meaning=meaning))
+    return found
+
+
+def host_fields(config: str | None) -> list[Field]:
+    """The host's statement about the machine, where there is one."""
+    if config is None:
+        return []
+    told = "What the host says of the machine; nobody signed it."
+    return [Field(part=CPU, name="host's statement", value=config, meaning=told)]
+
+
+_EVENTS = {
+    "system-preparing": "The system begins to measure itself.",
+    "app-id": "Names the app; its keys hang on it.",
+    "compose-hash": "SHA-256 of the deployment document.",
+    "instance-id": "Names this one guest.",
+    "boot-mr-done": "Measurements of the boot are complete.",
+    "mr-kms": "Measurement of the key service that gave the keys.",
+    "os-image-hash": "The OS image, as the key provider told the guest.",
+    "key-provider": "Who gave the guest its keys: JSON with a name and an id.",
+    "gpu-policy-hash": "SHA-256 of the rules for accelerators.",
+    "storage-fs": "File system of the guest's disk.",
+    "system-ready": "From here on the app measures; later events count for nothing.",
+}

@@ -1,0 +1,157 @@
+"""A Nitro document by itself: recognised, verified line by line, explained field by field."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Claim, Group, single, unlooked
+from sealtrain.attest.field import CPU, Field, certificate_fields, rows_of, time_of
+from sealtrain.attest.forms import Statement
+from sealtrain.attest.nitro import appraise as nitro
+from sealtrain.attest.nitro.parse import NitroDocument, parse_document
+from sealtrain.attest.nitro.policy import NitroPolicy
+from sealtrain.attest.nitro.verify import (
+    COMPOSE_PCR,
+    check_parent,
+    compose_register,
+    verify_document,
+)
+from sealtrain.attest.part import (
+    Part,
+    Situation,
+    Vouched,
+    bound_groups,
+    committed,
+    compose_groups,
+    report_data_group,
+    root_name,
+)
+
+__all__ = ["Nitro", "nitro_fields", "nitro_part", "recognise"]
+
+_AWS = "AWS Nitro Enclaves Root G1"
+_DOCUMENT = "NSM document"
+# A tag of one or two bytes or none, an array of three to five or an open one, a byte string.
+_COSE = re.compile(rb"(?:[\xc0-\xd7]|\xd8.)?[\x83-\x85\x9f][\x40-\x5f]", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nitro(Statement):
+    """A document of the Nitro Secure Module."""
+
+    tee = "nitro"
+    kind = "nitro-document"
+    title = "AWS Nitro attestation document"
+    document: NitroDocument
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """Its signature and chain, then its lines; its nonce is whatever its maker chose."""
+        return nitro_part(self.raw, at, own=False)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Every field but its signature."""
+        return nitro_fields(self.document)
+
+    def root(self, beside: Beside) -> bytes:
+        """As the document carries it."""
+        return self.document.cabundle[0]
+
+
+def recognise(data: bytes) -> Nitro | None:
+    """An array, perhaps under a tag, that begins with a byte string, whatever that string says."""
+    return None if _COSE.match(data) is None else Nitro(raw=data, document=parse_document(data))
+
+
+def nitro_part(raw: bytes, at: Situation, *, own: bool) -> Part:
+    """A Nitro document; ``own`` says that its user data are report data."""
+
+    def verify() -> Vouched:
+        verified = verify_document(raw, simulator_root=at.root, now=at.now)
+        document = verified.document
+        rules = None if at.policy is None else at.policy.cpu
+        groups: list[Group] = []
+        if isinstance(rules, NitroPolicy):
+            groups += map(single, nitro.checks_of(verified, rules, at.now))
+        measured = document.pcr(COMPOSE_PCR) or "PCR16 is not locked"
+        parent = partial(_parent_holds, document)
+        bound = bound_groups(at, measured, _DOCUMENT, _register)
+        if bound:
+            bound = (parent, *bound)
+        else:
+            groups.append(parent)
+        groups += compose_groups(at, measured, _DOCUMENT, _register)
+        if own:
+            groups.append(report_data_group(at, document.user_data, _DOCUMENT))
+        else:
+            nonce = partial(committed, "nonce", at.nonce, document.nonce, _DOCUMENT)
+            groups.append(single(nonce))
+            data = "none" if document.user_data is None else document.user_data.hex()
+            groups.append(single(partial(unlooked, "user data", data, source=_DOCUMENT)))
+        return Vouched(
+            root=root_name(verified.simulated, _AWS),
+            simulated=verified.simulated,
+            identity=document.identity,
+            eat=nitro.eat(verified),
+            groups=tuple(groups),
+            bound=bound,
+        )
+
+    return Part(name="cpu0", verify=verify)
+
+
+def _register(digest: str) -> str:
+    return compose_register(bytes.fromhex(digest)).hex()
+
+
+def _parent_holds(document: NitroDocument) -> tuple[Claim, ...]:
+    """PCR4 agrees with the module's name where it says anything; that claim is the policy's."""
+    check_parent(document)
+    return ()
+
+
+_PCRS = {
+    0: "Measurement of the whole enclave image.",
+    1: "Measurement of kernel and boot ramdisk.",
+    2: "Measurement of the application.",
+    3: "Hash of the parent's IAM role.",
+    4: "Hash of the parent instance's id.",
+    8: "Hash of the certificate that signed the image.",
+    16: "sealtrain's enclaves: hash of the deployment document.",
+}
+
+
+def nitro_fields(document: NitroDocument) -> list[Field]:
+    """Every field of a Nitro document but its signature."""
+    rows = [
+        ("module id", document.module_id, "Parent instance and enclave, as the module names them."),
+        ("parent instance", document.parent_id, "The EC2 instance that the enclave runs beside."),
+        ("enclave", document.enclave_id, "Which enclave of its parent."),
+        ("made", time_of(document.timestamp_ms // 1000), "When the security module signed."),
+        ("digest", "SHA384", "How registers are extended."),
+    ]
+    for index, value in document.pcrs.items():
+        zero = not any(value)
+        if zero and index not in (0, 1, 2):
+            continue
+        meaning = _PCRS.get(index, "A register that the enclave extended itself.")
+        if zero:
+            meaning = "Zeros: the enclave runs in debug mode and its parent reads its memory."
+        rows.append((f"PCR{index}", value.hex(), meaning))
+    unset = [str(index) for index, value in document.pcrs.items() if not any(value)]
+    if unset:
+        rows.append(("PCRs of zeros", ", ".join(unset), "Locked and never extended."))
+    for name, data, meaning in (
+        ("public key", document.public_key, "A key that the enclave wants answers encrypted to."),
+        ("user data", document.user_data, "What the enclave wanted signed; report data in ours."),
+        ("nonce", document.nonce, "What whoever asked wanted to find again."),
+    ):
+        rows.append((name, "none" if data is None else data.hex() or "(empty)", meaning))
+    if document.unknown_fields:
+        names = ", ".join(document.unknown_fields)
+        rows.append(("unknown fields", names, "Signed, and not understood by this release."))
+    rows.append(("identity", document.identity, "SHA-256 of what the signature covers."))
+    chain = (document.certificate, *document.cabundle[::-1])
+    return [*rows_of(rows), *certificate_fields(CPU, chain)]

@@ -1,0 +1,37 @@
+"""The table of TEEs. Another one is a folder with a ``tee.py``, and a line here.
+
+Its name is also one of ``base.platforms.Platform``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from sealtrain.attest.tee import Tee
+from sealtrain.errors import UsageError
+
+__all__ = ["TEES", "tee_of"]
+
+_FOLDERS: Final = (
+    "sealtrain.attest.dstack",
+    "sealtrain.attest.tdx",
+    "sealtrain.attest.nitro",
+    "sealtrain.attest.snp",
+)
+
+TEES: Final[tuple[Tee[Any, Any, Any], ...]] = tuple(
+    import_module(f"{folder}.tee").TEE for folder in _FOLDERS
+)
+_BY_NAME: Final = {tee.name: tee for tee in TEES}
+
+
+def tee_of(name: str) -> Tee[Any, Any, Any]:
+    """The TEE of that name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in _BY_NAME:
+        raise UsageError("no such TEE", got=name, expected=", ".join(_BY_NAME))
+    return _BY_NAME[name]

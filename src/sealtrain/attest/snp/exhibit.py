@@ -1,0 +1,149 @@
+"""A SEV-SNP report by itself: recognised, verified line by line, explained field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Group, single
+from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_of
+from sealtrain.attest.forms import Statement
+from sealtrain.attest.part import (
+    Part,
+    Situation,
+    Vouched,
+    bound_groups,
+    compose_groups,
+    report_data_group,
+    root_name,
+)
+from sealtrain.attest.snp import appraise as snp
+from sealtrain.attest.snp.parse import REPORT_BYTES, SnpReport, parse_report, tcb_of
+from sealtrain.attest.snp.policy import SnpPolicy
+from sealtrain.attest.snp.verify import verify_report
+from sealtrain.errors import CertificateChainInvalid
+
+__all__ = ["Snp", "recognise", "snp_fields", "snp_part"]
+
+_AMD = "AMD root key (ARK)"
+_REPORT = "SEV-SNP report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snp(Statement):
+    """A SEV-SNP report."""
+
+    tee = "snp"
+    kind = "snp-report"
+    title = "AMD SEV-SNP report"
+    report: SnpReport
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """Its signature under the certificates beside it, then its lines."""
+        return snp_part(self.raw, beside.certificates, beside.crl, at)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Every field but its signature, and the certificates beside it."""
+        return snp_fields(self.report, beside.certificates)
+
+    def root(self, beside: Beside) -> bytes:
+        """The last certificate beside it."""
+        return beside.certificates[-1]
+
+
+def recognise(data: bytes) -> Snp | None:
+    """A report by its size and the range of its version."""
+    if len(data) != REPORT_BYTES or not 0 < data[0] < 0x30 or any(data[1:4]):
+        return None
+    return Snp(raw=data, report=parse_report(data))
+
+
+def snp_part(raw: bytes, certificates: tuple[bytes, ...], crl: bytes | None, at: Situation) -> Part:
+    """A SEV-SNP report whose HOST_DATA names the deployment document."""
+
+    def verify() -> Vouched:
+        if not certificates:
+            raise CertificateChainInvalid(
+                "no certificates to verify the report with",
+                check="certificate chain",
+                got="none",
+                expected="the chip's, its issuer, the root",
+                hint="name them in this order with --certificate",
+            )
+        verified = verify_report(raw, certificates, simulator_root=at.root, now=at.now)
+        report = verified.report
+        rules = None if at.policy is None else at.policy.cpu
+        groups: list[Group] = []
+        if isinstance(rules, SnpPolicy):
+            groups += map(single, snp.checks_of(verified, rules, crl=crl, now=at.now))
+        groups += compose_groups(at, report.host_data.hex(), _REPORT, lambda digest: digest)
+        groups.append(report_data_group(at, report.report_data, _REPORT))
+        return Vouched(
+            root=root_name(verified.simulated, f"{_AMD} of {verified.product}"),
+            simulated=verified.simulated,
+            identity=report.identity,
+            eat=snp.eat(verified),
+            groups=tuple(groups),
+            bound=bound_groups(at, report.host_data.hex(), _REPORT, lambda digest: digest),
+        )
+
+    return Part(name="cpu0", verify=verify)
+
+
+def snp_fields(report: SnpReport, certificates: tuple[bytes, ...]) -> list[Field]:
+    """Every field of a SEV-SNP report but its signature."""
+    product = report.product or "Genoa"
+    unsure = "" if report.product else " (read as before Turin: the report does not say)"
+    rows = [
+        ("version", str(report.version), "Format of the report."),
+        ("guest SVN", str(report.guest_svn), "Security version that the guest's owner gave it."),
+        ("policy", f"{report.policy:#x}", "What the guest lets its host do."),
+        ("debug", on_off(report.debug), "On means that the host may read the guest's memory."),
+        ("migration", on_off(report.migratable), "On means that an agent may move the guest."),
+        (
+            "SMT",
+            on_off(report.smt_allowed),
+            "On means that a core's other thread may be anybody's.",
+        ),
+        ("family id", report.family_id, "Set by whoever launched the guest."),
+        ("image id", report.image_id, "Set by whoever launched the guest."),
+        ("VMPL", str(report.vmpl), "Privilege level that asked for the report; 0 is the highest."),
+        ("platform info", f"{report.platform_info:#x}", "How the platform is set up, as bits."),
+        ("platform flags", ", ".join(report.platform_flags) or "none", "The same in words."),
+        (
+            "author key",
+            on_off(report.author_key_enabled),
+            "Whether an author key vouches for the id.",
+        ),
+        ("chip key masked", on_off(report.chip_key_masked), "On means that no chip key signs."),
+        ("signing key", report.signing_key, "vcek: one chip's; vlek: lent to a cloud."),
+        ("REPORT_DATA", report.report_data.hex(), "The guest's side of the conversation."),
+        ("MEASUREMENT", report.measurement, "Measurement of the launched image."),
+        ("HOST_DATA", report.host_data.hex(), "Set at launch; ours: the deployment document."),
+        ("ID key", report.id_key_digest, "Digest of the key that authorised the launch."),
+        ("author key digest", report.author_key_digest, "Digest of the key above the ID key."),
+        ("report id", report.report_id, "The firmware's number for this guest."),
+        ("migration agent", report.report_id_ma, "Report id of the agent; all f is none."),
+        ("current TCB", f"{tcb_of(report.current_tcb, product)}{unsure}", "What runs now."),
+        ("reported TCB", f"{tcb_of(report.reported_tcb, product)}", "What the key stands for."),
+        ("committed TCB", f"{tcb_of(report.committed_tcb, product)}", "What cannot be undone."),
+        ("launch TCB", f"{tcb_of(report.launch_tcb, product)}", "What ran at the launch."),
+        ("chip id", report.chip_id, "Which chip; zeros where its owner hides it."),
+        ("firmware", report.current_firmware, "Version of the SEV firmware that runs."),
+        ("committed firmware", report.committed_firmware, "Version that cannot be undone."),
+    ]
+    if report.cpuid is not None:
+        family, model, stepping = report.cpuid
+        number = f"family {family:#x} model {model:#x} stepping {stepping}"
+        rows.append(("processor", f"{number}: {report.product or 'unknown'}", "Its generation."))
+    if report.launch_mitigations is not None and report.current_mitigations is not None:
+        launched, current = report.launch_mitigations, report.current_mitigations
+        rows.append(("mitigations", f"{current:#x}", "Mitigations that are on now."))
+        rows.append(("launch mitigations", f"{launched:#x}", "Mitigations on at the launch."))
+    for when, value in zip(
+        ("current", "launch", "committed"), report.extended_tcb or (), strict=False
+    ):
+        told = "Security versions of further firmware; their parts are the product's."
+        rows.append((f"{when} extended TCB", value, told))
+    rows.append(("identity", report.identity, "SHA-256 of what the signature covers."))
+    return [*rows_of(rows), *certificate_fields(CPU, certificates)]

@@ -1,0 +1,191 @@
+"""A TDX quote by itself: recognised, verified line by line, explained field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import get_args
+
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.claims import Group, single
+from sealtrain.attest.field import CPU, Field, certificate_fields, on_off, rows_of
+from sealtrain.attest.forms import Exhibit, SgxQuote, Statement
+from sealtrain.attest.part import (
+    Part,
+    Situation,
+    Vouched,
+    bound_groups,
+    compose_groups,
+    report_data_group,
+    root_name,
+)
+from sealtrain.attest.statement import Collateral
+from sealtrain.attest.tdx import appraise as tdx
+from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
+from sealtrain.attest.tdx.policy import QuotePolicy, TcbStatus, TdxPolicy
+from sealtrain.attest.tdx.verify import VerifiedQuote, verify_quote
+from sealtrain.errors import CollateralMismatch
+
+__all__ = [
+    "QUOTE",
+    "Quote",
+    "quote_fields",
+    "quote_part",
+    "recognise",
+    "signed_quote",
+    "vouched_quote",
+]
+
+QUOTE = "TDX quote"
+_INTEL = "Intel SGX Root CA"
+_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")  # Intel's, bytes 12 to 27 of a quote
+_QUOTE_BYTES = 632
+_ANY_QUOTE = QuotePolicy(
+    tee="tdx",
+    tcb_status=get_args(TcbStatus),
+    advisories="any",
+    debug="refuse",
+    migration="refuse",
+    measurements="any",
+    platform_ids="any",
+    min_tcb_evaluation_data_number=0,
+    max_collateral_age_s="any",
+)
+"""Leaves what a policy says to comparisons that can be shown; cryptography and time remain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote(Statement):
+    """A TDX quote by itself."""
+
+    tee = "tdx"
+    kind = "tdx-quote"
+    title = "Intel TDX quote"
+    quote: TdxQuote
+
+    def part(self, beside: Beside, at: Situation) -> Part:
+        """Its signature under collateral, then its lines."""
+        return quote_part(self.quote.raw, beside.collateral, at)
+
+    def fields(self, beside: Beside) -> list[Field]:
+        """Every field but its signature."""
+        return quote_fields(self.quote)
+
+    def root(self, beside: Beside) -> bytes:
+        """As the quote carries it."""
+        return self.quote.root_der
+
+
+def recognise(data: bytes) -> Exhibit | None:
+    """A quote by its kind of guest or its maker, whatever its version and kind of key say."""
+    head = len(data) >= _QUOTE_BYTES and 0 < data[0] < 0x10 and data[1] == 0
+    if not head or (data[4:8] != b"\x81\0\0\0" and data[12:28] != _QE_VENDOR):
+        return None
+    if data[0] == 3 or not any(data[4:8]):
+        return SgxQuote(raw=data)
+    raw = canonical_quote(data)
+    return Quote(raw=raw, quote=parse_quote(raw))
+
+
+def quote_part(raw: bytes, collateral: Collateral | None, at: Situation) -> Part:
+    """A TDX quote whose MRCONFIGID names the deployment document."""
+
+    def verify() -> Vouched:
+        rules = None if at.policy is None else at.policy.cpu
+        signed = signed_quote(raw, collateral, rules if isinstance(rules, TdxPolicy) else None, at)
+        groups: list[Group] = []
+        if isinstance(rules, TdxPolicy):
+            groups += map(single, tdx.checks_of(signed, rules, at.now))
+        config_id = signed.quote.mr_config_id.hex()
+        groups += compose_groups(at, config_id, QUOTE, _config_id)
+        groups.append(report_data_group(at, signed.report_data, QUOTE))
+        bound = bound_groups(at, config_id, QUOTE, _config_id)
+        return vouched_quote(signed, tdx.quote_eat(signed), groups, bound)
+
+    return Part(name="cpu0", verify=verify)
+
+
+def signed_quote(
+    raw: bytes, collateral: Collateral | None, rules: QuotePolicy | None, at: Situation
+) -> VerifiedQuote:
+    """A quote whose signature holds.
+
+    Raises:
+        CollateralMismatch: There is no collateral.
+        EvidenceRefused: As ``verify_quote``.
+    """
+    if collateral is None:
+        raise CollateralMismatch(
+            "no collateral to verify the quote with",
+            check="collateral",
+            hint="name it with --collateral; sealtrain attest fetch asks a service for it",
+        )
+    if rules is None or at.every_line:
+        rules = _ANY_QUOTE
+    return verify_quote(raw, collateral, rules, simulator_root=at.root, now=at.now)
+
+
+def vouched_quote(
+    signed: VerifiedQuote,
+    names: dict[str, str],
+    groups: Iterable[Group],
+    bound: Iterable[Group] = (),
+) -> Vouched:
+    """A verified quote with its EAT claims and its comparisons."""
+    return Vouched(
+        root=root_name(signed.simulated, _INTEL),
+        simulated=signed.simulated,
+        identity=signed.quote_identity,
+        eat=names,
+        groups=tuple(groups),
+        bound=tuple(bound),
+    )
+
+
+def _config_id(digest: str) -> str:
+    """MRCONFIGID of a bare TDX guest."""
+    return f"01{digest}{'00' * 15}"
+
+
+_TD_REPORT = (
+    # name, first byte, last byte, meaning
+    ("TEE TCB SVN", 0, 16, "Security versions of the TDX module and its loader."),
+    ("MRSEAM", 16, 64, "Measurement of the TDX module that runs below the guest."),
+    ("MRSIGNERSEAM", 64, 112, "Who signed the TDX module; zeros are Intel."),
+    ("SEAM attributes", 112, 120, "Properties of the TDX module; zeros in production."),
+    ("TD attributes", 120, 128, "Properties of the guest; the lowest bit would be debug mode."),
+    ("XFAM", 128, 136, "Processor features that the guest may use."),
+    ("MRTD", 136, 184, "Measurement of the guest's firmware as it was loaded."),
+    ("MRCONFIGID", 184, 232, "What the host configured: may name the deployment document."),
+    ("MROWNER", 232, 280, "An owner's identity set by the host; nobody vouches for it."),
+    ("MROWNERCONFIG", 280, 328, "An owner's configuration set by the host."),
+    ("RTMR0", 328, 376, "Hash of what the firmware measured: machine shape and configuration."),
+    ("RTMR1", 376, 424, "Hash of the measured kernel."),
+    ("RTMR2", 424, 472, "Hash of the measured command line and initial file system."),
+    ("RTMR3", 472, 520, "Hash of what the running system measured; dstack's event log."),
+    ("REPORTDATA", 520, 584, "What the guest wanted quoted: its side of the conversation."),
+    ("TEE TCB SVN 2", 584, 600, "Security versions of a TDX module updated while running."),
+    ("MRSERVICETD", 600, 648, "Service guest that could migrate this one; zeros are none."),
+)
+
+
+def quote_fields(quote: TdxQuote) -> list[Field]:
+    """Every field of a TDX quote but its signature."""
+    version = int.from_bytes(quote.raw[:2], "little")
+    start = 48 if version == 4 else 54
+    size = 584 if version == 4 else int.from_bytes(quote.raw[50:54], "little")
+    report = quote.raw[start : start + size]
+    rows = [
+        ("version", str(version), "Format of the quote."),
+        ("attestation key", "ECDSA P-256", "Kind of key that signed the quote."),
+        ("QE vendor", quote.raw[12:28].hex(), "Who made the quoting enclave; 939a… is Intel."),
+        ("QE user data", quote.raw[28:48].hex(), "Data of the quoting enclave."),
+        ("debug", on_off(quote.debug), "On means that the host can read the guest's memory."),
+    ]
+    rows += [
+        (name, report[first:last].hex(), meaning)
+        for name, first, last, meaning in _TD_REPORT
+        if last <= size
+    ]
+    rows.append(("identity", quote.identity, "SHA-256 of what the signature covers."))
+    return [*rows_of(rows), *certificate_fields(CPU, quote.certificates)]
