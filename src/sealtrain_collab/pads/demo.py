@@ -155,8 +155,8 @@ def _spent(done: Mapping[str, Any]) -> dict[str, Any]:
     """What the run log says of products made elsewhere, all processes of the run."""
     from dataclasses import asdict
 
-    from sealtrain.recipe.collaboration import Pads
     from sealtrain_collab.pads.check import outsourced
+    from sealtrain_collab.pads.recipe import Pads
 
     return asdict(outsourced(run_log(done), Pads.model_validate(RECIPE["collaboration"])))
 
