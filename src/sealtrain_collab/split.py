@@ -11,13 +11,10 @@ from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.cli.runoptions import (
     ANYWHERE,
-    Base,
-    Collateral,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     Listen,
     LockFile,
-    PlatformName,
     Threads,
     pairs,
     run_settings,
@@ -72,11 +69,8 @@ def accelerator(
 
 def dealer(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    guest: GuestOptions,
+    files: FileOptions,
     listen: Listen = ANYWHERE,
     device: Device = "cpu",
     exact: Exact = "fastest",
@@ -98,13 +92,8 @@ def dealer(
     with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:
         settings = run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
-            brokers=[],
-            data=[],
-            base=base,
+            guest,
+            files,
             out=Path(nothing),
         )
         deal(

@@ -1,4 +1,4 @@
-"""``approve``, ``revoke``, ``approvals``: what owners decide. ``log`` is the ledger of it."""
+"""``approve``, ``revoke`` and ``approvals``: owners' decisions about a recipe."""
 
 from __future__ import annotations
 
@@ -76,20 +76,20 @@ def approve(
     members = Consortium.load(consortium)
     owner = Identity.load(identity).public
     lifts = _own_revocations(brokers, members, owner, target)
-    _same_mind(lift_revocation, revoked=bool(lifts))
+    _check_lift(lift_revocation, revoked=bool(lifts))
     manifests = [load_dataset_manifest(folder, owner) for folder in dataset or ()]
     now = system_clock()
     decision = Decision.approve(
         consortium_id=members.consortium_id,
         target=target,
         needs=needs,
-        datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
+        datasets=[DatasetPin(dataset_id=found.dataset_id, root=found.root) for found in manifests],
         lifts=lifts,
         signed_at=now,
         not_after=now + days * 86400,
     )
-    told = _submit(decision, needs, identity, brokers, members, state)
-    _show(told, as_json)
+    answers = _submit(decision, needs, identity, brokers, members, state)
+    _show(answers, as_json)
 
 
 def revoke(
@@ -111,9 +111,9 @@ def revoke(
     decision = Decision.revoke(
         consortium_id=members.consortium_id, target=target, signed_at=system_clock()
     )
-    told = _submit(decision, needs_of(lock.recipe), identity, brokers, members, state)
+    answers = _submit(decision, needs_of(lock.recipe), identity, brokers, members, state)
     say("keys already released stay released; running guests stop when their lease ends")
-    _show(told, as_json)
+    _show(answers, as_json)
 
 
 def status(
@@ -158,8 +158,8 @@ def review(
         say(f"  {line}")
     say(f"  recipe hash {lock.recipe_hash}")
     say(f"  it needs: {needs.to_text()}")
-    for one in lock.brokers:
-        say(f"  broker {one}  {known.get(one, 'no broker file given here is of it')}")
+    for broker_id in lock.brokers:
+        say(f"  broker {broker_id}  {known.get(broker_id, 'no broker file was given for it')}")
 
 
 def confirm(word: str, yes: bool) -> None:
@@ -183,16 +183,16 @@ def _own_revocations(
     def at(broker: Path) -> set[str]:
         with BrokerClient(load_pin(broker).url) as client:
             return {
-                one.digest
-                for one in client.decided(target, consortium)
-                if one.owner == owner and one.decision.decision == "revoke"
+                signed.digest
+                for signed in client.decided(target, consortium)
+                if signed.owner == owner and signed.decision.decision == "revoke"
             }
 
     return set().union(*at_each(brokers, at).done.values())
 
 
-def _same_mind(lift: bool, *, revoked: bool) -> None:
-    """Have an owner say aloud that a revocation is taken back.
+def _check_lift(lift: bool, *, revoked: bool) -> None:
+    """Require that an owner who lifts a revocation says so, and has one to lift.
 
     Raises:
         UsageError: It was revoked and is not lifted, or the other way round.
@@ -238,17 +238,17 @@ def _submit(
     return at_each(brokers, at)
 
 
-def _show(told: AtEach[Tally], as_json: bool) -> None:
-    """The tally that is furthest behind, and each broker's where there are several."""
-    furthest = min(told.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
-    each = {url: tally.to_dict() for url, tally in told.done.items()}
+def _show(answers: AtEach[Tally], as_json: bool) -> None:
+    """Show the tally that is furthest behind, and each broker's where there are several."""
+    furthest = min(answers.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
+    each = {url: tally.to_dict() for url, tally in answers.done.items()}
     lines = _tally_lines(furthest)
-    if len(each) + len(told.failed) > 1:
+    if len(each) + len(answers.failed) > 1:
         lines += [
-            f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in told.done.items()
+            f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in answers.done.items()
         ]
-    emit(as_json, furthest.to_dict() | {"brokers": each, "failed": list(told.failed)}, lines)
-    told.finish()
+    emit(as_json, furthest.to_dict() | {"brokers": each, "failed": list(answers.failed)}, lines)
+    answers.finish()
 
 
 def _tally_lines(tally: Tally) -> list[str]:

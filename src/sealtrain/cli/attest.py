@@ -1,4 +1,4 @@
-"""``attest``: look at evidence, verify it, explain it, keep it. Nothing here asks a network."""
+"""``attest``: collect, verify, explain and bundle evidence. Verifying uses no network."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write
 from sealtrain.cli.exhibit import (
+    BesideOptions,
+    GpuCollateral,
     binding_of,
-    named_beside,
     policy_of,
     recognised,
     time_of,
@@ -49,39 +50,6 @@ At = Annotated[
     str | None,
     typer.Option(help="Time to verify at: YYYY-MM-DDTHH:MM:SSZ, or now [a bundle's own]."),
 ]
-Nonce = Annotated[str | None, typer.Option(help="What the evidence must have been made for (hex).")]
-CollateralUri = Annotated[
-    str | None, typer.Option("--collateral", help="Collateral of a TDX quote, file:PATH.")
-]
-GpuCollateralUri = Annotated[
-    str | None, typer.Option("--gpu-collateral", help="Collateral of accelerators, file:PATH.")
-]
-CertificateFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--certificate",
-        help="Certificates of a SEV-SNP report (PEM or DER), the chip's own first; repeat.",
-    ),
-]
-ChainFile = Annotated[
-    Path | None, typer.Option("--chain", help="Certificates of one GPU's report (PEM).")
-]
-CrlFile = Annotated[
-    Path | None,
-    typer.Option("--crl", help="AMD's revocation list beside a SEV-SNP report (DER or PEM)."),
-]
-SwitchFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--switches", help="NVSwitch evidence of the machine whose GPUs a file of NVIDIA's shows."
-    ),
-]
-ComposeFile = Annotated[
-    Path | None, typer.Option("--compose", help="Deployment document that must be measured.")
-]
-ComposeHash = Annotated[
-    str | None, typer.Option(help="SHA-256 (hex) of the document that must be measured.")
-]
 
 
 def collect(
@@ -94,7 +62,7 @@ def collect(
     collateral: Annotated[
         str | None, typer.Option(help="Collateral to carry along, file:PATH or https://PCCS.")
     ] = None,
-    gpu_collateral: GpuCollateralUri = None,
+    gpu_collateral: GpuCollateral = None,
     as_json: Json = False,
 ) -> None:
     """Collect evidence of the guest this runs in, for somebody who asked with a nonce."""
@@ -114,37 +82,18 @@ def collect(
 def verify(
     file: File,
     policy: Policy,
+    *,
     at: At = None,
-    nonce: Nonce = None,
-    collateral: CollateralUri = None,
-    gpu_collateral: GpuCollateralUri = None,
-    certificate: CertificateFiles = None,
-    chain: ChainFile = None,
-    crl: CrlFile = None,
-    switches: SwitchFile = None,
-    compose: ComposeFile = None,
-    compose_hash: ComposeHash = None,
+    given: BesideOptions,
     as_json: Json = False,
 ) -> None:
     """Verify evidence at a moment under a policy, claim by claim. Exits 3 when refused."""
     exhibit = recognised(file)
-    given = named_beside(
-        exhibit,
-        nonce=nonce,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-        certificates=certificate,
-        chain=chain,
-        crl=crl,
-        switches=switches,
-        compose=compose,
-        compose_hash=compose_hash,
-    )
-    inner, beside = unwrapped(exhibit, given)
+    inner, beside = unwrapped(exhibit, given.read(exhibit))
     found = examine(inner, beside, policy_of(policy), time_of(at, exhibit))
     if not found.bound:
         say("not bound to a conversation: name what it was made for with --nonce")
-    elif nonce is None:
+    elif given.nonce is None:
         say("bound to the conversation that the bundle names: name yours with --nonce")
     if "document" in found.missing:
         say("deployment document not compared: name it with --compose or --compose-hash")
@@ -153,17 +102,10 @@ def verify(
 
 def explain(
     file: File,
+    *,
     policy: MaybePolicy = None,
     at: At = None,
-    nonce: Nonce = None,
-    collateral: CollateralUri = None,
-    gpu_collateral: GpuCollateralUri = None,
-    certificate: CertificateFiles = None,
-    chain: ChainFile = None,
-    crl: CrlFile = None,
-    switches: SwitchFile = None,
-    compose: ComposeFile = None,
-    compose_hash: ComposeHash = None,
+    given: BesideOptions,
     as_json: Json = False,
 ) -> None:
     """Say what a file of evidence says, what it means, and which policy lines it meets or breaks.
@@ -171,24 +113,13 @@ def explain(
     This is no verdict: it ends with 0 whatever it finds, as long as the file can be read.
     """
     exhibit = recognised(file)
-    given = named_beside(
-        exhibit,
-        nonce=nonce,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-        certificates=certificate,
-        chain=chain,
-        crl=crl,
-        switches=switches,
-        compose=compose,
-        compose_hash=compose_hash,
-    )
+    beside = given.read(exhibit)
     own_time = isinstance(getattr(exhibit, "bundle", None), Bundle)
     if policy is not None and at is None and not own_time:
         raise UsageError("a policy is compared at a time", expected="--at TIME")
     found = explained(
         exhibit,
-        given,
+        beside,
         None if policy is None else policy_of(policy),
         None if at is None else time_of(at, exhibit),
     )
@@ -198,17 +129,10 @@ def explain(
 def bundle(
     file: File,
     out: Annotated[Path, typer.Option(help="Bundle to write.")],
+    *,
     at: At = None,
     policy: MaybePolicy = None,
-    nonce: Nonce = None,
-    collateral: CollateralUri = None,
-    gpu_collateral: GpuCollateralUri = None,
-    certificate: CertificateFiles = None,
-    chain: ChainFile = None,
-    crl: CrlFile = None,
-    switches: SwitchFile = None,
-    compose: ComposeFile = None,
-    compose_hash: ComposeHash = None,
+    given: BesideOptions,
     as_json: Json = False,
 ) -> None:
     """Keep evidence with all that is needed to verify it again, years later and offline.
@@ -216,19 +140,7 @@ def bundle(
     What does not verify is not bundled. Without a policy only signatures and roots are verified.
     """
     exhibit = recognised(file)
-    given = named_beside(
-        exhibit,
-        nonce=nonce,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-        certificates=certificate,
-        chain=chain,
-        crl=crl,
-        switches=switches,
-        compose=compose,
-        compose_hash=compose_hash,
-    )
-    inner, beside = unwrapped(exhibit, given)
+    inner, beside = unwrapped(exhibit, given.read(exhibit))
     rules = None if policy is None else policy_of(policy)
     data = bundled(inner, beside, rules, time_of(at, exhibit)).to_bytes()
     atomic_write(out, data)
@@ -309,8 +221,8 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
         case _:
             raise UsageError("no accelerators in this file", got=exhibit.title)
     now = system_clock()
-    # Only real devices: nobody publishes anything about simulated ones.
-    verified = [verify_device(one, simulator_root=None, now=now) for one in shown]
+    # Only real devices: there is no collateral of simulated ones.
+    verified = [verify_device(device, simulator_root=None, now=now) for device in shown]
     with NvidiaServices() as services:
         return fetch_collateral(
             verified, services, rim_url=rims or RIM_URL, ocsp_url=ocsp or OCSP_URL
@@ -326,7 +238,7 @@ def _verdict(found: Examined) -> Iterator[str]:
         for claim, value in part.eat.items():
             yield f"  {claim} {shortened(value)}"
         rows = [
-            (one.name, shortened(one.got), shortened(one.expected), one.source, one.outcome)
-            for one in part.claims
+            (row.name, shortened(row.got), shortened(row.expected), row.source, row.outcome)
+            for row in part.claims
         ]
         yield from (f"  {line}" for line in table(rows, header=header))

@@ -1,4 +1,4 @@
-"""``broker``: run the key-release service, or ask it who it is."""
+"""``broker serve``, ``deployment`` and ``pin``: run the key-release service, and pin it."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ State = Annotated[
 
 
 def tables_at(state: Path | None, database: str | None) -> Path | Postgres:
-    """Where a broker's tables are, of a broker that served before.
+    """Where the tables of a broker are that served before.
 
     Raises:
-        UsageError: Not exactly one of both is given, or it names no database.
+        UsageError: Neither or both are given, or the address names no database.
         ConfigError: The folder holds no broker's state.
     """
     if (state is None) == (database is None):

@@ -1,4 +1,4 @@
-"""``broker status``, ``backup``, ``restore``, ``openapi``, ``approve-kms``: what comes later."""
+"""``broker status``, ``backup``, ``restore``, ``openapi``, ``approve-kms``: for its operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import load_pin
 from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import AnswerInvalid, BrokerUnreachable
+from sealtrain.errors import AnswerInvalid, BrokerUnreachable, Unreachable
 from sealtrain.keys.identity import Identity
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def status(
         ],
     )
     if not ready:
-        raise typer.Exit(4)
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def _head(client: BrokerClient) -> list[str] | None:
@@ -85,7 +85,9 @@ def _head(client: BrokerClient) -> list[str] | None:
     except BrokerUnreachable:
         return None
     if len(head) < 3:
-        raise AnswerInvalid("the broker's checkpoint is not one", check="checkpoint")
+        raise AnswerInvalid(
+            "the broker's checkpoint has fewer than three lines", check="checkpoint"
+        )
     return head
 
 

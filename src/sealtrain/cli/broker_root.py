@@ -117,5 +117,5 @@ def join(
 
 
 def _shown(secret: Secret) -> dict[str, str]:
-    """What is public of a root secret, to compare with what owners and trust files know."""
+    """The public part of a root secret, which owners and trust files name."""
     return {"signing_key": to_base64(signing_key(secret, "broker").public)}

@@ -53,10 +53,10 @@ def listed(state: State = None, database: Database = None, as_json: Json = False
     store = _store(state, database)
     try:
         with store.transaction() as transaction:
-            found = [_shown(one) for one in transaction.tokens.all()]
+            found = [_shown(token) for token in transaction.tokens.all()]
     finally:
         store.close()
-    rows = [(one["name"], one["scope"], one["not_after"]) for one in found]
+    rows = [(token["name"], token["scope"], token["not_after"]) for token in found]
     emit(as_json, {"tokens": found}, table(rows, header=("name", "scope", "good until")))
 
 
@@ -77,7 +77,7 @@ def remove(
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that nobody else can read.
+    """Read a token from a file that only its user can read.
 
     Raises:
         KeyFileInvalid: No such file, readable by others, or no token.

@@ -112,7 +112,7 @@ def approve(
     name = file.owner_of(address(load_account(key, password_file))) or "nobody in the chain file"
     with BrokerClient(load_pin(broker).url) as client:
         tally = client.approvals_status(target, members, system_clock(), needs=needs)
-    own = [one.decision for one in tally.approvals if one.owner.name == name]
+    own = [signed.decision for signed in tally.approvals if signed.owner.name == name]
     if not own:
         raise ApprovalsMissing(
             f"the ledger holds no approval of this recipe by {name}",
@@ -184,16 +184,16 @@ def execute(
 
     file = load_chain_file(chain)
     payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
-    given = [read_bounded(one, MAX_DECISION_BYTES) for one in files]
+    given = [read_bounded(path, MAX_DECISION_BYTES) for path in files]
     first = parse_json(given[0], max_bytes=MAX_DECISION_BYTES)
     proposed = isinstance(first, dict) and "safe" in first
     with reading(file) as reader:
         web3 = chain_setup.first_web3(reader.nodes, file.chain_id)
         if proposed:
-            copies = [SafeProposal.from_bytes(one) for one in given]
+            copies = [SafeProposal.from_bytes(data) for data in given]
             receipt = execute_proposal(web3, file, payer, copies)
         else:
-            votes = [ChainDecision.from_bytes(one) for one in given]
+            votes = [ChainDecision.from_bytes(data) for data in given]
             receipt = carry_out(web3, file, payer, votes)
     shown = {
         "transaction": f"0x{bytes(receipt['transactionHash']).hex()}",
@@ -216,7 +216,7 @@ def _signed_decision(
     *,
     ends: int = 0,
 ) -> None:
-    """Sign a decision with the nonce that is proven, and write it."""
+    """Sign a decision with the contract's proven nonce, and write it."""
     chain_setup.require_kind(chain, "owners")
     now = system_clock()
     with reading(chain) as reader:

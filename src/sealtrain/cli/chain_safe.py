@@ -76,7 +76,7 @@ def sign(
         lock, target = deployment_of(deployment)
         if target.compose_hash != read.compose_hash:
             raise StatementInvalid(
-                "the proposal is about another deployment than the one you read",
+                "the proposal is about another deployment than --deployment",
                 check="compose hash",
                 got=read.compose_hash,
                 expected=target.compose_hash,
@@ -84,7 +84,7 @@ def sign(
         review(lock, needs_of(lock.recipe), known={}, quiet=as_json)
     elif read.action == "add":
         raise UsageError(
-            "a compose hash alone tells nobody what it allows",
+            "a compose hash alone does not show what it allows",
             check="deployment",
             expected="--deployment app-compose.json",
         )
@@ -102,5 +102,5 @@ def _proposal_lines(proposal: SafeProposal, place: Path) -> list[str]:
         f"action      {proposal.action} {proposal.compose_hash}",
         f"contract    {proposal.contract} on chain {proposal.chain_id}",
         f"safe        {proposal.safe}, nonce {proposal.nonce}",
-        f"signed by   {', '.join(one.owner for one in proposal.signatures) or 'nobody yet'}",
+        f"signed by   {', '.join(signed.owner for signed in proposal.signatures) or '-'}",
     ]

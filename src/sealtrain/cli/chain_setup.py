@@ -159,7 +159,7 @@ def pin(
 def payer_of(
     key: Path, password_file: Path | None, chain_id: int, max_fee_gwei: int
 ) -> contracts.Payer:
-    """Who pays, by the key file."""
+    """The account that pays for a transaction."""
     return contracts.Payer(
         account=load_account(key, password_file),
         chain_id=chain_id,
@@ -169,10 +169,10 @@ def payer_of(
 
 
 def first_web3(nodes: Sequence[Node], chain_id: int) -> Web3:
-    """Of the first node that is of the chain.
+    """Connect to the first node that is on the chain.
 
     Raises:
-        ChainUnreachable: None is.
+        ChainUnreachable: No node is.
     """
     for node in nodes[:-1]:
         web3 = contracts.connected(node)
@@ -187,7 +187,7 @@ def first_web3(nodes: Sequence[Node], chain_id: int) -> Web3:
 
 
 def require_kind(chain: ChainFile, kind: str) -> None:
-    """Return if the contract is decided on in that way.
+    """Require that decisions reach the contract in this way.
 
     Raises:
         UsageError: It is of another kind.
@@ -195,7 +195,7 @@ def require_kind(chain: ChainFile, kind: str) -> None:
     if chain.kind != kind:
         other = "chain approve and revoke" if chain.kind == "owners" else "chain propose and sign"
         raise UsageError(
-            "this contract is decided on in another way",
+            "owners decide on this contract by other commands",
             check="kind",
             got=chain.kind,
             expected=kind,
@@ -204,10 +204,10 @@ def require_kind(chain: ChainFile, kind: str) -> None:
 
 
 def safe_nonce(chain: ChainFile, where: str) -> int:
-    """The Safe's nonce, which every node must name alike: it is signed, and not proven.
+    """The Safe's nonce, which no proof covers: every node must state the same.
 
     Raises:
-        ChainUnreachable: They do not, or one does not answer.
+        ChainUnreachable: They do not, or a node does not answer.
     """
     with reading(chain) as reader:
         calls = [
@@ -217,22 +217,24 @@ def safe_nonce(chain: ChainFile, where: str) -> int:
         named = {int(contracts.told(call.call)) for call in calls}
     if len(named) != 1:
         raise ChainUnreachable(
-            "the chain's nodes name different nonces of the Safe",
+            "the chain's nodes state different nonces of the Safe",
             check="Safe nonce",
             got=", ".join(map(str, sorted(named))),
-            hint="wait until all have caught up, and try again",
+            hint="wait until all nodes have caught up, and try again",
         )
     return named.pop()
 
 
 def told_of(reader: Reader) -> dict[str, Any]:
-    """What one node says of the contract's rules: to show, not to decide on."""
+    """The contract's rules as a single node states them: shown, and never decided on."""
     chain = reader.chain
     web3 = first_web3(reader.nodes, chain.chain_id)
     shown: dict[str, Any] = {}
     if chain.kind == "owners":
         rules = contracts.owners_app_auth(web3, chain.contract).functions
-        shown["owners"] = sorted(str(one).lower() for one in contracts.told(rules.owners().call))
+        shown["owners"] = sorted(
+            str(owner).lower() for owner in contracts.told(rules.owners().call)
+        )
         shown["approve"] = contracts.told(rules.approveThreshold().call)
         shown["revoke"] = contracts.told(rules.revokeThreshold().call)
         shown["TCB up to date"] = contracts.told(rules.requireTcbUpToDate().call)
@@ -246,10 +248,10 @@ def told_of(reader: Reader) -> dict[str, Any]:
             rules = contracts.safe(web3, shown["owner"]).functions
             shown["Safe threshold"] = contracts.told(rules.getThreshold().call)
             shown["Safe owners"] = sorted(
-                str(one).lower() for one in contracts.told(rules.getOwners().call)
+                str(owner).lower() for owner in contracts.told(rules.getOwners().call)
             )
             modules, _ = contracts.told(rules.getModulesPaginated(_FIRST_MODULE, 64).call)
-            shown["Safe modules"] = [str(one).lower() for one in modules]
+            shown["Safe modules"] = [str(module).lower() for module in modules]
         except (ChainRefused, ChainUnreachable):
             shown["Safe threshold"] = "none: the owner is no Safe"
     if chain.kms != "none":
@@ -261,9 +263,9 @@ def told_of(reader: Reader) -> dict[str, Any]:
 
 def _owners(given: Sequence[str]) -> dict[str, str]:
     owners: dict[str, str] = {}
-    for one in given:
-        name, mark, where = one.partition("=")
+    for word in given:
+        name, mark, where = word.partition("=")
         if not mark or name in owners:
-            raise UsageError("not one owner's address", got=one[:100], expected="name=0x…")
+            raise UsageError("not an address of one owner", got=word[:100], expected="name=0x…")
         owners[name] = address_of(where, f"address of {name}")
     return owners

@@ -1,4 +1,4 @@
-"""``checkpoints``: what lies in a run's folder, told without a key."""
+"""``checkpoints``: list the sealed checkpoints of a run, without a key."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def checkpoints(
     found = checkpoints_in(out, whole=whole)
     emit(
         as_json,
-        {"checkpoints": [one.to_dict() for one in found]},
+        {"checkpoints": [checkpoint.to_dict() for checkpoint in found]},
         table(
-            [_row(one) for one in found],
+            [_row(checkpoint) for checkpoint in found],
             header=["counter", "step", "bytes", "written", "complete", "follows", "anchored"],
         )
         if found
@@ -34,13 +34,13 @@ def checkpoints(
     )
 
 
-def _row(one: FoundCheckpoint) -> list[str]:
+def _row(found: FoundCheckpoint) -> list[str]:
     return [
-        "?" if one.counter is None else str(one.counter),
-        "?" if one.step is None else str(one.step),
-        f"{one.size:,}",
-        one.written_at,
-        _SAID[one.complete],
-        _SAID[one.follows],
-        _SAID[one.anchored],
+        "?" if found.counter is None else str(found.counter),
+        "?" if found.step is None else str(found.step),
+        f"{found.size:,}",
+        found.written_at,
+        _SAID[found.complete],
+        _SAID[found.follows],
+        _SAID[found.anchored],
     ]

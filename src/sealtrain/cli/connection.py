@@ -1,4 +1,4 @@
-"""What several commands need first: the consortium, the target and a broker that proved itself."""
+"""What several commands start with: a deployment's lock, attested brokers, a watched ledger."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, fetch_keys, pinned_identity
 from sealtrain.client.pin import load_pin
@@ -46,14 +47,12 @@ def lock_of(deployment: Path) -> Lock:
 
 
 def target_of(deployment: Path) -> Target:
-    """What an approval of a deployment document is about."""
+    """The target of an approval of a deployment document."""
     return deployment_of(deployment)[1]
 
 
 def deployment_of(deployment: Path) -> tuple[Lock, Target]:
-    """Both, of the same bytes: what is shown is what is approved."""
-    from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-
+    """Lock and target, from a single read of the file: what is shown is what is approved."""
     compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
     target = Target(
@@ -65,17 +64,18 @@ def deployment_of(deployment: Path) -> tuple[Lock, Target]:
 
 
 def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[AttestedBroker]:
-    """Have every broker prove itself; all of them, since each gets what only it can open.
+    """Verify the evidence of every broker, before the owner encrypts anything to it.
 
     Raises:
-        BrokerNotApproved: The deployment's lock does not name one of them: no guest would obey it.
+        BrokerNotApproved: The deployment's lock does not name one of the brokers, so no guest would
+            obey that broker.
     """
     lock, target = deployment_of(deployment)
     attested = []
     for path in broker_files:
         pin = load_pin(path)
         with BrokerClient(pin.url) as client:
-            one = fetch_keys(
+            broker = fetch_keys(
                 client,
                 pin,
                 client.consortium(lock.consortium_id),
@@ -84,21 +84,21 @@ def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[Att
                 brokers=lock.brokers,
                 now=system_clock(),
             )
-        attested.append(one)
+        attested.append(broker)
     return attested
 
 
 def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
-    """Which brokers of a lock these broker files are of: id in the lock → URL.
+    """URLs of the brokers that these broker files name, by their ids in a lock.
 
     A broker is asked only where its file names another id than the lock: its key may have been
-    rotated since one of them was written.
+    rotated since the file or the lock was written.
 
     Raises:
         BrokerNotApproved: The lock does not name the broker of a file.
         BrokerMismatch: Another broker answers than a file names.
-        EvidenceRefused: A broker does not prove itself.
-        BrokerUnreachable: One that has to be asked does not answer.
+        EvidenceRefused: A broker's evidence does not verify.
+        BrokerUnreachable: A broker that must be asked does not answer.
     """
     known = {}
     for path in broker_files:
@@ -116,16 +116,16 @@ def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """A broker whose ledger extends the one its owner saw last."""
+    """A broker whose ledger extends the ledger that the owner saw last."""
 
     client: BrokerClient
     kept: LedgerMemory
     consortium: Consortium
     before: Checkpoint | None
-    """What was remembered before."""
+    """The checkpoint that was remembered before."""
 
     def recorded(self, index: int, submitted: bytes) -> None:
-        """See that a submission is in the ledger, and remember the ledger with it."""
+        """Verify that the ledger holds a submission, and remember that ledger."""
         key = self.kept.public_key
         if key is None:
             raise AssertionError("a watched ledger has a key")
@@ -142,12 +142,12 @@ def watched_ledger(
     *,
     between: Sequence[SuccessionFile] = (),
 ) -> Iterator[Watch]:
-    """See that a broker's ledger extends the one that was seen last, and remember the new one.
+    """Verify that a broker's ledger extends the ledger seen last, and remember the new one.
 
     Args:
         broker_file: Of the broker.
         consortium: As the owner holds it.
-        identity: The owner's identity file: signs what is handed in; the memory lies beside it.
+        identity: The owner's identity file, which signs requests; the memory lies beside it.
         state: The memory, where it is elsewhere.
         between: Successions of consortia that this owner missed, oldest first.
 

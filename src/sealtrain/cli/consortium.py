@@ -60,7 +60,7 @@ def create(
 
 
 def shown(consortium: Consortium) -> dict[str, object]:
-    """A consortium as commands answer it."""
+    """A consortium in the form of ``--json``."""
     return {
         "name": consortium.name,
         "consortium_id": consortium.consortium_id,
@@ -71,9 +71,9 @@ def shown(consortium: Consortium) -> dict[str, object]:
 
 
 def lines(consortium: Consortium) -> list[str]:
-    """The same for people."""
+    """A consortium as lines of text."""
     number = len(consortium.owners)
-    told = ", ".join(
+    thresholds = ", ".join(
         f"{action} {count} of {number}" for action, count in consortium.thresholds.to_dict().items()
     )
     own = "only while its owner approves" if consortium.own_data_consent else "by the thresholds"
@@ -81,6 +81,6 @@ def lines(consortium: Consortium) -> list[str]:
         f"consortium    {consortium.name}",
         f"consortium id {consortium.consortium_id}",
         f"owners        {', '.join(member.name for member in consortium.owners)}",
-        f"thresholds    {told}",
+        f"thresholds    {thresholds}",
         f"own data      {own}",
     ]

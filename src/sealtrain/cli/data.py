@@ -13,7 +13,7 @@ from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold, own_state, register_dataset
 from sealtrain.cli.connection import attested_brokers, own_key
 from sealtrain.cli.log import StateFile
-from sealtrain.cli.opening import ModelManifest, ModelTrust, NoManifest, model_source
+from sealtrain.cli.opening import ManifestOptions, model_source
 from sealtrain.cli.output import Json, emit, progress_bytes, say
 from sealtrain.cli.rotation import rotated
 from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
@@ -48,6 +48,7 @@ def seal(
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")],
     brokers: BrokerFiles,
+    *,
     threshold: Threshold = None,
     out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
     layout: Annotated[
@@ -79,9 +80,7 @@ def seal(
     register_: Annotated[
         bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")
     ] = True,
-    manifest: ModelManifest = None,
-    trust: ModelTrust = None,
-    no_manifest: NoManifest = False,
+    manifest: ManifestOptions,
     state: StateFile = None,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +104,7 @@ def seal(
             got=str(target.parent),
             hint="make it first, or name another --out",
         )
-    model = model_source(source, owner, manifest=manifest, trust=trust, no_manifest=no_manifest)
+    model = model_source(source, owner, manifest)
     own_state(state, brokers)
     attested = attested_brokers(brokers, deployment)
     check_brokers(attested, threshold)
@@ -158,7 +157,7 @@ def seal(
     if register_:
         envelope = read_bounded(target / "dataset.json", _MAX_DATASET)
         registered = register_dataset(envelope, brokers, deployment, identity, state)
-    simulated = any(one.simulated for one in attested)
+    simulated = any(broker.simulated for broker in attested)
     emit(
         as_json,
         {
@@ -215,7 +214,7 @@ def rewrap(
     if set(drop or ()) - {"recipe", "share"}:
         raise UsageError(
             "only brokers' stanzas can be dropped", got=drop, expected="recipe or share",
-            hint="without your own stanza nobody could open the data again",
+            hint="your own stanza stays: without it the data could never be opened again",
         )  # fmt: skip
     if (deployment is None) != (not brokers):
         raise UsageError("--deployment and --broker belong together")

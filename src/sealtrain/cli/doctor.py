@@ -1,4 +1,4 @@
-"""``doctor``: what this machine could show about itself, what would be refused, how to fix it."""
+"""``doctor``: what this machine can prove, what a policy would refuse, and how to fix it."""
 
 from __future__ import annotations
 

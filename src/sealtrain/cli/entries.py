@@ -30,7 +30,7 @@ def show(
     from sealtrain.client.pin import load_pin
 
     if broker is None:
-        raise UsageError("which ledger?", check="--broker", expected="a broker file")
+        raise UsageError("the broker file is missing", check="--broker", expected="a broker file")
     client = BrokerClient(load_pin(broker).url)
     entries: list[dict[str, Any]] = []
     while len(entries) < limit and (
@@ -50,7 +50,7 @@ def show(
 
 
 def _summary(body: dict[str, object]) -> str:
-    """The few fields of an entry a person looks for."""
+    """The fields of an entry that its readers look for."""
     named = ("owner", "decision", "code", "run_id", "dataset_id", "recipe_hash")
     shown = [f"{key}={str(body[key])[:16]}" for key in named if body.get(key)]
     return " ".join(shown) or json.dumps(body)[:80]

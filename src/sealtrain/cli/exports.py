@@ -1,4 +1,4 @@
-"""``export``: a verified manifest in the words of others."""
+"""``export``: a verified manifest in the formats of other tools."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 This is the lazy group of click's documentation ("Lazily Loading Subcommands"). A table names the
 place of each command and its line in the list of commands, so that ``--help`` of a group imports
-none of them. Commands are functions with typer's annotations; typer makes click's command of one.
+none of them. Commands are functions with typer's annotations, and typer makes click's commands of
+them; a dataclass among the parameters stands for options that belong together (``cli.options``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, TypeAlias
 import click
 import typer.core
 import typer.main
+
+from sealtrain.cli.options import spread
 
 __all__ = ["Entries", "Entry", "LazyGroup", "Noun", "load"]
 
@@ -105,7 +108,7 @@ def load(place: str) -> Callable[..., None]:
 
 def _command(name: str, entry: Entry) -> click.Command:
     only = typer.Typer(add_completion=False, rich_markup_mode=None)
-    only.command(name)(load(entry.place))
+    only.command(name)(spread(load(entry.place)))
     return typer.main.get_command(only)
 
 

@@ -22,7 +22,7 @@ from sealtrain.client.attested import pinned_identity
 from sealtrain.client.pin import load_pin
 from sealtrain.client.watch import cosign_newest, witnessed
 from sealtrain.consortium.members import Consortium
-from sealtrain.errors import UsageError
+from sealtrain.errors import Refused, UsageError
 from sealtrain.keys.identity import Identity
 from sealtrain.ledger.audit import Auditor, AuditReport
 from sealtrain.ledger.reading import audit_stored, entries_in
@@ -30,6 +30,7 @@ from sealtrain.ledger.witness import read_memory
 from sealtrain.manifest.trust import load_trust
 from sealtrain.release.messages import ledger_origin
 from sealtrain.signing.checkpoint import verify_checkpoint
+from sealtrain.signing.note import MAX_NOTE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,13 +94,13 @@ def witness(
 
     seen = at_each(brokers, at)
     lines: list[str] = []
-    for url, one in seen.done.items():
-        was = "" if one["before"] is None else f" (was {one['before']})"
-        cosigned = one["witnessed"]
+    for url, ledger in seen.done.items():
+        was = "" if ledger["before"] is None else f" (was {ledger['before']})"
+        cosigned = ledger["witnessed"]
         lines += [
             *([f"broker     {url}"] if len(brokers) > 1 else []),
-            f"size       {one['size']} entries{was}",
-            f"root       {one['root']}",
+            f"size       {ledger['size']} entries{was}",
+            f"root       {ledger['root']}",
             f"witnessed  {cosigned['size']} entries by {', '.join(cosigned['by'])}",
         ]
     first = next(iter(seen.done.values()))
@@ -140,7 +141,10 @@ def audit(
     Names everything that does not hold, the first entry first, and exits 3.
     """
     if (broker is None) == (database is None):
-        raise UsageError("one ledger is audited", expected="either --broker or --database")
+        raise UsageError(
+            "either a broker's ledger or a file's is audited",
+            expected="either --broker or --database",
+        )
     members = Consortium.load(consortium)
     key, notes = given(state, trust, kept or [])
     if broker is not None:
@@ -148,7 +152,7 @@ def audit(
     elif database is not None:
         if key is None:
             raise UsageError(
-                "which key signs this ledger?",
+                "the ledger's key is missing",
                 check="--state or --trust",
                 hint="take it from an owner's state file or an auditor's trust file",
             )
@@ -164,7 +168,7 @@ def audit(
     if lacking:
         say(f"refused: {len(reached)} owners cosigned a checkpoint of it, not {quorum}")
     if not report.holds or lacking:
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def audit_broker(
@@ -200,12 +204,12 @@ def audit_broker(
 
 
 def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
-    """Every cosigned checkpoint that a broker serves; ends also with one that serves nonsense."""
+    """Every cosigned checkpoint that a broker serves; ends even where the pages never do."""
     start = 0
     while start <= size and (page := client.ledger_cosigned(start)):
         yield from page
         found = [re.match(r"[^\n]*\n([0-9]{1,16})\n", note) for note in page]
-        largest = max((int(one[1]) for one in found if one), default=-1)
+        largest = max((int(size[1]) for size in found if size), default=-1)
         if largest < start:
             return
         start = largest + 1
@@ -241,9 +245,7 @@ def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
 def given(
     state: Path | None, trust: Path | None, kept: list[Path]
 ) -> tuple[bytes | None, list[str]]:
-    """The ledger's key, where it was given, and the checkpoints that were."""
-    from sealtrain.signing.note import MAX_NOTE_BYTES
-
+    """The ledger's key, if a file names it, and the checkpoints that were kept."""
     key: bytes | None = None
     notes = [read_bounded(path, MAX_NOTE_BYTES).decode("utf-8", "replace") for path in kept]
     if trust is not None:
@@ -278,13 +280,13 @@ def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[
     if report.holds:
         return [*lines, "holds        yes"]
     lines.append(f"holds        no: {len(report.findings)} findings")
-    for one in report.findings[:_MAX_SHOWN]:
-        lines.append(f"  {one.where}: {one.check}: {plain(one.problem)}")
+    for finding in report.findings[:_MAX_SHOWN]:
+        lines.append(f"  {finding.where}: {finding.check}: {plain(finding.problem)}")
     if len(report.findings) > _MAX_SHOWN:
         lines.append(f"  and {len(report.findings) - _MAX_SHOWN} more; --json has all")
     return lines
 
 
 def plain(text: str) -> str:
-    """Words out of a doctored file, safe for a terminal."""
+    """Text from an untrusted file, safe for a terminal."""
     return printable(text, 500)

@@ -1,4 +1,4 @@
-"""``verify`` and ``report``: decide from one file, offline, what was trained on what."""
+"""``verify`` and ``report``: verify a run's manifest offline, and show it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def report(
 
 
 def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
-    """The report on a manifest file."""
+    """Verify a manifest file, and report every check."""
     folder = None if skip else artefacts or manifest.parent
     return examine(
         manifest_bytes(manifest),
@@ -100,5 +100,5 @@ def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) ->
 
 
 def manifest_bytes(path: Path) -> bytes:
-    """A manifest file, which may be anything else."""
+    """Read a file that claims to be a manifest."""
     return read_regular(path, _MAX_MANIFEST)

@@ -1,4 +1,4 @@
-"""``merge``: an opened adapter and its base become one model, at a recipient's home."""
+"""``merge``: merge an opened adapter into its base model, on the recipient's machine."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def set_policy(
     """
     if appraisal is None and lease_seconds is None:
         raise UsageError(
-            "there is nothing to ask",
+            "neither a policy nor --lease-seconds was given",
             expected="an appraisal policy, --lease-seconds, or both",
             hint="to ask for nothing any more: sealtrain policy clear",
         )
@@ -76,24 +76,24 @@ def show(
         with BrokerClient(load_pin(broker).url) as client:
             return client.policies(members)
 
-    told = at_each(brokers, at)
+    answers = at_each(brokers, at)
     lines = [
         f"{url}  {line}"
-        for url, found in told.done.items()
-        for line in [_line(one) for one in found.values()] or ["no owner asks for more"]
+        for url, found in answers.done.items()
+        for line in [_line(policy) for policy in found.values()] or ["no owner asks for more"]
     ]
     emit(
         as_json,
         {
             "brokers": {
-                url: {name: one.document.to_dict() for name, one in found.items()}
-                for url, found in told.done.items()
+                url: {name: policy.document.to_dict() for name, policy in found.items()}
+                for url, found in answers.done.items()
             },
-            "failed": list(told.failed),
+            "failed": list(answers.failed),
         },
         lines,
     )
-    told.finish()
+    answers.finish()
 
 
 def _submit(
@@ -132,13 +132,13 @@ def _submit(
             watch.recorded(index, envelope.to_bytes())
             return {"index": index, "digest": envelope.digest}
 
-    told = at_each(brokers, at)
+    answers = at_each(brokers, at)
     emit(
         as_json,
-        {"brokers": told.done, "failed": list(told.failed)},
-        [f"{url}: in force, entry {answer['index']}" for url, answer in told.done.items()],
+        {"brokers": answers.done, "failed": list(answers.failed)},
+        [f"{url}: in force, entry {answer['index']}" for url, answer in answers.done.items()],
     )
-    told.finish()
+    answers.finish()
 
 
 def _line(signed: SignedPolicy) -> str:

@@ -1,4 +1,4 @@
-"""``explain``, ``recipes`` and ``demo``: what sealtrain brings to start from and to look up."""
+"""``explain``, ``recipes`` and ``demo``: error pages, ready recipes and a story, all shipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def explain(
     page = shipped("docs/reference/errors.md").read_text("utf-8")
     sections = re.split(r"^#{2,3} ", page, flags=re.MULTILINE)[1:]
     found = {
-        head.strip(): text.strip() for head, _, text in (one.partition("\n") for one in sections)
+        head.strip(): text.strip()
+        for head, _, text in (section.partition("\n") for section in sections)
     }
     if code not in found:
         near = get_close_matches(code, found, n=3)
@@ -47,10 +48,10 @@ def recipes(
     if name is None:
         loaded = {stem: load_recipe(path) for stem, path in found.items()}
         listed = [
-            {"name": stem, "phase": one.phase, "description": one.description}
-            for stem, one in loaded.items()
+            {"name": stem, "phase": recipe.phase, "description": recipe.description}
+            for stem, recipe in loaded.items()
         ]
-        rows = [[one["name"], one["phase"], one["description"]] for one in listed]
+        rows = [[recipe["name"], recipe["phase"], recipe["description"]] for recipe in listed]
         lines = table(rows, header=("name", "phase", "description"))
         emit(as_json, {"recipes": listed}, lines)
         return
@@ -70,8 +71,8 @@ def demo(
     require_extras("the demo", "train", "broker", "simulator")
     story = shipped("examples/three_hospitals") / "demo.py"
     words = [sys.executable, str(story), "--out", str(out)]
-    told = sys.stderr if as_json else None
-    played = subprocess.run(words, stdout=told)  # noqa: S603  # our own program, our own words
+    shown = sys.stderr if as_json else None
+    played = subprocess.run(words, stdout=shown)  # noqa: S603  # our own program, our own words
     if played.returncode != 0:
         raise typer.Exit(played.returncode)
     emit(as_json, {"out": str(out), "manifest": str(out / "run" / "manifest.json")})

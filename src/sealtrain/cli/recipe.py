@@ -1,4 +1,4 @@
-"""``lock`` and ``recipe``: from what is wanted to what is approved, byte for byte."""
+"""``lock`` and ``recipe``: resolve a recipe to the bytes that owners approve, and show them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def lock(
             f"recipe hash  {locked.recipe_hash}",
             f"compose hash {locked.compose_hash}",
             f"app id       {locked.app_id}",
-            *(f"broker       {one}" for one in locked.lock.brokers),
+            *(f"broker       {broker_id}" for broker_id in locked.lock.brokers),
         ],
     )
 

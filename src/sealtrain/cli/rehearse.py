@@ -1,4 +1,4 @@
-"""``rehearse``: a whole run of a recipe on this machine, before anybody is asked to approve it."""
+"""``rehearse``: a whole run of a recipe on this machine, before owners are asked to approve it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rehearse(
     seal_as: Annotated[
         list[str],
         typer.Option(help="OWNER.NAME=OPTIONS: further options of sealtrain seal; repeat."),
-    ] = [],  # noqa: B006  # typer reads the default, nobody changes it
+    ] = [],  # noqa: B006  # typer reads the default and never changes it
     tee: Tee = "dstack",
     gpus: Gpus = 0,
     switches: Switches = 0,

@@ -32,11 +32,11 @@ def rotated(sealed: Path, former: Identity, me: Identity) -> None:
 
     Args:
         sealed: The owner's sealed folder.
-        former: Who opens it so far.
-        me: Who opens it from now on.
+        former: The identity that opens it so far.
+        me: The identity that opens it from now on.
 
     Raises:
-        UsageError: The two are not one owner.
+        UsageError: The two identities are of different owners.
         SignatureInvalid: The dataset is neither the former identity's nor, after an interruption,
             the new one's.
     """
@@ -52,7 +52,7 @@ def rotated(sealed: Path, former: Identity, me: Identity) -> None:
     load_dataset_manifest(sealed, me.public)
     _, stanzas = read_stanzas(sealed)
     before = ("owner", former.public.owner_id)
-    gone = [one for one in stanzas if (one.kind, one.recipient) == before]
+    gone = [stanza for stanza in stanzas if (stanza.kind, stanza.recipient) == before]
     if gone:
         rewrap(sealed, data_key=own_key(sealed, me), drop=gone)
 
@@ -66,7 +66,7 @@ def _is_of(sealed: Path, owner: Identity) -> bool:
 
 
 def _hand_over(sealed: Path, former: Identity, me: Identity) -> None:
-    """Both can open it until the manifest is signed anew: an interruption locks nobody out."""
+    """Add a stanza for the new identity and sign anew; both open it if this is interrupted."""
     key = own_key(sealed, former)
     dataset_id, _ = read_stanzas(sealed)
     mine = wrap_for_owner(

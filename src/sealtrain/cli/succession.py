@@ -1,7 +1,8 @@
-"""``consortium propose``, ``sign``, ``verify``, ``succeed``, ``follow``: another in its place."""
+"""``consortium propose``, ``sign``, ``verify``, ``succeed``, ``follow``: its successor."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,30 +49,38 @@ Brokers = Annotated[
 ]
 
 
-def propose(
-    identity: IdentityFile,
-    broker: Brokers = None,
-    consortium: ConsortiumFile = Path("consortium.json"),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """What the successor has that the consortium in force has not; ``None`` keeps it."""
+
     add: Annotated[
         list[Path] | None, typer.Option(help="Public identity of an owner who joins; repeat.")
-    ] = None,
+    ] = None
     remove: Annotated[
         list[str] | None, typer.Option(help="Name of an owner who leaves; repeat.")
-    ] = None,
+    ] = None
     replace: Annotated[
         list[Path] | None,
         typer.Option(help="New public identity of an owner; repeat."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
-    approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    amend_thresholds: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    raise_logging: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    export_model: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Another name.")] = None
+    approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    amend_thresholds: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    raise_logging: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    export_model: Annotated[int | None, typer.Option(help="Another threshold.")] = None
     own_data_consent: Annotated[
         bool | None, typer.Option(help="Whether data is used only while its owner approves.")
-    ] = None,
+    ] = None
+
+
+def propose(
+    identity: IdentityFile,
+    *,
+    broker: Brokers = None,
+    consortium: ConsortiumFile = Path("consortium.json"),
+    changes: ChangeOptions,
     days: Annotated[int, typer.Option(min=1, max=365, help="To be put in force within.")] = 14,
     state: StateFile = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("succession.json"),
@@ -85,24 +94,9 @@ def propose(
     """
     members = Consortium.load(consortium)
     owner = Identity.load(identity)
-    thresholds = {
-        "approve": approve,
-        "revoke": revoke,
-        "amend_members": amend_members,
-        "amend_thresholds": amend_thresholds,
-        "raise_logging": raise_logging,
-        "export_model": export_model,
-    }
-    successor = _amended(members, add or [], remove or [], replace or [], thresholds)
-    changed = {
-        "name": successor.name if name is None else name,
-        "own_data_consent": members.own_data_consent
-        if own_data_consent is None
-        else own_data_consent,
-    }
-    successor = Consortium.from_dict(successor.to_dict() | changed)
+    successor = _amended(members, changes)
     if not as_json:
-        _say_changes([one.what for one in changes_between(members, successor)])
+        _say_changes([change.what for change in changes_between(members, successor)])
     confirm("AMEND", yes)
     notes = [_newest(path, members, identity, state) for path in broker or ()]
     file = write(
@@ -133,7 +127,7 @@ def sign(
     file = SuccessionFile.load(succession)
     found = read_succession(file.envelope, members)
     if not as_json:
-        _say_changes([one.what for one in found.changes])
+        _say_changes([change.what for change in found.changes])
     for path in broker or ():
         _saw(path, found, members, identity, state)
     confirm("AMEND", yes)
@@ -181,7 +175,7 @@ def succeed(
     if broker and identity is None:
         raise UsageError("brokers take a succession from an owner", check="--identity")
     atomic_write(out, found.successor.to_bytes())
-    told: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     failed: list[SealtrainError] = []
     for path in broker or ():
         pin = load_pin(path)
@@ -189,15 +183,15 @@ def succeed(
         signer = None if identity is None else Identity.load(identity).signer
         try:
             with BrokerClient(url, signer=signer, broker=pin.broker_id) as client:
-                told.append({"broker": url, "index": client.succeed(file.envelope)})
+                answers.append({"broker": url, "index": client.succeed(file.envelope)})
             say(f"{url} ended consortium {members.consortium_id}")
         except SealtrainError as error:
             failed.append(error)
-            told.append({"broker": url, "index": None, "error": error.to_dict()})
+            answers.append({"broker": url, "index": None, "error": error.to_dict()})
             say(f"{url} did not take it [{error.code}]: {error.message}")
     emit(
         as_json,
-        {**consortium_shown(found.successor), "file": str(out), "brokers": told},
+        {**consortium_shown(found.successor), "file": str(out), "brokers": answers},
         consortium_lines(found.successor),
     )
     if failed:
@@ -231,22 +225,16 @@ def follow(
     )
 
 
-def _amended(
-    members: Consortium,
-    add: list[Path],
-    remove: list[str],
-    replace: list[Path],
-    thresholds: dict[str, int | None],
-) -> Consortium:
-    owners = {one.name: one for one in members.owners}
-    for name in remove:
+def _amended(members: Consortium, changes: ChangeOptions) -> Consortium:
+    owners = {owner.name: owner for owner in members.owners}
+    for name in changes.remove or ():
         members.owner(name)
         owners.pop(name, None)
-    for path in replace:
+    for path in changes.replace or ():
         other = PublicIdentity.load(path)
         members.owner(other.name)
         owners[other.name] = other
-    for path in add:
+    for path in changes.add or ():
         new = PublicIdentity.load(path)
         if new.name in owners:
             raise UsageError(
@@ -256,18 +244,29 @@ def _amended(
                 hint="--replace gives an owner other keys",
             )
         owners[new.name] = new
-    kept = {name: count for name, count in thresholds.items() if count is not None}
+    thresholds = {
+        "approve": changes.approve,
+        "revoke": changes.revoke,
+        "amend_members": changes.amend_members,
+        "amend_thresholds": changes.amend_thresholds,
+        "raise_logging": changes.raise_logging,
+        "export_model": changes.export_model,
+    }
+    changed = {name: count for name, count in thresholds.items() if count is not None}
+    consent = changes.own_data_consent
     return Consortium.from_dict(
         members.to_dict()
         | {
+            "name": members.name if changes.name is None else changes.name,
             "owners": [owners[name].to_dict() for name in sorted(owners)],
-            "thresholds": members.thresholds.to_dict() | kept,
+            "thresholds": members.thresholds.to_dict() | changed,
+            "own_data_consent": members.own_data_consent if consent is None else consent,
         }
     )
 
 
 def _newest(broker: Path, members: Consortium, identity: Path, state: Path | None) -> str:
-    """The newest checkpoint of a broker's ledger, which extends the one that was remembered."""
+    """The newest checkpoint of a broker's ledger, which extends the remembered ledger."""
     with watched_ledger(broker, members, identity, state) as watch:
         if watch.kept.note is None:
             raise AssertionError("a watched ledger has a checkpoint")
@@ -277,33 +276,33 @@ def _newest(broker: Path, members: Consortium, identity: Path, state: Path | Non
 def _saw(
     broker: Path, found: Succession, members: Consortium, identity: Path, state: Path | None
 ) -> None:
-    """See that the proposal names a checkpoint of the ledger as this owner knows it."""
+    """Verify that the proposal names a checkpoint of the ledger that this owner remembers."""
     with watched_ledger(broker, members, identity, state) as watch:
         key, own, note = watch.kept.public_key, watch.kept.checkpoint, watch.kept.note
         if key is None or own is None or note is None:
             raise AssertionError("a watched ledger has a checkpoint")
-        for one in found.ledgers:
+        for checkpoint in found.ledgers:
             try:
-                seen = verify_checkpoint(one, key, origin=own.origin)
+                seen = verify_checkpoint(checkpoint, key, origin=own.origin)
             except SignatureInvalid:
                 continue  # of another broker
             path: tuple[str, ...] = ()
             if 0 < seen.size < own.size:
                 path = watch.client.ledger_consistency(seen.size, own.size)
-            verify_extension(one, note, path, key, origin=own.origin)
+            verify_extension(checkpoint, note, path, key, origin=own.origin)
             return
     raise LedgerInconsistent(
         "the proposal names no checkpoint of this broker's ledger",
         check="succession",
         got=f"{len(found.ledgers)} checkpoints of other ledgers",
-        hint="have it proposed again with --broker for every broker of the consortium",
+        hint="propose it again with --broker for every broker of the consortium",
     )
 
 
 def _say_changes(changes: list[str]) -> None:
     say("You are about to put another consortium in the place of this one:")
-    for one in changes:
-        say(f"  {one}")
+    for change in changes:
+        say(f"  {change}")
 
 
 def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any]) -> None:
@@ -314,7 +313,9 @@ def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any
             **more,
             "predecessor": members.consortium_id,
             "successor": consortium_shown(found.successor),
-            "changes": [{"what": one.what, "takes": one.amendment} for one in found.changes],
+            "changes": [
+                {"what": change.what, "takes": change.amendment} for change in found.changes
+            ],
             "required": found.required,
             "signed_by": list(found.signed_by),
             "complete": found.complete,
@@ -323,7 +324,7 @@ def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any
             "digest": envelope.digest,
         },
         [
-            *(f"change        {one.what}" for one in found.changes),
+            *(f"change        {change.what}" for change in found.changes),
             f"successor     {found.successor.consortium_id}",
             f"signed        {', '.join(found.signed_by)} ({len(found.signed_by)} of "
             f"{found.required} needed)",

@@ -1,4 +1,4 @@
-"""``trust``: write down what an auditor takes as given."""
+"""``trust``: write the file of what an auditor trusts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def new(
     """
     if threshold is None and len(brokers) > 1:
         raise UsageError(
-            "how many of the brokers must have released each dataset?",
+            "--threshold is missing: how many of the brokers must have released each dataset",
             check="--threshold",
             expected="as many as the data was sealed for; 1 where each owner has an own broker",
         )
@@ -53,7 +53,7 @@ def new(
         "compose_hash": target.compose_hash,
         "app_id": target.app_id,
         "brokers": {
-            "signing_keys": [to_base64(one.signing_key) for one in attested],
+            "signing_keys": [to_base64(broker.signing_key) for broker in attested],
             "threshold": threshold or 1,
             "datasets": "all",
         },
@@ -62,7 +62,7 @@ def new(
     }
     parse_trust(document)
     atomic_write(out, yaml_text(document).encode())
-    simulated = any(one.simulated for one in attested)
+    simulated = any(broker.simulated for broker in attested)
     emit(
         as_json,
         {"trust": str(out), "recipe_hash": target.recipe_hash, "simulated": simulated},

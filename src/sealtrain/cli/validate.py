@@ -1,4 +1,4 @@
-"""``validate``: the recipe's rules for data, tried by an owner at home."""
+"""``validate``: try a recipe's rules for data on an owner's own machine."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def _recipe(path: Path) -> Recipe:
 def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
     name, _, path = word.partition("=")
     named: Dataset | None = next(
-        (one for one in recipe.datasets if f"{one.owner}.{one.name}" == name), None
+        (found for found in recipe.datasets if f"{found.owner}.{found.name}" == name), None
     )
     if named is None or not path:
         raise UsageError(
             "no dataset of this recipe",
             got=word,
-            expected=" or ".join(f"{one.owner}.{one.name}=PATH" for one in recipe.datasets),
+            expected=" or ".join(f"{known.owner}.{known.name}=PATH" for known in recipe.datasets),
         )
     dataset: Any = _dataset(Path(path), identity)
     return Source(
@@ -98,13 +98,14 @@ def _dataset(path: Path, identity: Path | None) -> Any:
 def _lines(report: dict[str, Any]) -> list[str]:
     few = f"fewer than {report['counts_in_multiples_of']}"
     lines = []
-    for one in report["datasets"]:
-        lines.append(f"dataset  {one['owner']}.{one['name']}  records {one['records'] or few}")
-        for name, column in one["columns"].items():
+    for dataset in report["datasets"]:
+        named = f"{dataset['owner']}.{dataset['name']}"
+        lines.append(f"dataset  {named}  records {dataset['records'] or few}")
+        for name, column in dataset["columns"].items():
             lengths = column["lengths"]
             spread = "" if lengths is None else f"  lengths {'/'.join(map(str, lengths.values()))}"
             lines.append(f"  column   {name}  nulls {column['nulls'] or few}{spread}")
-        for kind, count in one.get("personal", {}).items():
+        for kind, count in dataset.get("personal", {}).items():
             lines.append(f"  personal {kind}  {count or few}")
     for owner, counts in report.get("duplicates", {}).items():
         lines.append(

@@ -11,14 +11,11 @@ from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
-    Base,
     BrokerFiles,
-    Collateral,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     Listen,
     LockFile,
-    PlatformName,
     broker_missed,
     run_settings,
 )
@@ -33,13 +30,10 @@ Patience = Annotated[
 
 def serve(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     listen: Listen = ANYWHERE,
     wait: Annotated[float, typer.Option(min=1, help="Seconds for all owners to join.")] = 3600,
     patience: Patience = 600,
@@ -55,13 +49,9 @@ def serve(
 
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
-        data=[],
-        base=base,
         out=out,
     )
     outcome = serve_run(

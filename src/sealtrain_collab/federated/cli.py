@@ -10,14 +10,11 @@ import typer
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
-    Base,
     BrokerFiles,
-    Collateral,
     Data,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     LockFile,
-    PlatformName,
     broker_missed,
     run_settings,
 )
@@ -31,14 +28,11 @@ Relay = Annotated[
 
 def lead(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     relay: Relay,
     out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Merge what parties learn, seal the adapter, sign the manifest. Holds no data and no key."""
@@ -48,13 +42,9 @@ def lead(
 
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
-        data=[],
-        base=base,
         out=out,
     )
     outcome = lead_run(
@@ -70,20 +60,18 @@ def lead(
 
 def join(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     data: Data,
     party: Annotated[str, typer.Option(help="Owner whose data this guest holds.")],
     run: Annotated[str, typer.Option(help="Id of the run, as its lead told it.")],
     relay: Relay,
     out: Annotated[Path, typer.Option(help="Folder of this party.")],
+    *,
     again: Annotated[
         bool, typer.Option("--again", help="It took part before and was interrupted.")
     ] = False,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
@@ -92,13 +80,10 @@ def join(
 
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
         data=data,
-        base=base,
         out=out,
     )
     done = join_run(

@@ -11,14 +11,11 @@ from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
-    Base,
     BrokerFiles,
-    Collateral,
     Data,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     LockFile,
-    PlatformName,
     Threads,
     broker_missed,
     pairs,
@@ -38,11 +35,11 @@ def hold(
     lock: LockFile,
     party: Annotated[str, typer.Option(help="Owner whose data this guest gives.")],
     writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")],
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for this party's receipts.")],
+    *,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where orchestrators come; port 0 for any.")
     ] = ANYWHERE,
@@ -54,9 +51,7 @@ def hold(
     resume: Annotated[
         bool, typer.Option("--resume", help="It was interrupted in this run.")
     ] = False,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Hold one owner's data: give chunks to the accelerator, a model never comes here.
@@ -71,13 +66,10 @@ def hold(
     held = hold_data(
         run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
+            guest,
+            files,
             brokers=brokers,
             data=data,
-            base=base,
             out=out,
         ),
         party,
@@ -97,8 +89,8 @@ def hold(
 
 def accelerate(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
+    *,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="For orchestrators; port 0 for any.")
     ] = ANYWHERE,
@@ -112,9 +104,7 @@ def accelerate(
         float, typer.Option(min=1, help="Seconds a holder may be silent within a write.")
     ] = 60,
     threads: Threads = 1,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
 ) -> None:
     """Be the accelerator: memory and the recipe's program, no data of its own and no keys.
 
@@ -132,13 +122,8 @@ def accelerate(
     serve(
         run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
-            brokers=[],
-            data=[],
-            base=base,
+            guest,
+            files,
             out=lock.parent,
         ),
         Ports(
@@ -166,10 +151,10 @@ def orchestrate(
     states: Annotated[
         Path, typer.Option(help="Folder for sealed states; a standby takes over from it.")
     ],
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
+    *,
     take_over: Annotated[
         bool,
         typer.Option("--take-over", help="Go on with a run whose orchestrator is gone."),
@@ -184,9 +169,7 @@ def orchestrate(
         float, typer.Option(min=1, help="Seconds an operation of the accelerator may take.")
     ] = 3600,
     device: Device = "cpu",
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
@@ -198,13 +181,9 @@ def orchestrate(
     outcome = lead(
         run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
+            guest,
+            files,
             brokers=brokers,
-            data=[],
-            base=base,
             out=out,
         ),
         Leading(
