@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from otp_world import accelerating, recording
+from pads_world import accelerating, recording
 from stage import CANARY, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port

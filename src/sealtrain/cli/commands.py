@@ -233,15 +233,15 @@ _SIMULATOR: Final[Entries] = {
 
 _SPLIT: Final[Entries] = {
     "accelerator": Entry(
-        "sealtrain_collab.split:accelerator",
+        "sealtrain_collab.pads.cli:accelerator",
         "Multiply public matrices for guests, which hide and check what they ask for.",
     ),
     "dealer": Entry(
-        "sealtrain_collab.split:dealer",
+        "sealtrain_collab.pads.cli:dealer",
         "Make pads for guests of the same deployment, in a guest of its own.",
     ),
     "try": Entry(
-        "sealtrain_collab.split:try_out",
+        "sealtrain_collab.pads.cli:try_out",
         "Train at home twice, on records you may show: the int8 model, and as it is under pads.",
     ),
     "serve": Entry(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from channel_world import acceptance, guest
-from otp_world import accelerating, dealing, tiny_model, trained
+from pads_world import accelerating, dealing, tiny_model, trained
 
 from sealtrain.errors import ModelInvalid
 from sealtrain_collab.pads.check import outsourced

@@ -38,8 +38,8 @@ from sealtrain.recipe.models import BASE, measure_models
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.proofs import AcceptGuest
 from sealtrain_collab.cut.guest.serve import MANIFEST
+from sealtrain_collab.cut.messages import conversation_of
 from sealtrain_collab.cut.recipe import Cut
-from sealtrain_collab.cut.talk import conversation_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

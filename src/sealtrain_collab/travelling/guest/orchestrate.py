@@ -40,7 +40,7 @@ from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.joint import checked_report, close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
-from sealtrain_collab.travelling.guest.standing import Standing, leading
+from sealtrain_collab.travelling.guest.standby_folder import Standing, leading
 from sealtrain_collab.travelling.history import first_open, left_by
 from sealtrain_collab.travelling.orchestrator import Orchestrator
 from sealtrain_collab.travelling.parties import Parties, joined
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.signing.runlog import RunLog
-    from sealtrain_collab.travelling.giving import HolderLane
+    from sealtrain_collab.travelling.holder_client import HolderLane
     from sealtrain_collab.travelling.schedule import Trip
 
 __all__ = ["Leading", "Place", "orchestrate"]
