@@ -253,7 +253,7 @@ _SPLIT: Final[Entries] = {
         "Send activations of your records to a guest you approved; the records stay with you.",
     ),
     "demo": Entry(
-        "sealtrain_collab.split_demo:demo",
+        "sealtrain.cli.stories:split",
         "Play split fine-tuning on the simulator, from founding to verification; some minutes.",
     ),
 }
@@ -272,7 +272,7 @@ _TRAVEL: Final[Entries] = {
         "Lead a travelling run: send the accelerator round, seal the model, sign the manifest.",
     ),
     "demo": Entry(
-        "sealtrain_collab.travelling.demo:demo",
+        "sealtrain.cli.stories:travel",
         "Play a travelling run on the simulator, from founding to verification; about a minute.",
     ),
 }
@@ -291,7 +291,7 @@ _FEDERATE: Final[Entries] = {
         "Write the Flower app that carries messages between lead and parties, for: flwr run.",
     ),
     "demo": Entry(
-        "sealtrain_collab.federated.demo:demo",
+        "sealtrain.cli.stories:federate",
         "Play a federation of three hospitals on the simulator; some minutes.",
     ),
 }
