@@ -28,7 +28,7 @@ ROOT = typer.main.get_command(app)
 
 def all_commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command and group with its path, the root first."""
-    pending = [((), ROOT)]
+    pending: list[tuple[tuple[str, ...], click.Command]] = [((), ROOT)]
     while pending:
         path, command = pending.pop(0)
         yield path, command
@@ -134,8 +134,11 @@ def loaded_by_help_of(*paths: tuple[str, ...]) -> set[str]:
 
 def test_help_of_a_group_loads_none_of_its_commands() -> None:
     commands = {place.partition(":")[0] for place, _ in listed()}
-    groups = {entry.place.partition(":")[0] for entry in COMMANDS.values()
-              if isinstance(entry, Noun) and entry.place}  # fmt: skip
+    groups = {
+        entry.place.partition(":")[0]
+        for entry in COMMANDS.values()
+        if isinstance(entry, Noun) and entry.place
+    }
     heavy = {"cryptography", "httpx", "pydantic", "pyarrow", "torch", "yaml"}
     loaded = loaded_by_help_of(*NOUNS)
     assert loaded & (commands - groups) == set()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 from cut_world import DECODER_CONFIG, one_thread
 from joint_site import JointSite, joint_site
 from manifest_world import OWNERS, RECIPE
+from warm import Process, started
 
 from sealtrain.base.clock import system_clock
 from sealtrain.base.hostport import host_and_port
@@ -35,24 +33,19 @@ WITHIN_S = 240.0
 CUT = {"kind": "cut", "policy": "policy.yaml", "layers": 2, "spf_share": 0.05, "wire": "int8"}
 
 
-def serving(at: JointSite) -> subprocess.Popen[bytes]:
+def serving(at: JointSite) -> Process:
     settings = at.settings("run")
     command = [
-        sys.executable, "-m", "sealtrain", "split", "serve", settings.lock,
+        "split", "serve", settings.lock,
         "--platform", "simulator", "--guest", settings.guest, "--collateral", settings.collateral,
         "--broker", at.broker, "--base", settings.base, "--out", settings.out,
         "--patience", "120", "--wait", "200", "--json",
     ]  # fmt: skip
     with (at.folder / "run.log").open("wb") as said, (at.folder / "run.json").open("wb") as told:
-        return subprocess.Popen(
-            list(map(str, command)),
-            stdout=told,
-            stderr=said,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        return started([*map(str, command)], recipe=RECIPE, stdout=told, stderr=said)
 
 
-def place(at: JointSite, server: subprocess.Popen[bytes]) -> tuple[str, int]:
+def place(at: JointSite, server: Process) -> tuple[str, int]:
     """Where the server listens, once it says so."""
     until = time.monotonic() + WITHIN_S
     while time.monotonic() < until and server.poll() is None:

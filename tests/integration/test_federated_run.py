@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +16,9 @@ from federated_world import Relay
 from joint_site import JointSite, joint_site, records
 from language_world import BERT
 from manifest_world import OWNERS
+from manifest_world import RECIPE as WHOLE_RECIPE
 from parties_world import FEDERATED
+from warm import Process, started
 
 from sealtrain.base.clock import system_clock
 from sealtrain.manifest import form
@@ -59,23 +58,20 @@ class Stage:
 
     at: JointSite
     sockets: Path
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
 
     def start(self, name: str, *words: str | Path) -> None:
         settings = self.at.settings(name)
         command = [
-            sys.executable, "-m", "sealtrain", "federate", words[0], settings.lock, *words[1:],
+            "federate", words[0], settings.lock, *words[1:],
             "--platform", "simulator", "--guest", settings.guest,
             "--collateral", settings.collateral, "--broker", self.at.broker,
             "--base", settings.base, "--out", settings.out,
             "--relay", self.sockets / f"{name}.sock", "--json",
         ]  # fmt: skip
         with self.log(name).open("ab") as said, self.answer(name).open("wb") as told:
-            self.processes[name] = subprocess.Popen(
-                list(map(str, command)),
-                stdout=told,
-                stderr=said,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            self.processes[name] = started(
+                [*map(str, command)], recipe=WHOLE_RECIPE, stdout=told, stderr=said
             )
 
     def join(self, owner: str, run_id: str, *words: str) -> None:

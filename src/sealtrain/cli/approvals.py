@@ -65,7 +65,7 @@ def approve(
     The approval states what the recipe needs, such as to let a model out, and the threshold
     follows from that. A broker whose ledger is older than the last one you saw, or another one,
     gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
-    revocation, and nobody else can do that.
+    revocation, and only your approval can do that.
     """
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)

@@ -65,7 +65,7 @@ def collect(
     gpu_collateral: GpuCollateral = None,
     as_json: Json = False,
 ) -> None:
-    """Collect evidence of the guest this runs in, for somebody who asked with a nonce."""
+    """Collect evidence of the guest this runs in, for a verifier that sent a nonce."""
     binding = binding_of(nonce)
     found = open_guest(
         platform_of(platform), guest, collateral=collateral, gpu_collateral=gpu_collateral

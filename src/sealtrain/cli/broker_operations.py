@@ -11,6 +11,7 @@ import typer
 from sealtrain.base.clock import system_clock
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.broker.serve import require_extra
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.broker_tokens import read_token
@@ -31,7 +32,7 @@ __all__ = ["approve_kms", "backup", "openapi", "restore", "status"]
 def status(
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
     token_file: Annotated[
-        Path | None, typer.Option(help="File of an operator's token, to see what it lacks.")
+        Path | None, typer.Option(help="File of an operator's token, to see which part fails.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -174,8 +175,6 @@ def approve_kms(
     as_json: Json = False,
 ) -> None:
     """Approve a dstack KMS that asks this broker who may boot (serve --boot-auth)."""
-    from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-
     compose_hash = sha256_hex(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
     target = kms_target(app_id=app_id or compose_hash[:40], compose_hash=compose_hash)
     word = "REVOKE" if revoke else "APPROVE"

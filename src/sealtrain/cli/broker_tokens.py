@@ -30,7 +30,7 @@ def create(
     days: Annotated[int, typer.Option(min=1, max=3650, help="Good for so many days.")] = 365,
     as_json: Json = False,
 ) -> None:
-    """Make a token. The broker keeps its hash only: whoever loses the file makes another one."""
+    """Make a token. The broker keeps its hash only: where the file is lost, make another token."""
     from sealtrain.broker.store.tokens import TokenState, make_token, name_of, scope_of
 
     now = system_clock()

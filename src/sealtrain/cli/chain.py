@@ -23,7 +23,7 @@ from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import address, load_account
 from sealtrain_chain.carrying import carry_out, execute_proposal
 from sealtrain_chain.chainfile import ChainFile, load_chain_file
-from sealtrain_chain.decision import ChainDecision, decide
+from sealtrain_chain.decision import MAX_DECISION_BYTES, ChainDecision, decide
 from sealtrain_chain.gate import counts_until, require_app, require_counting
 from sealtrain_chain.reading import reading
 from sealtrain_chain.safe import SafeProposal
@@ -179,9 +179,7 @@ def execute(
     max_fee_gwei: chain_setup.MaxFee = 100,
     as_json: Json = False,
 ) -> None:
-    """Send what enough owners signed. The key only pays; anybody's will do."""
-    from sealtrain_chain.decision import MAX_DECISION_BYTES
-
+    """Send what enough owners signed. The key only pays; any account's will do."""
     file = load_chain_file(chain)
     payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
     given = [read_bounded(path, MAX_DECISION_BYTES) for path in files]

@@ -16,7 +16,7 @@ from sealtrain.errors import StatementInvalid, UsageError
 from sealtrain.recipe.needs import needs_of
 from sealtrain_chain.account import load_account
 from sealtrain_chain.chainfile import address_of, load_chain_file
-from sealtrain_chain.safe import SafeProposal, sign_proposal
+from sealtrain_chain.safe import MAX_PROPOSAL_BYTES, SafeProposal, sign_proposal
 
 __all__ = ["propose", "sign"]
 
@@ -36,7 +36,7 @@ def propose(
     remove: Annotated[bool, typer.Option("--remove", help="Remove instead of adding.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
+    """Write a proposal to a Safe: add or remove a recipe's compose hash. It is not signed yet."""
     file = load_chain_file(chain)
     chain_setup.require_kind(file, "dstack-app")
     target = target_of(deployment)
@@ -68,8 +68,6 @@ def sign(
     as_json: Json = False,
 ) -> None:
     """Read what a proposal would allow, then add your signature to a copy of it."""
-    from sealtrain_chain.safe import MAX_PROPOSAL_BYTES
-
     file = load_chain_file(chain)
     read = SafeProposal.from_bytes(read_bounded(proposal, MAX_PROPOSAL_BYTES))
     if deployment is not None:

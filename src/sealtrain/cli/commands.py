@@ -89,7 +89,7 @@ _CONSORTIUM: Final[Entries] = {
 _ATTEST: Final[Entries] = {
     "collect": Entry(
         "sealtrain.cli.attest:collect",
-        "Collect evidence of the guest this runs in, for somebody who asked with a nonce.",
+        "Collect evidence of the guest this runs in, for a verifier that sent a nonce.",
     ),
     "verify": Entry(
         "sealtrain.cli.attest:verify", "Verify evidence at a moment under a policy, claim by claim."
@@ -308,7 +308,7 @@ COMMANDS: Final[Entries] = {
     "seal": Entry("sealtrain.cli.data:seal", "Seal data for one locked recipe."),
     "rewrap": Entry(
         "sealtrain.cli.data:rewrap",
-        "Change who may unwrap the data key; the sealed records stay as they are.",
+        "Change which recipients may unwrap the data key; the sealed records stay as they are.",
     ),
     "inspect": Entry(
         "sealtrain.cli.data:inspect", "Show what a sealed dataset or file tells without any key."

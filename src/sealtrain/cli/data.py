@@ -205,11 +205,11 @@ def rewrap(
     state: StateFile = None,
     as_json: Json = False,
 ) -> None:
-    """Change who may unwrap the data key; the sealed records stay as they are.
+    """Change which recipients may unwrap the data key; the sealed records stay as they are.
 
     With --deployment the dataset is signed and registered for that recipe from now on. With
     --former it is yours under your present keys instead of the former ones.
-    Whoever already got the key keeps it: real revocation means sealing again under a new key.
+    A recipient that already got the key keeps it: to revoke it, seal again under a new key.
     """
     if set(drop or ()) - {"recipe", "share"}:
         raise UsageError(

@@ -17,6 +17,7 @@ from sealtrain.cli.runoptions import (
     broker_missed,
     run_settings,
 )
+from sealtrain.errors import UsageError
 
 __all__ = ["evaluate"]
 
@@ -32,7 +33,6 @@ def evaluate(
 ) -> None:
     """Measure a model on sealed data; only noisy or thresholded aggregates leave."""
     alone()
-    from sealtrain.errors import UsageError
     from sealtrain.guest.run import start
     from sealtrain.recipe.lockfile import load_lock
 

@@ -12,7 +12,7 @@ from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.rehearsal import Rehearsal, result_lines
 from sealtrain.cli.runoptions import pairs
-from sealtrain.cli.simulator import Gpus, Switches, Tee
+from sealtrain.cli.simulator import MachineOptions
 from sealtrain.recipe.schema import load_recipe
 
 __all__ = ["rehearse"]
@@ -24,13 +24,12 @@ def rehearse(
         list[str], typer.Option(help="OWNER.NAME=PATH: data for a dataset of the recipe; repeat.")
     ],
     out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
+    *,
     seal_as: Annotated[
         list[str],
         typer.Option(help="OWNER.NAME=OPTIONS: further options of sealtrain seal; repeat."),
     ] = [],  # noqa: B006  # typer reads the default and never changes it
-    tee: Tee = "dstack",
-    gpus: Gpus = 0,
-    switches: Switches = 0,
+    machine: MachineOptions,
     brokers: Annotated[
         int, typer.Option(min=1, max=16, help="So many brokers; several hold a share each.")
     ] = 1,
@@ -46,7 +45,11 @@ def rehearse(
 
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)
-    machine = ("--tee", tee, "--gpus", str(gpus), "--switches", str(switches))
-    with Rehearsal(out, say, machine, brokers=brokers, threshold=threshold) as stage:
+    words = (
+        *("--tee", machine.tee),
+        *("--gpus", str(machine.gpus)),
+        *("--switches", str(machine.switches)),
+    )
+    with Rehearsal(out, say, words, brokers=brokers, threshold=threshold) as stage:
         done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
     emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])

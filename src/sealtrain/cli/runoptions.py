@@ -83,8 +83,7 @@ class HelperOptions:
         typer.Option(
             "--accelerator",
             metavar="HOST:PORT",
-            help="Who multiplies under pads, where the recipe has that "
-            "(sealtrain split accelerator).",
+            help="Accelerator, where the recipe uses pads (see: sealtrain split accelerator).",
         ),
     ] = None
     dealer: Annotated[
@@ -92,7 +91,7 @@ class HelperOptions:
         typer.Option(
             "--dealer",
             metavar="HOST:PORT",
-            help="Who makes the pads, where the recipe has a dealer (sealtrain split dealer).",
+            help="Dealer of the pads, where the recipe has one (see: sealtrain split dealer).",
         ),
     ] = None
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
@@ -44,7 +45,6 @@ def serve(
     Brokers are asked for the owners' approvals; no key is released. Ends with the manifest.
     """
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.cut.guest.serve import serve as serve_run
 
     settings = run_settings(
@@ -91,7 +91,6 @@ def client(
     Your machine runs the front of the model. The guest proves itself first; you sign a consent to
     this one run. Whoever sees activations can guess at the text: they are for that guest alone.
     """
-    from sealtrain.base.hostport import host_and_port
     from sealtrain.cli.connection import own_key
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity

@@ -18,6 +18,7 @@ from sealtrain.cli.runoptions import (
     broker_missed,
     run_settings,
 )
+from sealtrain.cli.train import show_outcome
 
 __all__ = ["join", "lead", "relay"]
 
@@ -37,7 +38,6 @@ def lead(
 ) -> None:
     """Merge what parties learn, seal the adapter, sign the manifest. Holds no data and no key."""
     alone()
-    from sealtrain.cli.train import show_outcome
     from sealtrain_collab.federated.guest.lead import lead as lead_run
 
     settings = run_settings(

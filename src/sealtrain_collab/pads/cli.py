@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
+from sealtrain.base.hostport import host_and_port, written
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.cli.runoptions import (
@@ -44,11 +48,8 @@ def accelerator(
 
     It holds no secret and is trusted with nothing. Ends with Ctrl-C.
     """
-    import threading
-
     import torch
 
-    from sealtrain.base.hostport import host_and_port, written
     from sealtrain_collab.channel.ports import listening
     from sealtrain_collab.pads.faults import LyingMultiplier
     from sealtrain_collab.pads.multiplying import Device, Limits
@@ -82,10 +83,7 @@ def dealer(
     together they could read everything. Ends with Ctrl-C.
     """
     alone()
-    import signal
-    from tempfile import TemporaryDirectory
 
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.pads.guest.dealing import deal
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C

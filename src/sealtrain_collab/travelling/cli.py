@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
@@ -22,6 +23,7 @@ from sealtrain.cli.runoptions import (
     run_settings,
 )
 from sealtrain.cli.train import show_outcome
+from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from sealtrain_collab.travelling.guest.orchestrate import Place
@@ -59,7 +61,6 @@ def hold(
     Keys are asked for when an orchestrator has proved itself, and dropped when the run is over.
     """
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.travelling.guest.hold import Holding
     from sealtrain_collab.travelling.guest.hold import hold as hold_data
 
@@ -111,7 +112,6 @@ def accelerate(
     Ends with Ctrl-C; what is in its memory ends with it.
     """
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.travelling.guest.accelerate import Ports
     from sealtrain_collab.travelling.guest.accelerate import accelerate as serve
 
@@ -174,7 +174,6 @@ def orchestrate(
 ) -> None:
     """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.travelling.guest.orchestrate import Leading
     from sealtrain_collab.travelling.guest.orchestrate import orchestrate as lead
 
@@ -209,22 +208,16 @@ def orchestrate(
 
 
 def _places(words: list[str]) -> dict[str, tuple[str, int]]:
-    from sealtrain.base.hostport import host_and_port
-
     return {name: host_and_port(place) for name, place in pairs(words).items()}
 
 
 def _place(take_over: bool, standby: bool) -> Place:
-    from sealtrain.errors import UsageError
-
     if take_over and standby:
         raise UsageError("choose one of --take-over and --standby")
     return "take-over" if take_over else "standby" if standby else "first"
 
 
 def _device(name: str) -> Literal["cpu", "cuda"]:
-    from sealtrain.errors import UsageError
-
     if name == "cpu":
         return "cpu"
     if name == "cuda":
