@@ -28,8 +28,8 @@ from sealtrain.errors import (
 from sealtrain.signing.dsse import Envelope
 from sealtrain_collab.channel.proofs import ProveKey
 from sealtrain_collab.cut.activations import encode
+from sealtrain_collab.cut.messages import Ask, Begin, Joined, heard, said
 from sealtrain_collab.cut.sending import Client
-from sealtrain_collab.cut.talk import Ask, Begin, Joined, heard, said
 
 pytestmark = [
     pytest.mark.claim("C83"),

@@ -14,7 +14,7 @@ import pytest
 import torch
 from channel_world import COMPOSE, guest
 from manifest_world import signer
-from otp_world import (
+from pads_world import (
     RUN_ID,
     Address,
     Watched,

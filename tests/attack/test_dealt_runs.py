@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from otp_world import recording
+from pads_world import recording
 from replays import answered, expect_only_a_handshake
 from stage import COLLATERAL, MACHINE, OWNERS, RECIPE, Stage, stage
 

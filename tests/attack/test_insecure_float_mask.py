@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from insecure_float_mask import InsecureFloatMaskLinear
-from otp_world import Watched
+from pads_world import Watched
 from torch import nn
 
 from sealtrain_collab.pads.engine import UnderPads
-from sealtrain_collab.pads.linear import OtpLinear, Stack
+from sealtrain_collab.pads.linear import PadsLinear, Stack
 
 WORDS, WIDTH = 256, 48
 CHANCE = 1 / WORDS
@@ -55,7 +55,7 @@ def test_text_is_read_through_float_masks_and_not_through_pads(words: torch.Tens
     accelerator = Watched()
     layer = nn.Linear(WIDTH, 8)
     layer.weight.requires_grad_(False)
-    under_pads = OtpLinear(Stack([layer.weight], UnderPads(accelerator)), 0, layer)
+    under_pads = PadsLinear(Stack([layer.weight], UnderPads(accelerator)), 0, layer)
     for _ in range(200):
         under_pads(words)
     heard = torch.stack(accelerator.seen).double().mean(dim=0).float()

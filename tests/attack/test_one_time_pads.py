@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from otp_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
+from pads_world import Watched, masks_seen, random_entries, random_matrix, tiny_model, trained
 
 from sealtrain.base.secret import Secret
 from sealtrain.errors import (

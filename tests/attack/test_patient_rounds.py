@@ -24,7 +24,6 @@ from federated_world import (
 from patients_world import NORM, norm, party, rows_of
 
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, TooFewParties
-from sealtrain.recipe.collaboration import Federated
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.privacy.noise import NoiseSource
 from sealtrain_collab.channel.answers import Done
@@ -33,6 +32,7 @@ from sealtrain_collab.federated.federation import Taken
 from sealtrain_collab.federated.guest.merging import PatientMerge
 from sealtrain_collab.federated.messages import Asked
 from sealtrain_collab.federated.patients import PatientPrivacy
+from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.federated.update import decode_state, encode_state
 
 pytestmark = [pytest.mark.claim("C78"), pytest.mark.slow]

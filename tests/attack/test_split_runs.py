@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from otp_world import accelerating, recording
+from pads_world import accelerating, recording
 from stage import CANARY, OWNERS, RECIPE, Stage, stage
 
 from sealtrain.base.hostport import host_and_port
 from sealtrain.errors import EgressRefused, UsageError
+from sealtrain.guest.helper_machines import addresses, expect_helpers
 from sealtrain.guest.sandbox.network import confined_to
 from sealtrain.guest.settings import RunSettings
-from sealtrain.recipe.collaboration import Pads
 from sealtrain_collab.pads.check import outsourced
 from sealtrain_collab.pads.field import HALF, PRIME
-from sealtrain_collab.pads.guest.outsourcing import addresses, expect_helpers
+from sealtrain_collab.pads.recipe import Pads
 from sealtrain_collab.pads.wire import MATRIX, PRODUCT
 
 altered = pytest.mark.claim("C74")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from language_world import minilm
-from otp_world import (
+from pads_world import (
     Watched,
     accelerating,
     batches,

@@ -38,7 +38,7 @@ from sealtrain.manifest.checks.collaboration import RULES
 from sealtrain.manifest.verify import verify_manifest
 from sealtrain.signing.parties import party_run_id
 from sealtrain.training.trained import Trained
-from sealtrain_collab.channel.proofs import ProveGuest
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport, PartyRun
@@ -226,7 +226,7 @@ def test_guests_of_another_deployment_are_not_accepted(at: JointSite, tmp_path: 
     """Genuine evidence of a guest of the same hardware that measured something else."""
     lead = LeadRun.begin(at.settings("chooses"), told=untold)
     binding = Binding("channel-initiator", {"any": "transcript"})
-    assert lead.accepts(lead.proof(binding), binding).simulated
+    assert AcceptGuest.of(lead)(ProveGuest.of(lead)(binding), binding).simulated
     other = tmp_path / "app-compose.json"
     measured = json.loads((at.folder / "app-compose.json").read_bytes())
     other.write_text(json.dumps(measured | {"name": "another"}))
@@ -236,7 +236,7 @@ def test_guests_of_another_deployment_are_not_accepted(at: JointSite, tmp_path: 
             "simulator", str(at.folder / "other.sock"), collateral=settings.collateral
         )
         with pytest.raises(ComposeHashMismatch):
-            lead.accepts(ProveGuest(stranger.evidence)(binding), binding)
+            AcceptGuest.of(lead)(ProveGuest(stranger.evidence)(binding), binding)
     lead.close()
 
 

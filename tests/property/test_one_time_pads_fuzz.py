@@ -12,7 +12,7 @@ import pytest
 from channel_world import talking
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otp_world import DEVICE, accelerating, random_matrix
+from pads_world import DEVICE, accelerating, random_matrix
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.room import Room

@@ -26,9 +26,9 @@ from sealtrain_collab.channel.channel import AttestedChannel, connect
 from sealtrain_collab.channel.ports import listening
 from sealtrain_collab.cut.front import Reading
 from sealtrain_collab.cut.learning import Learning
+from sealtrain_collab.cut.messages import conversation_of
 from sealtrain_collab.cut.received import Clients
 from sealtrain_collab.cut.sending import Client, OwnDataset
-from sealtrain_collab.cut.talk import conversation_of
 
 WORDS = 97
 SHAPE = {

@@ -33,8 +33,8 @@ from sealtrain_collab.federated.frames import (
     send_frame,
 )
 from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.messages import PURPOSE, Asked, Joined
-from sealtrain_collab.federated.post import Post
 
 NOW = 1_790_000_000
 RUN_ID = "4f" * 16
@@ -203,9 +203,9 @@ class FederatedWorld:
                 raise SealtrainError("told to stop")
 
         def serve() -> None:
-            with Post(self.folder / f"{place}.sock") as post, noting(refused):
+            with Mailbox(self.folder / f"{place}.sock") as mailbox, noting(refused):
                 Holding(
-                    post,
+                    mailbox,
                     changed.get("conversation", conversation(name, "lead")),
                     Joined(
                         party=name,

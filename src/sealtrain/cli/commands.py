@@ -233,15 +233,15 @@ _SIMULATOR: Final[Entries] = {
 
 _SPLIT: Final[Entries] = {
     "accelerator": Entry(
-        "sealtrain_collab.split:accelerator",
+        "sealtrain_collab.pads.cli:accelerator",
         "Multiply public matrices for guests, which hide and check what they ask for.",
     ),
     "dealer": Entry(
-        "sealtrain_collab.split:dealer",
+        "sealtrain_collab.pads.cli:dealer",
         "Make pads for guests of the same deployment, in a guest of its own.",
     ),
     "try": Entry(
-        "sealtrain_collab.split:try_out",
+        "sealtrain_collab.pads.cli:try_out",
         "Train at home twice, on records you may show: the int8 model, and as it is under pads.",
     ),
     "serve": Entry(
@@ -253,7 +253,7 @@ _SPLIT: Final[Entries] = {
         "Send activations of your records to a guest you approved; the records stay with you.",
     ),
     "demo": Entry(
-        "sealtrain_collab.split_demo:demo",
+        "sealtrain.cli.stories:split",
         "Play split fine-tuning on the simulator, from founding to verification; some minutes.",
     ),
 }
@@ -272,7 +272,7 @@ _TRAVEL: Final[Entries] = {
         "Lead a travelling run: send the accelerator round, seal the model, sign the manifest.",
     ),
     "demo": Entry(
-        "sealtrain_collab.travelling.demo:demo",
+        "sealtrain.cli.stories:travel",
         "Play a travelling run on the simulator, from founding to verification; about a minute.",
     ),
 }
@@ -291,7 +291,7 @@ _FEDERATE: Final[Entries] = {
         "Write the Flower app that carries messages between lead and parties, for: flwr run.",
     ),
     "demo": Entry(
-        "sealtrain_collab.federated.demo:demo",
+        "sealtrain.cli.stories:federate",
         "Play a federation of three hospitals on the simulator; some minutes.",
     ),
 }

@@ -232,10 +232,13 @@ class Rehearsal:
     def _helpers(self, path: Path) -> tuple[str, ...]:
         """Start accelerator and dealer, where the recipe has pads; the options that name them."""
         how = load_recipe(path).collaboration
-        if how is None or how.kind != "pads":
-            return ()
-        words = ("--accelerator", self._accelerator())
-        return (*words, "--dealer", self._dealer(path)) if how.pads == "dealer" else words
+        helpers = () if how is None else how.helpers
+        words: list[str] = []
+        if "accelerator" in helpers:
+            words += ["--accelerator", self._accelerator()]
+        if "dealer" in helpers:
+            words += ["--dealer", self._dealer(path)]
+        return tuple(words)
 
     def _accelerator(self, *words: str) -> str:
         return self._serve("accelerator ready", "split", "accelerator", *words)

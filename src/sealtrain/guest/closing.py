@@ -7,7 +7,7 @@ import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -27,12 +27,21 @@ from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 from sealtrain.signing.dsse import Ed25519Signer
 
 if TYPE_CHECKING:
+    from sealtrain.attest.evidence import Evidence
+    from sealtrain.attest.report_data import Binding
+    from sealtrain.client.quorum import Quorum
+    from sealtrain.consortium.decisions import Target
+    from sealtrain.consortium.members import Consortium
+    from sealtrain.guest.admission import Admitted
     from sealtrain.guest.guestrun import GuestRun
+    from sealtrain.guest.journal import Journal
+    from sealtrain.guest.sandbox.output import Tally
+    from sealtrain.guest.settings import RunSettings
+    from sealtrain.recipe.recipe import Recipe
     from sealtrain.sealing.trainedmodel import TrainedModel
     from sealtrain.training.run import Trained
-    from sealtrain_collab.parties.lead import LeadRun
 
-__all__ = ["Held", "Outcome", "close_run", "outcome_of", "written"]
+__all__ = ["Held", "LoggedRun", "Outcome", "close_run", "outcome_of", "written"]
 
 MANIFEST = "manifest.json"
 
@@ -87,6 +96,62 @@ class Held:
     together: dict[str, Any] | None
 
 
+class LoggedRun(Protocol):
+    """What a manifest is written of: a run of one guest (``GuestRun``), or the lead of several."""
+
+    @property
+    def settings(self) -> RunSettings:
+        """Where everything is."""
+
+    @property
+    def admitted(self) -> Admitted:
+        """The lock, and the guest that measured it."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the lock."""
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of what was not said or was refused."""
+
+    @property
+    def run_id(self) -> str:
+        """32 hex digits."""
+
+    @property
+    def simulated(self) -> bool:
+        """The guest proves nothing about hardware."""
+
+    @property
+    def target(self) -> Target:
+        """What the owners approved."""
+
+    @property
+    def quorum(self) -> Quorum:
+        """The brokers."""
+
+    @property
+    def consortium(self) -> Consortium:
+        """That they serve."""
+
+    @property
+    def journal(self) -> Journal:
+        """Run log and metrics."""
+
+    def record(self, event: str, fields: dict[str, Any]) -> None:
+        """Append an event to the run log."""
+
+    def collect(self, binding: Binding) -> Evidence:
+        """Evidence of the guest."""
+
+    def now(self) -> int:
+        """Seconds since the epoch."""
+
+    def wall(self) -> float:
+        """Seconds of work so far."""
+
+
 def close_run(run: GuestRun, trained: Trained) -> Outcome:
     """Steps 6 and 7 of a run (``guest.run``).
 
@@ -119,7 +184,7 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
 
 
 def written(
-    run: GuestRun | LeadRun,
+    run: LoggedRun,
     trained: Trained,
     files: Mapping[str, bytes],
     held: Callable[[], Held],
@@ -160,7 +225,7 @@ def written(
     return manifest
 
 
-def outcome_of(run: GuestRun | LeadRun, trained: Trained) -> Outcome:
+def outcome_of(run: LoggedRun, trained: Trained) -> Outcome:
     """Where a finished run left everything."""
     out = run.settings.out
     return Outcome(
@@ -184,7 +249,7 @@ def _event_file(run: GuestRun) -> dict[str, bytes]:
 
 
 def _predicate(
-    run: GuestRun | LeadRun,
+    run: LoggedRun,
     trained: Trained,
     model: TrainedModel,
     signer: Ed25519Signer,

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.lock import Lock
     from sealtrain.recipe.recipe import Recipe
-    from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 
 __all__ = ["AttestedGuest", "secluded"]
 
@@ -135,20 +134,6 @@ class AttestedGuest:
                 hint="a recipe for several parties has a collaboration with a policy",
             )
         return self._policy
-
-    @property
-    def proof(self) -> ProveGuest:
-        """How this guest proves itself on a channel."""
-        from sealtrain_collab.channel.proofs import ProveGuest
-
-        return ProveGuest(self.collect)
-
-    @property
-    def accepts(self) -> AcceptGuest:
-        """Whom this guest talks to: guests of its own deployment that meet the policy."""
-        from sealtrain_collab.channel.proofs import AcceptGuest
-
-        return AcceptGuest(policy=self.policy, compose_hash=self.compose_hash, clock=self._clock)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.closing import Outcome, close_run
 from sealtrain.guest.guestrun import GuestRun
+from sealtrain.guest.helper_machines import addresses, expect_helpers, stand_ins
 from sealtrain.guest.leasekeeper import Follower
 from sealtrain.guest.sandbox.border import Room, Ways, enclosed, telling
 from sealtrain.guest.sandbox.events import told
@@ -27,7 +28,6 @@ from sealtrain.guest.validating import validate_data
 from sealtrain.recipe.backends import needs_group
 from sealtrain.training.distributed.chosen import connected
 from sealtrain.training.distributed.ranks import gathered
-from sealtrain_collab.pads.guest.outsourcing import Outsourcing, addresses, expect_helpers
 
 if TYPE_CHECKING:
     from sealtrain.client.quorum import Told
@@ -172,7 +172,7 @@ class _Work:
             # Relative names that it writes to lie in memory, and end with the run.
             with chdir(room.scratch.folder):
                 return run_script(run, checkpoint, monitor)
-        with ranks.together(checkpoint), Outsourcing.of(run) as standins:
+        with ranks.together(checkpoint), stand_ins(run) as standins:
             trained = train(
                 run.recipe,
                 run_id=run.run_id,

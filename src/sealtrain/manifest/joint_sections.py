@@ -9,18 +9,15 @@ from sealtrain.manifest.markup import Html, tag
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.sections import table
 from sealtrain.manifest.verify import Facts
-from sealtrain.recipe.collaboration import Pads
-from sealtrain_collab.pads.check import outsourced
+from sealtrain.recipe.kinds import KINDS, load, settings_of
 
-__all__ = ["KINDS", "parties"]
+__all__ = ["parties", "summary_of"]
 
-KINDS = {
-    "travelling": "One accelerator went from holder to holder; no data left a holder but for it.",
-    "federated": "Each party trained on its own data; an attested guest merged their updates.",
-    "pads": "One guest trained; an untrusted accelerator multiplied for it under one-time pads.",
-    "cut": "Clients ran the front half of the model, one guest trained the back half.",
-}
-"""What each kind of collaboration is, in one sentence."""
+
+def summary_of(kind: str) -> str:
+    """What a kind of collaboration is, in one sentence; its name where it is not known."""
+    settings = settings_of(kind)
+    return kind if settings is None else settings.summary
 
 
 def parties(predicate: Predicate, facts: Facts) -> Html | None:
@@ -41,27 +38,21 @@ def parties(predicate: Predicate, facts: Facts) -> Html | None:
     return tag(
         "section",
         tag("h2", "Training together"),
-        tag("p", KINDS.get(together.kind, together.kind)),
+        tag("p", summary_of(together.kind)),
         table(columns, rows, numbers=(4,)) if rows else None,
-        _made_elsewhere(predicate, facts),
+        _account(predicate, facts),
         tag("p", f"Events in the run log: {recorded}.", class_="soft"),
     )
 
 
-def _made_elsewhere(predicate: Predicate, facts: Facts) -> Html | None:
-    """What left under pads, in numbers; ``None`` for other kinds, or where the log is refused."""
+def _account(predicate: Predicate, facts: Facts) -> Html | None:
+    """What the kind tells of the run log; ``None`` if it tells nothing, or its check refused."""
     how = None if facts.lock is None else facts.lock.recipe.collaboration
-    if not isinstance(how, Pads):
+    place = None if how is None else KINDS[how.kind].account
+    if place is None:
         return None
     try:
-        found = outsourced(predicate.run_log.entries, how)
+        text: str = load(place)(predicate.run_log.entries, how)
     except ClaimContradicted:  # the check says so
         return None
-    layers = ", ".join(f"{name} {count:,}" for name, count in found.layers.items())
-    said = (
-        f"Layers: {layers}. {found.products:,} products of {found.rows:,} rows were made "
-        f"elsewhere and checked with {how.checks} secret vectors each; {found.bytes_out:,} bytes "
-        f"left and {found.bytes_in:,} came back. Pads: {how.pads}, of {found.beginnings:,} "
-        "beginnings."
-    )
-    return tag("p", said)
+    return tag("p", text)

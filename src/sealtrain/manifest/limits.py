@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.manifest.predicate import Limit
+from sealtrain.recipe.kinds import settings_of
 
 if TYPE_CHECKING:
     from sealtrain.manifest.predicate import Predicate
@@ -151,16 +152,6 @@ BORDER_CLOSED: Final = "border.closed"
 _BEGINNINGS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
 _RULES_OF_TCP: Final = 4
 
-_OF_KIND: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "travelling": ("parties-evidence", "lent-by-software"),
-        "federated": ("parties-evidence", "updates-merged"),
-        "pads": ("base-model-public", "outsourced-shapes", "dealer-apart"),
-        "cut": ("activations-reveal", "clients-word"),
-    }
-)
-"""What each kind of collaboration leaves open."""
-
 _OPEN = {
     "advisories": "open security advisory of the processor",
     "measurements": "guest image: firmware, kernel and command line are not compared",
@@ -204,8 +195,9 @@ def required(predicate: Predicate) -> tuple[str, ...]:
         ids.append("patient-scope" if privacy.dp == "patients" else "privacy-scope")
     if getattr(privacy, "accountant", None) == "gdp":
         ids.append("accountant-approximate")
-    if together is not None:
-        ids += _OF_KIND.get(together.kind, ())
+    settings = None if together is None else settings_of(together.kind)
+    if settings is not None:
+        ids += settings.limits
     return (*ids, *_ALWAYS)
 
 

@@ -16,7 +16,7 @@ from sealtrain.manifest.predicate import (
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
-from sealtrain_collab.federated.patients import promise_of
+from sealtrain.recipe.recipe import Recipe
 
 __all__ = [
     "evidence",
@@ -267,10 +267,22 @@ def _recipe_facts(lock: Lock) -> list[tuple[str, Part]]:
         ("Phase", recipe.phase),
         ("Base model", base),
         ("Trained", method),
-        ("Privacy", promise_of(recipe)),
+        ("Privacy", _promise_of(recipe)),
         ("May leave the guest", ", ".join(recipe.release_policy.metrics) or "no metric"),
         ("Model goes to", ", ".join(recipe.release_policy.model.recipients)),
     ]
+
+
+def _promise_of(recipe: Recipe) -> str:
+    """What a recipe promises of privacy, in a few words."""
+    how = recipe.collaboration
+    promise = None if how is None else how.privacy_promise
+    if promise is not None:
+        return promise.text
+    privacy = recipe.privacy
+    if privacy.dp == "none":
+        return "no differential privacy"
+    return f"at most epsilon {privacy.target_epsilon:g}"
 
 
 def _settings(lock: Lock) -> Html:

@@ -10,9 +10,10 @@ from sealtrain.base.models import OwnerName, StrictModel
 from sealtrain.recipe.adapters import Adapter
 from sealtrain.recipe.audit import misplaced
 from sealtrain.recipe.backends import DEFAULT, Backend, is_default, unfit
-from sealtrain.recipe.collaboration import Collaboration, is_none, misfit
+from sealtrain.recipe.collaboration import is_none, misfit
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import RecipePath, Text
+from sealtrain.recipe.kinds import Collaboration
 from sealtrain.recipe.modelspec import Model, ModelFromFolder
 from sealtrain.recipe.monitoring import Monitoring
 from sealtrain.recipe.privacy import Privacy, broken_promise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from sealtrain.attest.evidence import Evidence
 from sealtrain.attest.report_data import Binding
@@ -16,6 +16,7 @@ from sealtrain.signing.ed25519 import verify_signature
 if TYPE_CHECKING:
     from sealtrain.attest.appraise import Verdict
     from sealtrain.attest.policy import AppraisalPolicy
+    from sealtrain.guest.guest import AttestedGuest
     from sealtrain.signing.ed25519 import Ed25519Signer
 
 __all__ = ["AcceptGuest", "AcceptKey", "Acceptance", "Peer", "Proof", "ProveGuest", "ProveKey"]
@@ -65,6 +66,11 @@ class ProveGuest:
 
     collect: Callable[[Binding], Evidence]
 
+    @classmethod
+    def of(cls, guest: AttestedGuest) -> Self:
+        """How a guest of a run proves itself on its channels."""
+        return cls(guest.collect)
+
     def __call__(self, binding: Binding) -> dict[str, JsonValue]:
         """As ``Proof``."""
         return {"kind": "evidence", "evidence": self.collect(binding).to_dict()}
@@ -98,6 +104,11 @@ class AcceptGuest:
     policy: AppraisalPolicy
     compose_hash: str | None
     clock: Callable[[], int]
+
+    @classmethod
+    def of(cls, guest: AttestedGuest) -> Self:
+        """Whom a guest of a run talks to: guests of its own deployment that meet its policy."""
+        return cls(policy=guest.policy, compose_hash=guest.compose_hash, clock=guest.now)
 
     def __call__(self, proof: JsonValue, binding: Binding) -> Peer:
         """As ``Acceptance``. Raises the class of the first check that fails."""

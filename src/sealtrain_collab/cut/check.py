@@ -28,8 +28,8 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
-from sealtrain.recipe.collaboration import Cut
 from sealtrain.signing.dsse import Envelope
+from sealtrain_collab.cut.recipe import Cut
 
 __all__ = ["Received", "Terms", "cut_holds", "received"]
 

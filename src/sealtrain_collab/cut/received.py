@@ -33,8 +33,7 @@ from sealtrain_collab.channel.channel import AttestedChannel, accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.proofs import AcceptKey, ProveGuest
 from sealtrain_collab.cut.activations import Expected, Row, decode
-from sealtrain_collab.cut.rows import batch_of, schema
-from sealtrain_collab.cut.talk import (
+from sealtrain_collab.cut.messages import (
     PURPOSE,
     Ask,
     Begin,
@@ -42,6 +41,7 @@ from sealtrain_collab.cut.talk import (
     heard,
     said,
 )
+from sealtrain_collab.cut.rows import batch_of, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from sealtrain.errors import ChannelBroken, RunMismatch
 from sealtrain_collab.channel.channel import AttestedChannel
 from sealtrain_collab.cut.activations import encode
 from sealtrain_collab.cut.front import Reading
-from sealtrain_collab.cut.talk import (
+from sealtrain_collab.cut.messages import (
     MAX_MANIFEST_BYTES,
     Ask,
     Begin,

@@ -27,9 +27,10 @@ from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import Hex64, OwnerName, StrictModel, load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import CLOCK_TOLERANCE_S, Case
-from sealtrain.recipe.collaboration import Federated, holders_of
+from sealtrain.recipe.collaboration import holders_of
 from sealtrain_collab.federated.patients import PatientPrivacy
 from sealtrain_collab.federated.patients_check import Hiding, Plan, privacy_is
+from sealtrain_collab.federated.recipe import Federated
 
 __all__ = ["Rounds", "Terms", "merged_rounds", "rounds_hold"]
 

@@ -19,13 +19,13 @@ from sealtrain.release.messages import load_message
 from sealtrain_collab.channel.answers import Done, answer
 from sealtrain_collab.channel.channel import AttestedChannel, accept_over
 from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.federated.mailbox import AnsweringStream, Mailbox, Turn
 from sealtrain_collab.federated.messages import (
     MAX_STATE_BYTES,
     MAX_WORDS_BYTES,
     Asked,
     Joined,
 )
-from sealtrain_collab.federated.post import AnsweringStream, Post, Turn
 
 __all__ = ["Holding", "Work"]
 
@@ -56,7 +56,7 @@ class Holding:
     """Serves a lead until it says that all is done.
 
     Args:
-        post: Where turns arrive.
+        mailbox: Where turns arrive.
         conversation: How this guest proves itself, and which leads it accepts; its context is the
             run's.
         joined: What it says first.
@@ -68,7 +68,7 @@ class Holding:
 
     def __init__(
         self,
-        post: Post,
+        mailbox: Mailbox,
         conversation: Conversation,
         joined: Joined,
         work: Work,
@@ -77,7 +77,7 @@ class Holding:
         patience: float,
         told: Callable[[SealtrainError], None] | None = None,
     ) -> None:
-        self._post = post
+        self._mailbox = mailbox
         self._conversation = conversation
         self._joined = joined
         self._work = work
@@ -102,7 +102,7 @@ class Holding:
             while not self._done.is_set():
                 self._may_go_on()
                 self._refuse_silence()
-                turn = self._post.next(_POLL_S)
+                turn = self._mailbox.next(_POLL_S)
                 if turn is not None:
                     self._route(turn)
         finally:

@@ -15,7 +15,7 @@ from sealtrain.base.models import StrictModel
 from sealtrain.recipe.fields import ColumnName
 from sealtrain.recipe.privacy import Delta, Epsilon, PrivateSgd, is_plain_lora, told_of_training
 
-__all__ = ["PatientPrivacy", "cannot_hide_patients", "patient_privacy_of", "promise_of"]
+__all__ = ["PatientPrivacy", "cannot_hide_patients", "patient_privacy_of"]
 
 _FOLLOWED: Final = frozenset(
     {
@@ -80,16 +80,6 @@ def patient_privacy_of(recipe: Any) -> PatientPrivacy | None:
     """What a ``Recipe`` promises patients; ``None`` for nothing."""
     promised: PatientPrivacy | None = getattr(recipe.collaboration, "patient_privacy", None)
     return promised
-
-
-def promise_of(recipe: Any) -> str:
-    """What a ``Recipe`` promises of privacy, in a few words."""
-    patients = patient_privacy_of(recipe)
-    if patients is not None:
-        return f"at most epsilon {patients.target_epsilon:g} for one patient of one party"
-    if recipe.privacy.dp == "none":
-        return "no differential privacy"
-    return f"at most epsilon {recipe.privacy.target_epsilon:g}"
 
 
 def cannot_hide_patients(recipe: Any, promised: PatientPrivacy) -> str | None:

@@ -20,9 +20,9 @@ from pydantic import Field
 from sealtrain.base.models import StrictModel, load_model
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
-from sealtrain.recipe.collaboration import Pads
+from sealtrain_collab.pads.recipe import Pads
 
-__all__ = ["Outsourced", "outsourced", "pads_hold"]
+__all__ = ["Outsourced", "account", "outsourced", "pads_hold"]
 
 _Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 _STARTS: Final = frozenset({"run.started", "run.restarted", "run.resumed"})
@@ -82,6 +82,18 @@ def pads_hold(case: Case) -> str:
     return (
         f"{found.products} products of {sum(found.layers.values())} layers made elsewhere under "
         f"{how.pads} pads, {found.bytes_out} bytes out and {found.bytes_in} in"
+    )
+
+
+def account(entries: Iterable[Mapping[str, Any]], how: Pads) -> str:
+    """What left under pads, in numbers, for a report. Arguments and errors: ``outsourced``."""
+    found = outsourced(entries, how)
+    layers = ", ".join(f"{name} {count:,}" for name, count in found.layers.items())
+    return (
+        f"Layers: {layers}. {found.products:,} products of {found.rows:,} rows were made "
+        f"elsewhere and checked with {how.checks} secret vectors each; {found.bytes_out:,} bytes "
+        f"left and {found.bytes_in:,} came back. Pads: {how.pads}, of {found.beginnings:,} "
+        "beginnings."
     )
 
 

@@ -19,7 +19,7 @@ from sealtrain_collab.pads.engine import Engine
 from sealtrain_collab.pads.matrix import BITS, PublicMatrix
 from sealtrain_collab.pads.rows import rounded, stochastically_rounded
 
-__all__ = ["OtpLinear", "Stack"]
+__all__ = ["PadsLinear", "Stack"]
 
 
 @dataclass(eq=False)
@@ -128,7 +128,7 @@ def _rows(values: torch.Tensor) -> torch.Tensor:
     return flat.to("cpu", torch.float32)
 
 
-class OtpLinear(nn.Module):
+class PadsLinear(nn.Module):
     """Stands where a frozen ``nn.Linear`` stood.
 
     It has no ``weight``: nothing may take it for a layer whose weights can be changed or merged.

@@ -22,7 +22,7 @@ from torch import nn
 from sealtrain.errors import ModelInvalid
 from sealtrain_collab.pads.accelerator import Accelerator
 from sealtrain_collab.pads.engine import Engine, Inside, UnderPads
-from sealtrain_collab.pads.linear import OtpLinear, Stack
+from sealtrain_collab.pads.linear import PadsLinear, Stack
 from sealtrain_collab.pads.matrix import BITS
 from sealtrain_collab.pads.pads import Supplier
 
@@ -135,9 +135,9 @@ def restore(model: Model) -> Model:
     return model
 
 
-def protected_layers(model: nn.Module) -> list[tuple[str, OtpLinear]]:
+def protected_layers(model: nn.Module) -> list[tuple[str, PadsLinear]]:
     """Layers whose products an engine makes, by name."""
-    return [(name, part) for name, part in model.named_modules() if isinstance(part, OtpLinear)]
+    return [(name, part) for name, part in model.named_modules() if isinstance(part, PadsLinear)]
 
 
 def _stacks(
@@ -200,7 +200,7 @@ def _frozen(model: nn.Module) -> Iterator[str]:
 
 def _swap(model: nn.Module, stacks: list[list[str]], engine: Engine, bits: int) -> None:
     """Swap all layers, or none where one cannot be."""
-    swapped: dict[str, OtpLinear] = {}
+    swapped: dict[str, PadsLinear] = {}
     for names in stacks:
         parts = map(model.get_submodule, names)
         layers = [part for part in parts if isinstance(part, nn.Linear)]
@@ -215,6 +215,6 @@ def _swap(model: nn.Module, stacks: list[list[str]], engine: Engine, bits: int) 
                 hint="leave it in the guest: name it in skip",
             ) from error
         for member, (name, layer) in enumerate(zip(names, layers, strict=True)):
-            swapped[name] = OtpLinear(stack, member, layer)
+            swapped[name] = PadsLinear(stack, member, layer)
     for name, instead in swapped.items():
         model.set_submodule(name, instead)

@@ -16,7 +16,7 @@ from sealtrain.base.encoding import from_base64
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.errors import ClaimContradicted
 from sealtrain.guest.closing import Held, Outcome, outcome_of, written
-from sealtrain.manifest.checks.parties import ROLES
+from sealtrain.manifest.checks.parties import role_of
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.parties import party_run_id
 
@@ -83,7 +83,7 @@ def checked_report(lead: LeadRun, report: PartyReport) -> PartyReport:
         SignatureInvalid: A dataset's manifest is not signed by its owner.
     """
     named = {one.owner for one in lead.recipe.datasets}
-    role = ROLES.get(getattr(lead.recipe.collaboration, "kind", ""))
+    role = role_of(getattr(lead.recipe.collaboration, "kind", ""))
     facts: dict[str, tuple[object, object]] = {
         "run id": (report.run_id, party_run_id(lead.run_id, report.name)),
         "owner": (report.name if report.name in named else "a stranger", report.name),

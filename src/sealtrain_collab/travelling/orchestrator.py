@@ -29,9 +29,9 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_collab.travelling.capability import WriteCapability
 from sealtrain_collab.travelling.control import AcceleratorLane
-from sealtrain_collab.travelling.giving import Given, HolderLane
 from sealtrain_collab.travelling.history import first_open, left_by, rotation_after, spent_of
 from sealtrain_collab.travelling.holder import Provision
+from sealtrain_collab.travelling.holder_client import Given, HolderLane
 from sealtrain_collab.travelling.parties import Parties, Progress, joined
 from sealtrain_collab.travelling.schedule import Plan, Trip
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.secret import Random
 from sealtrain_collab.channel.handshake import Conversation
-from sealtrain_collab.travelling.giving import HolderLane, Joined
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE
+from sealtrain_collab.travelling.holder_client import HolderLane, Joined
 
 if TYPE_CHECKING:
     from sealtrain_collab.channel.proofs import Acceptance, Proof

@@ -7,11 +7,18 @@ left at its default, or is refused.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.models import OwnerName
+from sealtrain.recipe.collaboration import Norm, PartiesSettings, holders_of
+from sealtrain.recipe.privacy import SequencePrivacy
 
-__all__ = ["TOKEN_BYTES", "cannot_travel", "program_of"]
+__all__ = ["TOKEN_BYTES", "Travelling", "program_of"]
+
+_Positive = Annotated[int, Field(ge=1, le=(1 << 53) - 1)]
 
 TOKEN_BYTES: Final = 2
 """Of a token in a shard and in the buffer: uint16, little endian."""
@@ -36,6 +43,60 @@ _FOLLOWED: Final = frozenset(
 )
 
 
+class Travelling(PartiesSettings):
+    """One accelerator goes from holder to holder; no data leaves a holder but for its memory."""
+
+    phases: ClassVar[tuple[str, ...]] = ("cpt",)
+    party_role: ClassVar[str | None] = "holder"
+    summary: ClassVar[str] = (
+        "One accelerator went from holder to holder; no data left a holder but for it."
+    )
+    limits: ClassVar[tuple[str, ...]] = ("parties-evidence", "lent-by-software")
+
+    kind: Literal["travelling"]
+    buffer_bytes: int = Field(
+        ge=2, le=1 << 40, description="Dataset buffer of the accelerator; a trip fills half of it."
+    )
+    max_tokens: dict[OwnerName, _Positive] | _Positive | None = Field(
+        default=None,
+        description="Most tokens that are trained on: of each owner by name, or of every owner; "
+        "null for all they have.",
+    )
+    seal_every: int = Field(
+        default=8, ge=1, le=1_000_000, description="Trips between two sealed states."
+    )
+    max_update_norm: Norm | None = Field(
+        default=None, description="No chunk moves all weights together further than this, L2."
+    )
+    sequence_privacy: SequencePrivacy | None = Field(
+        default=None,
+        description="Noise that hides single sequences; what it costs each holder stands in the "
+        "run log.",
+    )
+
+    def limit_of(self, owner: str) -> int | None:
+        """Most tokens of an owner that are trained on; ``None`` for all."""
+        given = self.max_tokens
+        return given.get(owner) if isinstance(given, dict) else given
+
+    def parties_needed(self, holders: int) -> int:
+        """All of them."""
+        return holders
+
+    def misfit(self, recipe: Any) -> str | None:
+        """As ``CollaborationSettings.misfit``."""
+        named = set(self.max_tokens) if isinstance(self.max_tokens, dict) else set()
+        if strangers := sorted(named - set(holders_of(recipe))):
+            names = ", ".join(strangers)
+            return f"collaboration.max_tokens names {names}, who give no data to train"
+        config = getattr(recipe.model, "config", None)
+        if recipe.columns.kind != "tokens" or config is None or config["model_type"] != "gpt2":
+            return "collaboration travelling needs columns: {tokens: …} and a model.config of gpt2"
+        if recipe.peft is not None:
+            return "collaboration travelling trains all weights: peft: null"
+        return _other_model(recipe, config) or _other_training(recipe) or _other_data(recipe)
+
+
 def program_of(recipe: Any) -> dict[str, JsonValue]:
     """Settings of the accelerator's program but for its device, as a ``Recipe`` means them."""
     config, trainer, how = recipe.model.config, recipe.trainer, recipe.collaboration
@@ -57,16 +118,6 @@ def program_of(recipe: Any) -> dict[str, JsonValue]:
         **{name: getattr(trainer, name) for name in _OPTIMIZER},
         **bounds,
     }
-
-
-def cannot_travel(recipe: Any) -> str | None:
-    """Why a ``Recipe`` of phase cpt cannot be trained by travelling; ``None`` if it can."""
-    config = getattr(recipe.model, "config", None)
-    if recipe.columns.kind != "tokens" or config is None or config["model_type"] != "gpt2":
-        return "collaboration travelling needs columns: {tokens: …} and a model.config of gpt2"
-    if recipe.peft is not None:
-        return "collaboration travelling trains all weights: peft: null"
-    return _other_model(recipe, config) or _other_training(recipe) or _other_data(recipe)
 
 
 def _other_model(recipe: Any, config: dict[str, Any]) -> str | None:

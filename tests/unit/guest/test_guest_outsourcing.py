@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from channel_world import acceptance, guest
-from otp_world import accelerating, dealing, tiny_model, trained
+from pads_world import accelerating, dealing, tiny_model, trained
 
 from sealtrain.errors import ModelInvalid
-from sealtrain.recipe.collaboration import Pads
 from sealtrain_collab.pads.check import outsourced
 from sealtrain_collab.pads.guest.outsourcing import Outsourcing
 from sealtrain_collab.pads.protect import protected_layers, quantise
+from sealtrain_collab.pads.recipe import Pads
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 STEPS = 2
@@ -30,7 +30,9 @@ class Run:
             accelerator=address(accelerator), dealer=address(dealer), out=folder
         )
         self.run_id = "ab" * 16
-        self.proof, self.accepts = guest(), acceptance()
+        accepts = acceptance()
+        self.collect, self.policy = guest().collect, accepts.policy
+        self.compose_hash, self.now = accepts.compose_hash, accepts.clock
         self.entries: list[dict[str, Any]] = [{"seq": 1, "event": "run.started", "fields": {}}]
 
     def record(self, event: str, fields: dict[str, Any]) -> None:

@@ -17,8 +17,8 @@ from sealtrain.consortium.decisions import Target
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.owned import sign_owned
 from sealtrain.errors import ClaimContradicted, RunMismatch, SignatureInvalid
-from sealtrain.recipe.collaboration import Cut
 from sealtrain_collab.cut.check import Terms, received
+from sealtrain_collab.cut.recipe import Cut
 
 pytestmark = pytest.mark.claim("C84")
 

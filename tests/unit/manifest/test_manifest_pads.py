@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sealtrain.errors import ClaimContradicted
-from sealtrain.recipe.collaboration import Pads
 from sealtrain_collab.pads.check import outsourced
+from sealtrain_collab.pads.recipe import Pads
 
 HOW = Pads(kind="pads", pads="dealer", checks=2, policy="policy.yaml")
 BEGUN = {

@@ -1,28 +1,29 @@
 """Check 18: what the parties did together, by the run log and the rules of their kind.
 
-Each kind has pure rules of its own in this package. They read the run log's entries, whose chain
-check 7 verified, and may ask for any fact that earlier checks established.
+Each kind has pure rules of its own, in its package (``recipe.kinds``). They read the run log's
+entries, whose chain check 7 verified, and may ask for any fact that earlier checks established.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from sealtrain.errors import ClaimContradicted
 from sealtrain.manifest.checks.case import Case
-from sealtrain_collab.cut.check import cut_holds
-from sealtrain_collab.federated.check import rounds_hold
-from sealtrain_collab.pads.check import pads_hold
-from sealtrain_collab.travelling.check import trips_hold
+from sealtrain.recipe.kinds import KINDS, load
 
 __all__ = ["RULES", "collaboration_holds"]
 
+
+def _by_rule_of(kind: str, case: Case) -> str:
+    detail: str = load(KINDS[kind].rule)(case)
+    return detail
+
+
 RULES: Final[dict[str, Callable[[Case], str]]] = {
-    "cut": cut_holds,
-    "federated": rounds_hold,
-    "pads": pads_hold,
-    "travelling": trips_hold,
+    kind: partial(_by_rule_of, kind) for kind in sorted(KINDS)
 }
 """Kind → examination: returns one sentence of detail, or raises what it refuses."""
 

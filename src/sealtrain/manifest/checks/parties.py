@@ -7,27 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.errors import ClaimContradicted
-from sealtrain.recipe.collaboration import Federated, holders_of, is_shared_out
+from sealtrain.recipe.collaboration import holders_of, is_shared_out
+from sealtrain.recipe.kinds import settings_of
 from sealtrain.signing.parties import party_run_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sealtrain.manifest.checks.case import Case
     from sealtrain.manifest.predicate import Party, Predicate
 
-__all__ = ["ROLES", "Stay", "keys_were_released", "parties_are_the_recipes", "stays_of"]
-
-ROLES: Final[Mapping[str, str]] = {
-    "travelling": "holder",
-    "federated": "holder",
-    "cut": "client",
-}
-"""What a party does in each kind that has parties."""
+__all__ = ["Stay", "keys_were_released", "parties_are_the_recipes", "role_of", "stays_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +39,19 @@ class Stay:
     until: int
 
 
+def role_of(kind: str) -> str | None:
+    """What a party does in a kind of collaboration; ``None`` for a kind without parties."""
+    settings = settings_of(kind)
+    return None if settings is None else settings.party_role
+
+
 def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
     """The guests that hold keys in this run: one, or one for each party.
 
     A party's run id is computed, not read: a manifest cannot give it another's receipts.
     """
     run, together = predicate.run, predicate.collaboration
-    if together is None or together.kind not in ROLES:
+    if together is None or role_of(together.kind) is None:
         ends = from_rfc3339(run.started_at), from_rfc3339(run.finished_at)
         return (Stay(run_id=run.run_id, party=None, begins=ends[0], until=ends[1]),)
     return tuple(
@@ -69,7 +67,9 @@ def stays_of(predicate: Predicate) -> tuple[Stay, ...]:
 
 def keys_were_released(predicate: Predicate) -> bool:
     """Whether brokers released keys to this run: not where clients keep their data themselves."""
-    return predicate.collaboration is None or predicate.collaboration.kind != "cut"
+    together = predicate.collaboration
+    settings = None if together is None else settings_of(together.kind)
+    return settings is None or settings.keys_from_brokers
 
 
 def parties_are_the_recipes(case: Case) -> set[str]:
@@ -106,18 +106,14 @@ def _refuse_stranger(case: Case, party: Party, kind: str) -> None:
     own = party_run_id(run.run_id, party.name)
     if party.run_id != own:
         raise _other(f"run id of {party.name}", party.run_id, own)
-    role = ROLES[kind]
+    role = role_of(kind)
     if party.role != role:
         raise _other(f"role of {party.name}", party.role, role)
 
 
 def _refuse_too_few(recipe: Any, names: set[str]) -> None:
     holders = set(holders_of(recipe))
-    how = recipe.collaboration
-    if isinstance(how, Federated):
-        needed = how.min_parties
-    else:
-        needed = len(holders) if how.kind == "travelling" else 1
+    needed = recipe.collaboration.parties_needed(len(holders))
     if len(holders & names) < needed:
         raise _other(
             "number of parties", f"{len(holders & names)} with data to train on", f"{needed}"

@@ -10,7 +10,6 @@ from sealtrain.errors import ClaimContradicted, ProofInvalid
 from sealtrain.manifest.checks.case import Case
 from sealtrain.manifest.predicate import PrivateCounting, PrivateTraining
 from sealtrain.recipe.privacy import PrivateSgd, spendings
-from sealtrain_collab.federated.patients import patient_privacy_of
 
 __all__ = ["privacy_kept", "privacy_reserved"]
 
@@ -23,7 +22,8 @@ def privacy_kept(case: Case) -> str:
     """
     recipe, claimed = case.need_lock().recipe, case.predicate.privacy
     asked = recipe.privacy
-    kind = asked.dp if patient_privacy_of(recipe) is None else "patients"
+    promise = None if recipe.collaboration is None else recipe.collaboration.privacy_promise
+    kind = asked.dp if promise is None else promise.dp
     if claimed.dp != kind:
         raise _other("kind of privacy", claimed.dp, kind)
     if isinstance(claimed, PrivateCounting):

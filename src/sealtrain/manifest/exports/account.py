@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sealtrain.errors import ManifestMalformed
-from sealtrain.manifest.joint_sections import KINDS
+from sealtrain.manifest.joint_sections import summary_of
 from sealtrain.manifest.predicate import (
     SIMULATED_MARKER,
     PatientTraining,
@@ -133,7 +133,7 @@ def _together(predicate: Predicate) -> str | None:
     if how is None:
         return None
     named = ", ".join(one.name for one in how.parties)
-    return KINDS[how.kind] + (f" Parties: {named}." if named else "")
+    return summary_of(how.kind) + (f" Parties: {named}." if named else "")
 
 
 def _decrypted(predicate: Predicate) -> str:

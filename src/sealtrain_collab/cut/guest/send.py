@@ -31,14 +31,15 @@ from sealtrain.errors import (
 )
 from sealtrain.guest.datasets import find_datasets
 from sealtrain.manifest import form
-from sealtrain.recipe.collaboration import Cut, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
 from sealtrain.recipe.lock import parse_lock
 from sealtrain.recipe.models import BASE, measure_models
 from sealtrain_collab.channel.channel import connect
 from sealtrain_collab.channel.proofs import AcceptGuest
 from sealtrain_collab.cut.guest.serve import MANIFEST
-from sealtrain_collab.cut.talk import conversation_of
+from sealtrain_collab.cut.messages import conversation_of
+from sealtrain_collab.cut.recipe import Cut
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,9 +19,11 @@ from sealtrain.base.hostport import written
 from sealtrain.base.secret import Random
 from sealtrain.guest.guest import secluded
 from sealtrain.guest.sandbox.border import saying
-from sealtrain.recipe.collaboration import Cut, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain.signing.parties import party_run_id
 from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.proofs import ProveGuest
+from sealtrain_collab.cut.recipe import Cut
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
@@ -107,7 +109,7 @@ class _Work:
             run.consortium,
             run.recipe.datasets,
             learning.expected,
-            run.proof,
+            ProveGuest.of(run),
             patience=self._patience,
             clock=run.now,
             random=self._random,

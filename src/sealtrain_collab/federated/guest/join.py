@@ -17,9 +17,9 @@ from sealtrain.errors import PrivacyBroken, SealtrainError
 from sealtrain.guest.guest import secluded
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
 from sealtrain_collab.federated.holding import Holding
+from sealtrain_collab.federated.mailbox import Mailbox
 from sealtrain_collab.federated.messages import Asked, Joined, Learned
 from sealtrain_collab.federated.patients import patient_privacy_of
-from sealtrain_collab.federated.post import Post
 from sealtrain_collab.parties.party import PartyRun
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def join(
     run = PartyRun.begin(settings, party, run_id, told=told, resume=again, alone=alone)
     try:
         terms_of(run)
-        with Post(relay) as post:
+        with Mailbox(relay) as mailbox:
             begun()
             return secluded(
                 run,
-                lambda terminal: _Work(run, terminal if progress else None).done(post),
+                lambda terminal: _Work(run, terminal if progress else None).done(mailbox),
                 alone=alone,
             )
     finally:
@@ -91,7 +91,7 @@ class _Work:
         self._terminal = terminal
         self._rounds: list[int] = []
 
-    def done(self, post: Post) -> dict[str, Any]:
+    def done(self, mailbox: Mailbox) -> dict[str, Any]:
         from sealtrain_collab.federated.learner import Learner
 
         run = self._run
@@ -100,7 +100,7 @@ class _Work:
             self._learner: Learner = Learner(run.recipe, run.base, sources, party=run.name)
             self._patients = self._patients_of(sources)
             Holding(
-                post,
+                mailbox,
                 conversation_of(run, run.run_id),
                 Joined(
                     party=run.name,

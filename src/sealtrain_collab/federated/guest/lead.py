@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.errors import DataInvalid
 from sealtrain.guest.guest import secluded
-from sealtrain.recipe.collaboration import Federated, holders_of
+from sealtrain.recipe.collaboration import holders_of
 from sealtrain_collab.federated.carrier import Carrier
 from sealtrain_collab.federated.federation import Federation, Merged, Rounds
 from sealtrain_collab.federated.guest.merging import merging_of
 from sealtrain_collab.federated.guest.terms import conversation_of, terms_of
+from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.parties.joint import close_joint
 from sealtrain_collab.parties.lead import LeadRun
 

@@ -14,10 +14,10 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.models import load_model
 from sealtrain.errors import ClaimContradicted, PrivacyBroken, UpdateRefused
 from sealtrain.recipe.adapters import Lora
-from sealtrain.recipe.collaboration import Federated
 from sealtrain_collab.federated.federation import Merging, Taken
 from sealtrain_collab.federated.messages import Joined
 from sealtrain_collab.federated.patients import PatientPrivacy
+from sealtrain_collab.federated.recipe import Federated
 from sealtrain_collab.parties.joint import checked_report
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from sealtrain.recipe.collaboration import Federated, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.handshake import Conversation
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.federated.messages import PURPOSE
+from sealtrain_collab.federated.recipe import Federated
 
 if TYPE_CHECKING:
     from sealtrain.guest.guest import AttestedGuest
@@ -29,7 +31,7 @@ def conversation_of(guest: AttestedGuest, run_id: str) -> Conversation:
     return Conversation(
         purpose=PURPOSE,
         context={"run_id": run_id},
-        proof=guest.proof,
-        accept=guest.accepts,
+        proof=ProveGuest.of(guest),
+        accept=AcceptGuest.of(guest),
         random=os.urandom,
     )

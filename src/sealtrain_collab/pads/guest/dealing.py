@@ -17,8 +17,10 @@ from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
 from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.guest.sandbox.border import saying
-from sealtrain.recipe.collaboration import Pads, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_collab.pads.recipe import Pads
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
@@ -73,7 +75,7 @@ def deal(
     torch.set_num_threads(threads)
     limits = Limits()
     dealer = Dealer(
-        conversation(None, proof=guest.proof, accept=guest.accepts, random=random),
+        conversation(None, proof=ProveGuest.of(guest), accept=AcceptGuest.of(guest), random=random),
         Device(device, exact),
         limits,
     )

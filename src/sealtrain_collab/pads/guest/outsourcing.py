@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from sealtrain.base.hostport import host_and_port
-from sealtrain.errors import UsageError
-from sealtrain.guest.settings import RunSettings
-from sealtrain.recipe.collaboration import Pads, of_kind
-from sealtrain.recipe.lock import load_lock
+from sealtrain.guest.helper_machines import place_of
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.recipe import Recipe
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
+from sealtrain_collab.pads.recipe import Pads
 
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from sealtrain_collab.pads.pool import OwnPool
     from sealtrain_collab.pads.protect import Protected
 
-__all__ = ["Outsourcing", "addresses", "expect_helpers"]
+__all__ = ["Outsourcing"]
 
 POOL_FILE: Final = "pads.pool"
 _POOL_BYTES: Final = 1 << 30
@@ -41,38 +39,6 @@ _LOT_STEPS: Final = 8
 _LONG: Final = 1024
 """Tokens of a record where the recipe sets no limit."""
 _SECONDS: Final = 120.0
-
-
-def expect_helpers(settings: RunSettings) -> None:
-    """See that a run is told of the machines its recipe needs, before it asks for keys.
-
-    Raises:
-        UsageError: One is missing, or named for a recipe that has no use for it.
-        LockInvalid: The lock is malformed.
-    """
-    how = load_lock(settings.lock).recipe.collaboration
-    wanted = {
-        "accelerator": isinstance(how, Pads),
-        "dealer": isinstance(how, Pads) and how.pads == "dealer",
-    }
-    for name, needed in wanted.items():
-        given = getattr(settings, name)
-        if needed:
-            _expected(name, given)
-        if given is not None and not needed:
-            raise UsageError(
-                f"the recipe has no use for a {name}",
-                got=given,
-                hint="collaboration in the recipe says where products and pads are made",
-            )
-        if given is not None:
-            host_and_port(given)
-
-
-def addresses(settings: RunSettings) -> tuple[str, ...]:
-    """URLs of the machines that multiply and deal, for the borders of the process."""
-    named = (settings.accelerator, settings.dealer)
-    return tuple(f"tcp://{one}" for one in named if one is not None)
 
 
 class Outsourcing:
@@ -86,16 +52,6 @@ class Outsourcing:
         self._run = run
         self._stack = ExitStack()
         self._protected: Protected | None = None
-
-    @classmethod
-    @contextmanager
-    def of(cls, run: GuestRun) -> Iterator[Outsourcing | None]:
-        """That of a run, ``None`` where its recipe has all products made in the guest."""
-        if not isinstance(run.recipe.collaboration, Pads):
-            yield None
-            return
-        with cls(run) as standins:
-            yield standins
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +76,7 @@ class Outsourcing:
         from sealtrain_collab.pads.protect import protect
 
         how = of_kind(self._run.recipe, Pads)
-        place = _place(self._run.settings, "accelerator")
+        place = place_of(self._run.settings, "accelerator", how)
         accelerator = RemoteAccelerator(*place, seconds=_SECONDS)
         self._stack.callback(accelerator.close)
         supplier, dealer = self._supplier(how)
@@ -171,26 +127,17 @@ class Outsourcing:
 
         run = self._run
         dealer = RemoteDealer(
-            *_place(run.settings, "dealer"),
-            conversation(run.run_id, proof=run.proof, accept=run.accepts, random=os.urandom),
+            *place_of(run.settings, "dealer", how),
+            conversation(
+                run.run_id,
+                proof=ProveGuest.of(run),
+                accept=AcceptGuest.of(run),
+                random=os.urandom,
+            ),
             seconds=_SECONDS,
         )
         self._stack.callback(dealer.close)
         return dealer, {"simulated": dealer.peer.simulated}
-
-
-def _place(settings: RunSettings, name: Literal["accelerator", "dealer"]) -> tuple[str, int]:
-    return host_and_port(_expected(name, getattr(settings, name)))
-
-
-def _expected(name: str, given: str | None) -> str:
-    if given is None:
-        raise UsageError(
-            f"the recipe uses pads, but --{name} is missing",
-            expected=f"--{name} HOST:PORT",
-            hint=f"start one: sealtrain split {name}",
-        )
-    return given
 
 
 def _leaf(name: str) -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sealtrain.recipe.collaboration import Pads, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.terms import expect_data
+from sealtrain_collab.pads.recipe import Pads
 
 if TYPE_CHECKING:
     import pyarrow as pa

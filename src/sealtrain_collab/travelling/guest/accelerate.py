@@ -13,11 +13,12 @@ from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
 from sealtrain.base.secret import Random
 from sealtrain.guest.guest import AttestedGuest, secluded
-from sealtrain.recipe.collaboration import Travelling, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.travelling.accelerator import CONTROL_PURPOSE, Accelerator
-from sealtrain_collab.travelling.recipe import program_of
+from sealtrain_collab.travelling.recipe import Travelling, program_of
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
@@ -83,8 +84,8 @@ def accelerate(
     talk = Conversation(
         purpose=CONTROL_PURPOSE,
         context=None,
-        proof=guest.proof,
-        accept=guest.accepts,
+        proof=ProveGuest.of(guest),
+        accept=AcceptGuest.of(guest),
         random=random,
     )
     with ExitStack() as stack:

@@ -28,14 +28,15 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.guest.guest import AttestedGuest, secluded
-from sealtrain.recipe.collaboration import Travelling, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bound, listening
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.party import PartyRun
 from sealtrain_collab.travelling.guest.tokens import HeldTokens
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE, Holder
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES
+from sealtrain_collab.travelling.recipe import TOKEN_BYTES, Travelling
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def hold(
         talk = Conversation(
             purpose=HOLDER_PURPOSE,
             context=None,
-            proof=guest.proof,
-            accept=guest.accepts,
+            proof=ProveGuest.of(guest),
+            accept=AcceptGuest.of(guest),
             random=random,
         )
         channel, run_id = _first(listener, talk, party, how)

@@ -31,20 +31,21 @@ from sealtrain.errors import (
     UsageError,
 )
 from sealtrain.guest.guest import secluded
-from sealtrain.recipe.collaboration import Travelling, of_kind
+from sealtrain.recipe.collaboration import of_kind
 from sealtrain.training.telemetry.bar import Bar, progress_bar
 from sealtrain.training.telemetry.facts import environment
 from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import Trained
+from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_collab.parties.joint import checked_report, close_joint
 from sealtrain_collab.parties.lead import LeadRun
 from sealtrain_collab.parties.party import PartyReport
-from sealtrain_collab.travelling.guest.standing import Standing, leading
+from sealtrain_collab.travelling.guest.standby_folder import Standing, leading
 from sealtrain_collab.travelling.history import first_open, left_by
 from sealtrain_collab.travelling.orchestrator import Orchestrator
 from sealtrain_collab.travelling.parties import Parties, joined
 from sealtrain_collab.travelling.program import Program, ProgramSettings
-from sealtrain_collab.travelling.recipe import TOKEN_BYTES
+from sealtrain_collab.travelling.recipe import TOKEN_BYTES, Travelling
 from sealtrain_collab.travelling.schedule import HolderPlan, Plan
 from sealtrain_collab.travelling.standby import STANDBY_PURPOSE, Standby
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.closing import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.signing.runlog import RunLog
-    from sealtrain_collab.travelling.giving import HolderLane
+    from sealtrain_collab.travelling.holder_client import HolderLane
     from sealtrain_collab.travelling.schedule import Trip
 
 __all__ = ["Leading", "Place", "orchestrate"]
@@ -197,12 +198,12 @@ class _Work:
         self._random = random
         self._travelling = travelling
         self._parties = Parties(
-            proof=lead.proof,
+            proof=ProveGuest.of(lead),
             accelerator=how.accelerator,
             writes=how.writes,
             holders=how.holders,
-            accept_accelerator=lead.accepts,
-            accept_holder=dict.fromkeys(how.holders, lead.accepts),
+            accept_accelerator=AcceptGuest.of(lead),
+            accept_holder=dict.fromkeys(how.holders, AcceptGuest.of(lead)),
             timeout=how.timeout,
             patience=how.patience,
         )

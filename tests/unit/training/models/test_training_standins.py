@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from otp_world import Watched
+from pads_world import Watched
 from safetensors.torch import load
 from training_world import (
     LORA,

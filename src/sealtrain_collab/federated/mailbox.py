@@ -15,7 +15,7 @@ from sealtrain.errors import ChannelBroken, LimitExceeded, PeerUnreachable
 from sealtrain_collab.channel.streams import Buffer
 from sealtrain_collab.federated.frames import HEAD, TAKEN, bound_socket, receive_frame, send_frame
 
-__all__ = ["AnsweringStream", "Post", "Turn"]
+__all__ = ["AnsweringStream", "Mailbox", "Turn"]
 
 _READ_S = 30.0
 _NOT_TAKEN = b"\x01"
@@ -49,7 +49,7 @@ class Turn:
             send_frame(self._relay, frame)
 
 
-class Post:
+class Mailbox:
     """Where turns arrive. Use as a context: it listens.
 
     Args:

@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sealtrain.cli.acts import CLINICS, DATASETS, Played, made_up
+from split_acts import CLINICS, DATASETS, Played, made_up
+
 from sealtrain.cli.output import metric_lines
 from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines

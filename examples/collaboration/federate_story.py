@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from sealtrain.cli.output import Json, emit, metric_lines, say
+from sealtrain.cli.output import metric_lines
 from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["demo"]
+__all__ = ["play"]
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 _ROUNDS = 5
@@ -86,13 +84,15 @@ RECIPE: dict[str, Any] = ON_SIMULATOR | {
 }
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
-    as_json: Json = False,
-) -> None:
-    """Play a federation of three hospitals on the simulator; some minutes.
+def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+    """Play it; return data for ``--json``, and lines for people.
 
-    Every part is a process of its own with throwaway keys. Nothing of it is attested.
+    Args:
+        out: New folder.
+        say: Told of each step.
+
+    Raises:
+        SealtrainError: Whatever a step refused.
     """
     from sealtrain_collab.federated.flower import require_flower
 
@@ -103,15 +103,12 @@ def demo(
     with _Stage(out, lambda text: say(f"  {text}")) as stage:
         done = stage.play_recipe(RECIPE, _records(stage.out / "records"))
     merged = [one["fields"] for one in run_log(done) if one["event"] == "round.merged"]
-    emit(
-        as_json,
-        {**done, "rounds": merged},
-        [
-            *(f"round {one['round']}      merged of {', '.join(one['parties'])}" for one in merged),
-            *metric_lines(done["trained"]["metrics"]),
-            *result_lines(done),
-        ],
-    )
+    lines = [
+        *(f"round {one['round']}      merged of {', '.join(one['parties'])}" for one in merged),
+        *metric_lines(done["trained"]["metrics"]),
+        *result_lines(done),
+    ]
+    return {**done, "rounds": merged}, lines
 
 
 class _Stage(Rehearsal):

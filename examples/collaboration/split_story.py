@@ -6,59 +6,50 @@ a function of that folder; ``ACTS`` lists them in the order they are played.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import cut_act
+import pads_act
+from split_acts import Act
 
-from sealtrain.cli.acts import Act, Played, Say
-from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import AlreadyExists, UsageError
 
-__all__ = ["ACTS", "demo"]
-
-
-def _pads(out: Path, tell: Say) -> Played:
-    from sealtrain_collab.pads.demo import play
-
-    return play(out, tell)
-
-
-def _cut(out: Path, tell: Say) -> Played:
-    from sealtrain_collab.cut.demo import play
-
-    return play(out, tell)
+__all__ = ["ACTS", "play"]
 
 
 ACTS: tuple[Act, ...] = (
     Act(
         name="pads",
         title="a slow guest, and a fast machine that nobody trusts: products under one-time pads",
-        play=_pads,
+        play=pads_act.play,
     ),
     Act(
         name="cut",
         title="owners without a TEE run the front of the model, a guest trains the back",
-        play=_cut,
+        play=cut_act.play,
     ),
 )
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
-    act: Annotated[
-        list[str], typer.Option(help="Play this act only; repeat. All of them without it.")
-    ] = [],  # noqa: B006  # typer reads the default, nobody changes it
-    as_json: Json = False,
-) -> None:
-    """Play split fine-tuning on the simulator, from founding to verification; some minutes.
+def play(
+    out: Path, acts: Sequence[str], say: Callable[[str], None]
+) -> tuple[dict[str, Any], list[str]]:
+    """Play acts; return data for ``--json``, and lines for people.
 
-    Every part is a process of its own with throwaway keys. Nothing of it is attested.
+    Args:
+        out: New folder.
+        acts: Names of acts; all of them if there is none.
+        say: Told of each step.
+
+    Raises:
+        AlreadyExists: The folder holds something.
+        UsageError: There is no act of that name.
+        SealtrainError: Whatever a step refused.
     """
-    from sealtrain.errors import AlreadyExists
-
     say("SIMULATED — NOT ATTESTED")
-    chosen = tuple(_chosen(act))
+    chosen = tuple(_chosen(acts))
     if out.exists() and any(out.iterdir()):
         raise AlreadyExists(f"{out} is not empty", hint="choose another --out, or remove it")
     told: dict[str, Any] = {}
@@ -68,12 +59,10 @@ def demo(
         played = one.play(out / one.name, lambda text: say(f"  {text}"))
         told[one.name] = played.data
         lines += [*([""] if lines else []), one.name, *(f"  {line}" for line in played.lines)]
-    emit(as_json, told, lines)
+    return told, lines
 
 
 def _chosen(names: Iterable[str]) -> Iterable[Act]:
-    from sealtrain.errors import UsageError
-
     wanted = set(names)
     unknown = wanted - {one.name for one in ACTS}
     if unknown:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from otp_world import (
+from pads_world import (
     DEVICE,
     Address,
     Watched,

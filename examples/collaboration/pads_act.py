@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sealtrain.cli.acts import CLINICS, DATASETS, Played, made_up
+from split_acts import CLINICS, DATASETS, Played, made_up
+
 from sealtrain.cli.output import metric_lines
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import ProductAltered, SealtrainError, UsageError
@@ -155,8 +156,8 @@ def _spent(done: Mapping[str, Any]) -> dict[str, Any]:
     """What the run log says of products made elsewhere, all processes of the run."""
     from dataclasses import asdict
 
-    from sealtrain.recipe.collaboration import Pads
     from sealtrain_collab.pads.check import outsourced
+    from sealtrain_collab.pads.recipe import Pads
 
     return asdict(outsourced(run_log(done), Pads.model_validate(RECIPE["collaboration"])))
 

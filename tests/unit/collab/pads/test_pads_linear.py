@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from otp_world import Watched, tiny_model
+from pads_world import Watched, tiny_model
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sealtrain.errors import ModelInvalid, UsageError
 from sealtrain_collab.pads.engine import Inside, UnderPads
-from sealtrain_collab.pads.linear import OtpLinear, Stack
+from sealtrain_collab.pads.linear import PadsLinear, Stack
 from sealtrain_collab.pads.matrix import PublicMatrix
 from sealtrain_collab.pads.protect import protect, protected_layers, quantise, restore
 from sealtrain_collab.pads.rows import rounded, stochastically_rounded
@@ -184,7 +184,7 @@ def test_no_gradient_is_made_where_none_is_wanted(inputs: torch.Tensor) -> None:
     engine = Counting()
     layer = nn.Linear(12, 4).requires_grad_(False)
     layer.bias.requires_grad_()
-    masked = OtpLinear(Stack([layer.weight], engine), 0, layer)
+    masked = PadsLinear(Stack([layer.weight], engine), 0, layer)
     masked(inputs).sum().backward()
     assert layer.bias.grad is not None
     assert engine.asked == [("forward", 10)]
@@ -215,7 +215,7 @@ def test_mixed_precision_around_it_makes_no_difference_to_exactness(inputs: torc
 @pytest.mark.parametrize("shape", [(12,), (1, 12), (0, 12), (2, 3, 1, 12)])
 def test_inputs_have_any_number_of_sides(shape: tuple[int, ...]) -> None:
     layer = nn.Linear(12, 4).requires_grad_(False)
-    masked = OtpLinear(Stack([layer.weight], UnderPads(Watched())), 0, layer)
+    masked = PadsLinear(Stack([layer.weight], UnderPads(Watched())), 0, layer)
     given = torch.ones(shape, requires_grad=True)
     right, mine = layer(given), masked(given)
     assert mine.shape == right.shape

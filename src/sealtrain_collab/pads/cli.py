@@ -1,4 +1,4 @@
-"""``split``: machines that multiply for a guest without being trusted, and what they are given."""
+"""``split accelerator``, ``split dealer`` and ``split try``: products under one-time pads."""
 
 from __future__ import annotations
 

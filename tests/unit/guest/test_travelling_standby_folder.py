@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from sealtrain.errors import AlreadyExists, LockInvalid, PeerUnreachable, UsageError
-from sealtrain_collab.travelling.guest.standing import Standing, leading
+from sealtrain_collab.travelling.guest.standby_folder import Standing, leading
 
 LEADS = """
 import sys, time
 from pathlib import Path
-from sealtrain_collab.travelling.guest.standing import leading
+from sealtrain_collab.travelling.guest.standby_folder import leading
 with leading(Path(sys.argv[1]), wait=0, waiting=lambda: None):
     print("leads", flush=True)
     time.sleep(60)

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
-
-from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["demo"]
+__all__ = ["play"]
 
 HOLDERS: Final = ("library-a", "library-b", "library-c")
 _TOKENS: Final = 49_152
@@ -66,13 +63,15 @@ RECIPE: dict[str, Any] = ON_SIMULATOR | {
 }
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
-    as_json: Json = False,
-) -> None:
-    """Play a travelling run on the simulator, from founding to verification; about a minute.
+def play(out: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
+    """Play it; return data for ``--json``, and lines for people.
 
-    Every part is a process of its own with throwaway keys. Nothing of it is attested.
+    Args:
+        out: New folder.
+        say: Told of each step.
+
+    Raises:
+        SealtrainError: Whatever a step refused.
     """
     say("SIMULATED — NOT ATTESTED")
     with _Stage(out, say) as stage:
@@ -81,16 +80,13 @@ def demo(
         done = stage.play_recipe(RECIPE, data, dict.fromkeys(data, row))
     trips = _trips(done)
     losses = [one["loss"] for one in done["trained"]["history"]]
-    emit(
-        as_json,
-        {**done, "trips": trips},
-        [
-            *(f"{name:<12} gave {count} tokens" for name, count in trips["tokens"].items()),
-            f"trips        {trips['trips']}, taken over {trips['takeovers']} times",
-            f"loss         {losses[0]} to {losses[-1]} in {done['trained']['steps']} steps",
-            *result_lines(done),
-        ],
-    )
+    lines = [
+        *(f"{name:<12} gave {count} tokens" for name, count in trips["tokens"].items()),
+        f"trips        {trips['trips']}, taken over {trips['takeovers']} times",
+        f"loss         {losses[0]} to {losses[-1]} in {done['trained']['steps']} steps",
+        *result_lines(done),
+    ]
+    return {**done, "trips": trips}, lines
 
 
 class _Stage(Rehearsal):

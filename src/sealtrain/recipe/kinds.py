@@ -1,0 +1,83 @@
+"""The kinds of collaboration: the one table through which the core reaches their packages.
+
+The core imports no kind. What it needs of one is named here as ``module:name`` and loaded when it
+is asked for, so a machine that only verifies a manifest loads neither the roles of a kind nor what
+they import. Another kind is a package and one entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union
+
+from pydantic import Field
+
+from sealtrain.recipe.collaboration import CollaborationSettings
+
+__all__ = ["KINDS", "Collaboration", "Kind", "load", "settings_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Where the package of a kind has what the core asks of it, each as ``module:name``.
+
+    Attributes:
+        settings: Class of its settings in a recipe (``CollaborationSettings``).
+        rule: Check 18 for its runs (``manifest.checks.collaboration``).
+        account: What a report tells of its run log (``manifest.joint_sections``), or ``None``.
+        stand_ins: Makes the ``StandIns`` of a run, for a kind with helpers.
+    """
+
+    settings: str
+    rule: str
+    account: str | None = None
+    stand_ins: str | None = None
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "travelling": Kind(
+        settings="sealtrain_collab.travelling.recipe:Travelling",
+        rule="sealtrain_collab.travelling.check:trips_hold",
+    ),
+    "federated": Kind(
+        settings="sealtrain_collab.federated.recipe:Federated",
+        rule="sealtrain_collab.federated.check:rounds_hold",
+    ),
+    "pads": Kind(
+        settings="sealtrain_collab.pads.recipe:Pads",
+        rule="sealtrain_collab.pads.check:pads_hold",
+        account="sealtrain_collab.pads.check:account",
+        stand_ins="sealtrain_collab.pads.guest.outsourcing:Outsourcing",
+    ),
+    "cut": Kind(
+        settings="sealtrain_collab.cut.recipe:Cut",
+        rule="sealtrain_collab.cut.check:cut_holds",
+    ),
+}
+"""By the name that ``collaboration.kind`` has in recipes and manifests."""
+
+
+def load(place: str) -> Any:
+    """What is at a place of ``KINDS``, ``module:name``."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def settings_of(kind: str) -> type[CollaborationSettings] | None:
+    """The settings class of a kind; ``None`` for a kind that this version does not know."""
+    if kind not in KINDS:
+        return None
+    found: type[CollaborationSettings] = load(KINDS[kind].settings)
+    return found
+
+
+if TYPE_CHECKING:
+    Collaboration = CollaborationSettings
+else:
+    Collaboration = Annotated[
+        Union[tuple(load(kind.settings) for kind in KINDS.values())],  # noqa: UP007  # not a literal
+        Field(discriminator="kind"),
+    ]
+"""Settings of any kind, as a recipe holds them."""

@@ -1,0 +1,98 @@
+"""What a recipe may say of a training in rounds (spec/recipe.md §2.14)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from sealtrain.recipe.collaboration import (
+    Norm,
+    PartiesSettings,
+    PrivacyPromise,
+    holders_of,
+    is_none,
+)
+from sealtrain_collab.federated.patients import PatientPrivacy, cannot_hide_patients
+
+__all__ = ["Federated"]
+
+_SECONDS_A_WEEK: Final = 604_800
+
+
+class Federated(PartiesSettings):
+    """Each party trains an adapter on its own data; an attested aggregator merges them."""
+
+    phases: ClassVar[tuple[str, ...]] = ("classify", "sft")
+    party_role: ClassVar[str | None] = "holder"
+    summary: ClassVar[str] = (
+        "Each party trained on its own data; an attested guest merged their updates."
+    )
+    limits: ClassVar[tuple[str, ...]] = ("parties-evidence", "updates-merged")
+
+    kind: Literal["federated"]
+    rounds: int = Field(ge=1, le=10_000, description="Merges from the first adapter to the last.")
+    local_steps: int = Field(
+        ge=1, le=1_000_000, description="Optimizer steps of a party in a round."
+    )
+    min_parties: int = Field(
+        ge=2, le=256, description="Updates that a round needs; it fails with fewer."
+    )
+    round_seconds: int = Field(
+        default=600, ge=1, le=_SECONDS_A_WEEK, description="Updates that come later do not count."
+    )
+    aggregation: Literal["exact", "ffa", "fedavg", "median", "trimmed-mean"] = Field(
+        description="How updates are merged."
+    )
+    trim: int | None = Field(
+        default=None,
+        ge=1,
+        le=127,
+        description="Of trimmed-mean: values left out at either end, for each number of the "
+        "update.",
+    )
+    max_update_norm: Norm | None = Field(
+        default=None, description="Updates are cut to this L2 norm before they are merged."
+    )
+    patient_privacy: PatientPrivacy | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Noise that hides single patients; left out of locks when there is none.",
+    )
+
+    @model_validator(mode="after")
+    def _trim_leaves_something(self) -> Self:
+        if (self.trim is None) != (self.aggregation != "trimmed-mean"):
+            raise ValueError("trim and aggregation trimmed-mean go together")
+        if self.trim is not None and 2 * self.trim >= self.min_parties:
+            raise ValueError("trim leaves nothing of min_parties updates")
+        return self
+
+    @property
+    def privacy_promise(self) -> PrivacyPromise | None:
+        """What patients are promised."""
+        promised = self.patient_privacy
+        if promised is None:
+            return None
+        text = f"at most epsilon {promised.target_epsilon:g} for one patient of one party"
+        return PrivacyPromise("patients", text)
+
+    def parties_needed(self, holders: int) -> int:
+        """As the settings say."""
+        return self.min_parties
+
+    def misfit(self, recipe: Any) -> str | None:
+        """As ``CollaborationSettings.misfit``."""
+        method = getattr(recipe.peft, "method", None)
+        if recipe.columns.kind in ("image", "tabular"):
+            return "collaboration federated reads text"
+        if method not in ("lora", "prefix_tuning") or recipe.peft.quantization is not None:
+            return "collaboration federated trains peft.method lora or prefix_tuning, unquantized"
+        if self.aggregation in ("exact", "ffa") and method != "lora":
+            return f"collaboration.aggregation {self.aggregation} merges peft.method lora"
+        if self.min_parties > len(holders_of(recipe)):
+            return "collaboration.min_parties is above the number of owners who give data to train"
+        if recipe.trainer.max_steps != self.rounds * self.local_steps:
+            return "trainer.max_steps is collaboration.rounds times collaboration.local_steps"
+        promised = self.patient_privacy
+        return None if promised is None else cannot_hide_patients(recipe, promised)

@@ -1,0 +1,48 @@
+"""The core reaches every kind of collaboration through one table, and loads no roles by it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from typing import get_args
+
+import pytest
+
+from sealtrain.manifest.checks.collaboration import RULES
+from sealtrain.manifest.limits import TEXTS
+from sealtrain.recipe.collaboration import CollaborationSettings
+from sealtrain.recipe.kinds import KINDS, load, settings_of
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_the_table_names_is_there(name: str) -> None:
+    kind = KINDS[name]
+    for field in fields(kind):
+        place = getattr(kind, field.name)
+        assert place is None or callable(load(place))
+    settings = settings_of(name)
+    assert settings is not None
+    assert issubclass(settings, CollaborationSettings)
+    assert get_args(settings.model_fields["kind"].annotation) == (name,)
+    assert set(settings.limits) <= set(TEXTS)
+    assert (settings.party_role is not None) == settings.shares_out
+
+
+def test_a_kind_of_another_version_has_no_settings() -> None:
+    assert settings_of("relay") is None
+
+
+def test_every_kind_has_a_rule_for_its_manifests() -> None:
+    assert list(RULES) == sorted(KINDS)
+
+
+def test_settings_and_rules_are_loaded_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from sealtrain.recipe.kinds import KINDS, load\n"
+        "for kind in KINDS.values():\n"
+        "    load(kind.settings), load(kind.rule), kind.account and load(kind.account)\n"
+        "sys.exit('torch' in sys.modules or 'sealtrain.guest.run' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
