@@ -66,6 +66,7 @@ format: $(STAMP) ## format the code and the generated reference pages
 	$(BIN)/python tools/error_reference.py
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/negative_cases.py
+	$(BIN)/python tools/architecture.py
 
 clean: ## remove the environment, caches and the demo's output
 	rm -rf $(VENV) $(VENV)-newest $(VENV)-service $(VENV)-vm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out consortium-out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -205,3 +207,13 @@ def test_the_policy_in_the_operators_guide_is_a_policy() -> None:
     policy = policy_from_dict(yaml.safe_load(example))
     assert policy.platform == "dstack"
     assert policy.root == "intel"
+
+
+def test_the_drawing_of_the_packages_is_fresh(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/architecture.py", "--check"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
