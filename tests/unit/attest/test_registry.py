@@ -1,0 +1,59 @@
+"""The table of TEEs: every one is complete, and reading it loads no TEE's library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any, get_args
+
+import pytest
+
+from sealtrain.attest.bundle import KINDS
+from sealtrain.attest.presets import DEFAULT, PRESETS, preset
+from sealtrain.attest.registry import TEES, tee_of
+from sealtrain.attest.tee import Tee
+from sealtrain.base.platforms import PLATFORMS, Platform, either
+from sealtrain.errors import UsageError
+
+
+def test_the_table_and_the_vocabulary_name_the_same_tees() -> None:
+    assert [*(tee.name for tee in TEES), "simulator"] == list(get_args(Platform))
+    assert PLATFORMS.split(" or ")[1] == "simulator"
+    assert either(["a"]) == "a"
+
+
+@pytest.mark.parametrize("tee", TEES, ids=lambda tee: tee.name)
+def test_a_descriptor_is_of_one_tee(tee: Tee[Any, Any, Any]) -> None:
+    found = tee_of(tee.name)
+    assert found is tee
+    for model in (found.evidence, found.policy):
+        assert get_args(model.model_fields["tee"].annotation) == (found.name,)
+    assert set(found.kinds) <= set(KINDS)
+    fields = set(found.policy.model_fields)
+    assert set(found.comments) <= fields
+    assert set(found.lines.values()) <= fields
+    assert found.policy.model_validate_json(json.dumps(dict(found.simulated)))
+    assert (found.device is None) == (found.collect is None)
+    for name in found.presets:
+        assert preset(name).platform == found.name
+    assert all(len(digest) == 64 for digest in found.pinned_roots())
+
+
+def test_the_default_preset_is_one() -> None:
+    assert DEFAULT in PRESETS
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError):
+        tee_of("simulator")
+
+
+def test_reading_the_table_loads_no_library_of_a_tee() -> None:
+    code = (
+        "import sys, sealtrain.attest.evidence, sealtrain.attest.policy, sealtrain.attest.presets;"
+        "print([n for n in ('dcap_qvl', 'lxml', 'signxml', 'pynvml', 'cbor2', 'httpx')"
+        " if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
