@@ -1,6 +1,6 @@
 """Shuffled rows per second from sealed data, as ratios within one run.
 
-    python benchmarks/loader.py [--json] [--megabytes 192] [--rounds 5] [--folder DIR]
+    python benchmarks/loader.py [--json] [--megabytes 192] [--rounds 5] [--epochs 3] [--folder DIR]
 
 Three owners; record batches of about 1 MiB; a text column (mean 1.6 kB) and three small ones. All
 sides read the same rows, a batch of 64 at a time, in shuffled order.
@@ -17,9 +17,9 @@ sides read the same rows, a batch of 64 at a time, in shuffled order.
 
 The plaintext side of the first three is the same loader over memory-mapped Arrow files, without
 reading ahead: it has nothing to wait for, and a thread would only slow it down. The first two read
-three epochs in one go, the start included. Sides alternate; figures are medians of the rounds, and
-``best`` is the ratio of each side's best round. ``cpu`` is processor time, of all processes and
-threads, sealed / plain: what a busy machine pays, where time says little.
+``--epochs`` epochs in one go, the start of the reading process included. Sides alternate; figures
+are medians of the rounds, and ``best`` is the ratio of each side's best round. ``cpu`` is processor
+time, of all processes and threads, sealed / plain: what a busy machine pays.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ from twosided import Sealed, seal
 OWNERS = 3
 ROWS_PER_BATCH = 640
 BATCH = 64
-EPOCHS = 3
 
 
 class PlainDataset:
@@ -162,13 +161,14 @@ def indexed(dataset: datasets.Dataset, order: list[list[int]]) -> None:
         dataset[indices]
 
 
-def compare(folder: Path, size: int, rounds: int) -> dict[str, dict[str, float]]:
+def compare(folder: Path, size: int, rounds: int, epochs: int) -> dict[str, dict[str, float]]:
     """Every comparison.
 
     Args:
         folder: Where to write both kinds of data.
         size: Bytes of records.
         rounds: Passes of each side.
+        epochs: Epochs of a pass, for ``columns`` and ``dictionaries``.
 
     Returns:
         Rows per second of both sides (milliseconds for ``resume``) and the ratios.
@@ -185,13 +185,13 @@ def compare(folder: Path, size: int, rounds: int) -> dict[str, dict[str, float]]
         for _ in range(rounds):
             order = generator.permutation(data.rows)[:rows].reshape(-1, BATCH).tolist()
             both = sides["columns"]
-            both[0].append(spent(lambda: columns(plain, rows * EPOCHS), EPOCHS))
-            both[1].append(spent(lambda: columns(sealed, rows * EPOCHS), EPOCHS))
+            both[0].append(spent(lambda: columns(plain, rows * epochs), epochs))
+            both[1].append(spent(lambda: columns(sealed, rows * epochs), epochs))
             sides["map_style"][0].append(spent(lambda order=order: indexed(mapped, order)))
             sides["map_style"][1].append(both[1][-1])
             both = sides["dictionaries"]
-            both[0].append(spent(lambda: dictionaries(plain, rows * EPOCHS), EPOCHS))
-            both[1].append(spent(lambda: dictionaries(sealed, rows * EPOCHS), EPOCHS))
+            both[0].append(spent(lambda: dictionaries(plain, rows * epochs), epochs))
+            both[1].append(spent(lambda: dictionaries(sealed, rows * epochs), epochs))
             with ExitStack() as fresh_stack:
                 fresh = data.sealed(fresh_stack)
                 sides["first_epoch"][0].append(spent(lambda: columns(data.plain(), rows)))
@@ -262,10 +262,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--megabytes", type=int, default=192)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None, help="where to write (default: temp)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        results = compare(Path(name), given.megabytes << 20, given.rounds)
+        results = compare(Path(name), given.megabytes << 20, given.rounds, given.epochs)
     if given.json:
         print(json.dumps(results, indent=2))
         return

@@ -141,7 +141,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "rows").mkdir()
-        rows = loader.compare(folder / "rows", given.megabytes << 20, given.rounds)
+        rows = loader.compare(folder / "rows", given.megabytes << 20, given.rounds, epochs=3)
         (folder / "run").mkdir()
         run = training(folder / "run", given.steps, max(1, given.rounds // 2))
         (folder / "verify").mkdir()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import typer
 
 from sealtrain.cli import app
@@ -37,13 +38,15 @@ person is on stderr. Commands leave with one of six [exit codes](exit-codes.md);
 
 def commands(command: Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Command]]:
     """Every command that does something, with its full name, in the order of ``--help``."""
-    children: dict[str, Command] = getattr(command, "commands", {})
+    group = command if isinstance(command, click.Group) else None
     # A group that does something by itself; the root only shows help and version.
-    acts = len(path) > 1 and getattr(command, "invoke_without_command", False)
-    if not children or acts:
+    if group is None or (len(path) > 1 and group.invoke_without_command):
         yield " ".join(path), command
-    for name, child in children.items():
-        yield from commands(child, (*path, name))
+    if group is not None:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            if child := group.get_command(context, name):
+                yield from commands(child, (*path, name))
 
 
 def render() -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.attest.dstack.keccak import keccak256
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.printable import printable
 from sealtrain.errors import ChainRefused, ChainUnreachable, SealtrainError
@@ -305,8 +306,6 @@ def _refused(why: str) -> ChainRefused:
 
 def _named(data: str) -> str:
     """Name of a custom error of the shipped contract or of those it is used with."""
-    from eth_utils.crypto import keccak
-
     known = {
         "OwnableUnauthorizedAccount(address)": "OwnableUnauthorizedAccount",
         **{
@@ -316,7 +315,7 @@ def _named(data: str) -> str:
         },
     }
     for signature, name in known.items():
-        if data.startswith("0x" + keccak(text=signature)[:4].hex()):
+        if data.startswith("0x" + keccak256(signature.encode())[:4].hex()):
             return str(name)
     return data[:74]
 

@@ -22,10 +22,17 @@ if TYPE_CHECKING:
     from eth_account.messages import SignableMessage
     from eth_account.signers.local import LocalAccount
 
-__all__ = ["NOBODY", "SafeProposal", "joined", "sign_proposal", "verify_proposal"]
+__all__ = [
+    "MAX_PROPOSAL_BYTES",
+    "NOBODY",
+    "SafeProposal",
+    "joined",
+    "sign_proposal",
+    "verify_proposal",
+]
 
 NOBODY = "0x" + "00" * 20
-_MAX_BYTES = 64 << 10
+MAX_PROPOSAL_BYTES = 64 << 10
 _SELECTORS = {"add": "dfc77223", "remove": "67b3f22c"}
 """Of ``addComposeHash(bytes32)`` and ``removeComposeHash(bytes32)``."""
 
@@ -103,7 +110,12 @@ class SafeProposal(StrictModel):
     def from_bytes(cls, data: bytes) -> Self:
         """Parse a proposal file. Raises ``StatementInvalid``."""
         return load_canonical(
-            cls, data, StatementInvalid, "Safe proposal", max_bytes=_MAX_BYTES, check="proposal"
+            cls,
+            data,
+            StatementInvalid,
+            "Safe proposal",
+            max_bytes=MAX_PROPOSAL_BYTES,
+            check="proposal",
         )
 
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
+from sealtrain.base.hostport import host_and_port, written
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say, table
 from sealtrain.cli.runoptions import (
     ANYWHERE,
-    Base,
-    Collateral,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     Listen,
     LockFile,
-    PlatformName,
     Threads,
+    pairs,
     run_settings,
 )
-from sealtrain_collab import split_demo
-from sealtrain_collab.cut import cli as split_cut
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    help="Fine-tune in a slow guest on a fast machine that nobody trusts.", no_args_is_help=True
-)
+__all__ = ["accelerator", "dealer", "try_out"]
 
 Device = Annotated[str, typer.Option(help="Where it multiplies: cpu, cuda, cuda:1.")]
 Exact = Annotated[
@@ -36,7 +32,6 @@ Exact = Annotated[
 ]
 
 
-@app.command()
 def accelerator(
     listen: Listen = ANYWHERE,
     device: Device = "cpu",
@@ -53,11 +48,8 @@ def accelerator(
 
     It holds no secret and is trusted with nothing. Ends with Ctrl-C.
     """
-    import threading
-
     import torch
 
-    from sealtrain.base.hostport import host_and_port, written
     from sealtrain_collab.channel.ports import listening
     from sealtrain_collab.pads.faults import LyingMultiplier
     from sealtrain_collab.pads.multiplying import Device, Limits
@@ -76,14 +68,10 @@ def accelerator(
         threading.Event().wait()
 
 
-@app.command()
 def dealer(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    guest: GuestOptions,
+    files: FileOptions,
     listen: Listen = ANYWHERE,
     device: Device = "cpu",
     exact: Exact = "fastest",
@@ -95,23 +83,15 @@ def dealer(
     together they could read everything. Ends with Ctrl-C.
     """
     alone()
-    import signal
-    from tempfile import TemporaryDirectory
 
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.pads.guest.dealing import deal
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
     with TemporaryDirectory(prefix="sealtrain-dealer-") as nothing:
         settings = run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
-            brokers=[],
-            data=[],
-            base=base,
+            guest,
+            files,
             out=Path(nothing),
         )
         deal(
@@ -125,7 +105,6 @@ def dealer(
         )
 
 
-@app.command(name="try")
 def try_out(
     recipe: Annotated[Path, typer.Argument(help="The recipe (YAML).")],
     data: Annotated[
@@ -137,7 +116,6 @@ def try_out(
 
     Shows which layers would leave the guest, what that costs a token, and that losses stay.
     """
-    from sealtrain.cli.rehearse import pairs
     from sealtrain.recipe.schema import load_recipe
     from sealtrain_collab.pads.guest.trial import tried
 
@@ -169,7 +147,3 @@ def try_out(
             f"traffic      {done.row_bytes} bytes a token, forward and backward",
         ],
     )
-
-
-split_cut.register(app)
-split_demo.register(app)

@@ -15,7 +15,7 @@ import typer
 from sealtrain.cli.acts import Act, Played, Say
 from sealtrain.cli.output import Json, emit, say
 
-__all__ = ["ACTS", "register"]
+__all__ = ["ACTS", "demo"]
 
 
 def _pads(out: Path, tell: Say) -> Played:
@@ -42,11 +42,6 @@ ACTS: tuple[Act, ...] = (
         play=_cut,
     ),
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to its noun."""
-    app.command()(demo)
 
 
 def demo(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,7 +22,7 @@ from sealtrain.attest.evidence import MAX_LOG_ENTRIES, Collateral, Evidence
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.encoding import to_base64
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, LockInvalid
 from sealtrain_simulator.devices import Devices
 from sealtrain_simulator.faults import FAULTS, check_fault
@@ -71,7 +70,7 @@ class SimulatedGuest:
         compose: bytes,
         *,
         devices: Devices | None = None,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
         emit_events: bool = False,
         fault: str | None = None,
     ) -> None:

@@ -22,6 +22,7 @@ from sealtrain.base.canonical import parse_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.extras import extra_missing
 from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.errors import AlreadyExists, DataInvalid, LockInvalid, UsageError
 from sealtrain_simulator.devices import devices_of
 from sealtrain_simulator.guest import SimulatedGuest
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["guest_app", "running", "serve"]
 
 MAX_REQUEST_BYTES = 64 << 10
-MAX_COMPOSE_BYTES = 4 << 20
 
 _Method = Callable[[SimulatedGuest, dict[str, Any]], dict[str, Any]]
 
@@ -236,7 +236,7 @@ _V1: dict[str, _Method] = {
 
 def _guest(compose: Path, state: Path, clock: Clock, machine: Machine) -> SimulatedGuest:
     try:
-        document = read_bounded(Path(compose), MAX_COMPOSE_BYTES)
+        document = read_bounded(Path(compose), MAX_DEPLOYMENT_BYTES)
     except DataInvalid as error:
         raise LockInvalid(error.message, check="app-compose.json", hint=error.hint) from error
     opened = ensure(Path(state), clock(), machine=machine)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.presets import insecure_simulator_policy
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_write, read_bounded
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid
 from sealtrain_simulator.gpu import SimulatedGpus
 from sealtrain_simulator.machine import Machine
@@ -89,7 +88,7 @@ def ensure(
     folder: Path,
     now: int,
     *,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
     machine: Machine = HONEST,
 ) -> SimulatorState:
     """Open a state folder, creating it and refreshing its collateral.

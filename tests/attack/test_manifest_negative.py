@@ -24,6 +24,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.errors import (
     ClaimContradicted,
     CollateralExpired,
@@ -424,7 +425,7 @@ def test_a_gigabyte_is_refused_without_being_read(world: World, tmp_path: Path) 
     began = time.monotonic()
     with pytest.raises(LimitExceeded):
         read_bounded(path, _MAX_MANIFEST_FILE)
-    big = b'{"bundle":"' + b"A" * (form.MAX_MANIFEST_BYTES) + b'"}'
+    big = b'{"bundle":"' + b"A" * (MAX_MANIFEST_BYTES) + b'"}'
     refusal(world, big, ManifestMalformed)
     assert time.monotonic() - began < 5
 

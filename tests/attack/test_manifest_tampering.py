@@ -16,6 +16,7 @@ from manifest_world import NOW, World, make_world, signer, simulated_pki
 from sealtrain.attest.evidence import Evidence
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.errors import (
     ManifestMalformed,
     QuoteRootUntrusted,
@@ -103,7 +104,7 @@ def test_it_cannot_be_cut(world: World, honest: bytes, length: int) -> None:
         b"{\x00}",
         b'{"bundle":{"dsseEnvelope":{}},"evidence":{}}',
         b'{"bundle":[],"evidence":[],"version":1}',
-        b" " * (form.MAX_MANIFEST_BYTES + 1),
+        b" " * (MAX_MANIFEST_BYTES + 1),
     ],
     ids=lambda data: repr(data[:12]),
 )

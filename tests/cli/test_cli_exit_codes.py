@@ -13,6 +13,7 @@ from sealtrain import cli
 from sealtrain.errors import (
     ApprovalsMissing,
     BrokerUnreachable,
+    ExtraMissing,
     NotSealed,
     RecipeInvalid,
     SealtrainError,
@@ -130,3 +131,33 @@ def test_json_output_is_one_object_and_talk_goes_to_stderr(tmp_path: Path) -> No
     result = run("keygen", "hospital-a", "--json", cwd=tmp_path)
     assert json.loads(result.stdout)["name"] == "hospital-a"
     assert "secret" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "absent", "extra"),
+    [
+        (["broker", "backup", "--state", "s", "--out", "o"], "sqlalchemy", "broker"),
+        (["merge", "adapter", "--base", "b", "--out", "o"], "torch", "train"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_missing_extra_is_named(
+    words: list[str], absent: str, extra: str, tmp_path: Path
+) -> None:
+    program = (
+        "import sys; sys.modules[sys.argv.pop(1)] = None; sys.argv[0] = 'sealtrain'\n"
+        "from sealtrain.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, absent, *words, "--json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"], error["got"].partition(".")[0]) == (
+        ExtraMissing.exit_code,
+        "extra-missing",
+        absent,
+    )
+    assert f"sealtrain[{extra}]" in error["hint"]

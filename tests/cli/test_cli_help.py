@@ -2,40 +2,61 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import click
 import pytest
 import typer
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 import sealtrain
 from sealtrain.cli import app
+from sealtrain.cli.commands import COMMANDS
+from sealtrain.cli.lazy import Entries, Noun, load
 
 ROOT = typer.main.get_command(app)
 
 
-def all_commands() -> Iterator[tuple[str, ...]]:
-    """Paths of every command and group, the root first."""
-    pending = [((), ROOT)]
+def all_commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command and group with its path, the root first."""
+    pending: list[tuple[tuple[str, ...], click.Command]] = [((), ROOT)]
     while pending:
         path, command = pending.pop(0)
-        yield path
-        pending.extend(
-            ((*path, name), child) for name, child in getattr(command, "commands", {}).items()
-        )
+        yield path, command
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                child = command.get_command(context, name)
+                assert child is not None
+                pending.append(((*path, name), child))
 
 
-PATHS = list(all_commands())
+BY_PATH = dict(all_commands())
+PATHS = list(BY_PATH)
+NOUNS = [path for path, command in BY_PATH.items() if isinstance(command, click.Group)]
 
 
-def command_at(path: tuple[str, ...]):  # type: ignore[no-untyped-def]
-    command = ROOT
-    for name in path:
-        command = command.commands[name]
-    return command
+def listed(entries: Entries = COMMANDS) -> Iterator[tuple[str, str]]:
+    """Place and summary of everything in the table that has a function."""
+    for entry in entries.values():
+        if entry.place is not None:
+            yield entry.place, entry.summary
+        if isinstance(entry, Noun):
+            yield from listed(entry.commands)
+
+
+def first_sentence(text: str) -> str:
+    head, mark, _ = " ".join(text.split()).partition(". ")
+    return head + "." * bool(mark)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: " ".join(path) or "(root)")
@@ -43,7 +64,7 @@ def test_every_command_shows_its_help(path: tuple[str, ...]) -> None:
     wide = {"terminal_width": 1000, "max_content_width": 1000}
     result = CliRunner().invoke(app, [*path, "--help"], **wide)
     assert result.exit_code == 0
-    summary = " ".join((command_at(path).help or "").partition("\n\n")[0].split())
+    summary = " ".join((BY_PATH[path].help or "").partition("\n\n")[0].split())
     assert summary.endswith(".")
     assert summary in " ".join(result.stdout.split())
     assert "\\[" not in result.stdout
@@ -53,7 +74,7 @@ def test_every_command_shows_its_help(path: tuple[str, ...]) -> None:
 def test_every_parameter_says_what_it_is(path: tuple[str, ...]) -> None:
     silent = [
         parameter.name
-        for parameter in command_at(path).params
+        for parameter in BY_PATH[path].params
         if not (getattr(parameter, "help", None) or "").strip()
     ]
     assert silent == []
@@ -63,7 +84,7 @@ def test_every_parameter_says_what_it_is(path: tuple[str, ...]) -> None:
 def test_no_secret_is_taken_as_an_argument(path: tuple[str, ...]) -> None:
     """What is typed lands in shell histories and process lists: secrets come from files."""
     words = {"password", "passphrase", "private-key", "secret-key", "token"}
-    options = {name.lstrip("-") for one in command_at(path).params for name in one.opts}
+    options = {name.lstrip("-") for one in BY_PATH[path].params for name in one.opts}
     assert options & words == set()
 
 
@@ -74,9 +95,9 @@ def test_every_command_that_answers_offers_json() -> None:
         " ".join(path)
         for path in PATHS
         if path
-        and not hasattr(command_at(path), "commands")
+        and path not in NOUNS
         and path[-1] not in talks_only
-        and "--json" not in [name for one in command_at(path).params for name in one.opts]
+        and "--json" not in [name for one in BY_PATH[path].params for name in one.opts]
     ]
     assert without == []
 
@@ -91,34 +112,79 @@ def test_help_lists_every_command_on_stdout(flag: str) -> None:
             assert f" {path[0]} " in result.stdout
 
 
-def test_help_builds_no_command() -> None:
-    """What makes ``--help`` fast: reading the parameters of all commands takes longer than it."""
-    script = (
-        "import sys, typer, sealtrain.cli as cli\n"
-        "built = []\n"
-        "real = typer.main.get_command_from_info\n"
-        "typer.main.get_command_from_info = lambda info, **given: "
-        "(built.append(info.callback.__name__), real(info, **given))[1]\n"
-        "root = typer.main.get_command(cli.app)\n"
-        "root(sys.argv[1:], standalone_mode=False)\n"
-        "print('built:', *built)"
+LOADED_BY = """
+import json, sys, sealtrain.cli as cli, typer
+root = typer.main.get_command(cli.app)
+for words in json.loads(sys.argv[1]):
+    root([*words, "--help"], standalone_mode=False)
+print("loaded:" + json.dumps(sorted(sys.modules)))
+"""
+
+
+def loaded_by_help_of(*paths: tuple[str, ...]) -> set[str]:
+    """Modules that a fresh process has loaded when it has shown these help pages."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_BY, json.dumps(paths)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-
-    def built_by(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True
-        )
-        return done.stdout.rpartition("built:")[2].strip()
-
-    assert built_by("--help") == ""
-    assert built_by("verify", "--help") == "verify"
+    return set(json.loads(done.stdout.rpartition("loaded:")[2]))
 
 
-def test_summaries_are_those_of_the_commands_themselves() -> None:
-    shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
-    for name in ROOT.commands:
-        assert f"  {name}  " in shown
-        assert ROOT.commands[name].get_short_help_str(40).removesuffix("...") in shown
+def test_help_of_a_group_loads_none_of_its_commands() -> None:
+    commands = {place.partition(":")[0] for place, _ in listed()}
+    groups = {
+        entry.place.partition(":")[0]
+        for entry in COMMANDS.values()
+        if isinstance(entry, Noun) and entry.place
+    }
+    heavy = {"cryptography", "httpx", "pydantic", "pyarrow", "torch", "yaml"}
+    loaded = loaded_by_help_of(*NOUNS)
+    assert loaded & (commands - groups) == set()
+    assert loaded & heavy == set()
+
+
+def test_help_of_a_command_loads_its_module_alone() -> None:
+    commands = {place.partition(":")[0] for place, _ in listed()}
+    assert loaded_by_help_of(("verify",)) & commands == {"sealtrain.cli.manifest"}
+
+
+def test_summaries_are_the_first_sentences_of_the_commands() -> None:
+    wrong = {
+        place: summary
+        for place, summary in listed()
+        if first_sentence(inspect.getdoc(load(place)) or "") != summary
+    }
+    assert wrong == {}
+
+
+def test_every_command_is_loaded_without_any_extra(repository: Path) -> None:
+    """Help is shown, and a missing extra named, where only the core is installed."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    core = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    extras = {
+        canonicalize_name(Requirement(line).name)
+        for lines in project["optional-dependencies"].values()
+        for line in lines
+    } - {"sealtrain"}
+    absent = [
+        module
+        for module, names in packages_distributions().items()
+        if extras & set(map(canonicalize_name, names))
+        and not core & set(map(canonicalize_name, names))
+    ]
+    assert {"torch", "pyarrow", "sqlalchemy", "fastapi", "web3"} <= set(absent)
+    program = (
+        "import json, sys\n"
+        "absent, places = json.loads(sys.argv[1])\n"
+        "sys.modules.update(dict.fromkeys(absent))\n"
+        "from sealtrain.cli.lazy import load\n"
+        "for place in places: load(place)\n"
+    )
+    given = json.dumps([absent, [place for place, _ in listed()]])
+    done = subprocess.run([sys.executable, "-c", program, given], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_version_is_the_package_version() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 import typer
 import yaml
@@ -115,12 +116,14 @@ def problem_with(words: list[str]) -> str | None:
 
     command = typer.main.get_command(app)
     rest = list(words)
-    while rest and hasattr(command, "commands"):
+    while rest and isinstance(command, click.Group):
         if rest[0].startswith("-"):
             break
-        if rest[0] not in command.commands:
+        found = command.get_command(click.Context(command), rest[0])
+        if found is None:
             return f"no command {rest[0]!r}"
-        command = command.commands[rest.pop(0)]
+        command = found
+        rest.pop(0)
     known = {
         option: parameter
         for parameter in command.params

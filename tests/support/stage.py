@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from warm import CLOSED, WARM, Warm, WarmProcess, heavy, light
 
 from sealtrain.base.clock import system_clock
 from sealtrain.cli.connection import deployment_of
@@ -29,6 +30,8 @@ from sealtrain.consortium.datasets import load_dataset_manifest
 from sealtrain.consortium.decisions import DatasetPin
 from sealtrain.keys.identity import Identity
 from sealtrain.recipe.needs import needs_of
+
+Process = subprocess.Popen[str] | WarmProcess
 
 OWNERS = ("clinic-a", "clinic-b", "clinic-c")
 CANARY = "canary-7d1f0c55e2"
@@ -113,12 +116,14 @@ class Stage:
         machine: What every guest plays.
         policy: The simulator's policy → the one that the broker is given.
         variables: Further ones of every process's environment.
+        warm: Commands are forked from a process that has imported what they need.
     """
 
     folder: Path
     machine: Sequence[str] = MACHINE
     policy: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     variables: dict[str, str] = field(default_factory=dict)
+    warm: bool = WARM
     stack: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -166,15 +171,43 @@ class Stage:
         return [sys.executable, "-m", "sealtrain", *map(str, words)]
 
     def try_run(self, *words: str | Path) -> Answer:
-        done = subprocess.run(
-            [*self.command(*words), "--json"],
-            capture_output=True,
+        asked = [*map(str, words), "--json"]
+        if self.warm:
+            done = self._warm(asked).run(
+                asked, env=self.environment(), cwd=self.folder, timeout=DEADLINE_SECONDS
+            )
+        else:
+            done = subprocess.run(
+                self.command(*asked),
+                capture_output=True,
+                text=True,
+                env=self.environment(),
+                cwd=self.folder,
+                timeout=DEADLINE_SECONDS,
+            )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def start(
+        self, words: Sequence[str | Path], *, stdout: Any = subprocess.DEVNULL, stderr: Any
+    ) -> Process:
+        """Start a command; streams as of ``subprocess.Popen``."""
+        asked = [*map(str, words)]
+        if self.warm:
+            return self._warm(asked).start(
+                asked, env=self.environment(), cwd=self.folder, stdout=stdout, stderr=stderr
+            )
+        return subprocess.Popen(
+            self.command(*asked),
+            stdout=stdout,
+            stderr=stderr,
             text=True,
             env=self.environment(),
             cwd=self.folder,
-            timeout=DEADLINE_SECONDS,
         )
-        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def _warm(self, words: Sequence[str]) -> Warm:
+        plain = not self.variables  # libraries read some of them when they are loaded
+        return heavy(json.dumps(RECIPE)) if plain and words[0] in CLOSED else light()
 
     def run(self, *words: str | Path) -> Any:
         answer = self.try_run(*words)
@@ -189,9 +222,7 @@ class Stage:
     def _server(self, ready: str, *words: str | Path) -> Iterator[str]:
         log = self.folder / f"server-{words[0]}-{time.monotonic_ns()}.log"
         with log.open("wb") as said:
-            process = subprocess.Popen(
-                self.command(*words), stderr=said, env=self.environment(), cwd=self.folder
-            )
+            process = self.start(words, stderr=said)
         try:
             yield wait_for(lambda: _line_with(log, ready)).rsplit(" ", 1)[-1]
         finally:
@@ -296,20 +327,11 @@ class Stage:
             client.submit_decision(sign_decision(decision, me.signer))
 
     @contextmanager
-    def started(
-        self, *words: str | Path
-    ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], str]]]:
+    def started(self, *words: str | Path) -> Iterator[tuple[Process, Callable[[], str]]]:
         """A command that runs on its own, and what it has said so far."""
         log = self.folder / f"said-{time.monotonic_ns()}.log"
         with log.open("wb") as said:
-            process = subprocess.Popen(
-                [*self.command(*words), "--json"],
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-                env=self.environment(),
-                cwd=self.folder,
-            )
+            process = self.start([*words, "--json"], stdout=subprocess.PIPE, stderr=said)
         try:
             yield process, log.read_text
         finally:
@@ -325,13 +347,7 @@ class Stage:
 
     def train_and_kill(self, folder: Path, out: str, when: Callable[[], bool]) -> None:
         """Start training and end it with SIGKILL as soon as ``when`` holds."""
-        process = subprocess.Popen(
-            self.command(*self.train_words(folder, out)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self.environment(),
-            cwd=self.folder,
-        )
+        process = self.start(self.train_words(folder, out), stderr=subprocess.DEVNULL)
         try:
             wait_for(lambda: when() or process.poll() is not None)
         finally:

@@ -25,11 +25,12 @@ from urllib.parse import parse_qsl
 from sealtrain.attest.dstack import collect as dstack
 from sealtrain.attest.dstack.client import DstackClient
 from sealtrain.attest.evidence import DCAP_TEES, Collateral, Evidence
-from sealtrain.attest.nvidia.collateral import GpuCollateral
+from sealtrain.attest.nvidia.collateral import MAX_COLLATERAL_BYTES, GpuCollateral
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.files import parsing_once, read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.platforms import Platform
 from sealtrain.errors import (
     DataInvalid,
@@ -45,9 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Guest", "agents_devices", "load_gpu_collateral", "open_guest", "platform_of"]
 
-_MAX_COMPOSE_BYTES = 4 << 20
-_MAX_GPU_COLLATERAL_BYTES = 8 << 20
-_gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, _MAX_GPU_COLLATERAL_BYTES)
+_gpu_collateral_in = parsing_once(GpuCollateral.from_bytes, MAX_COLLATERAL_BYTES)
 _MAX_CERTIFICATES = 16
 _MAX_CERTIFICATE_BYTES = 64 << 10
 _CRL = "amd.crl"
@@ -388,7 +387,7 @@ def _revocations(folder: Path | None) -> bytes | None:
 
 def _document(path: Path) -> bytes:
     try:
-        return read_bounded(path, _MAX_COMPOSE_BYTES)
+        return read_bounded(path, MAX_DEPLOYMENT_BYTES)
     except DataInvalid as error:
         raise UsageError(
             f"deployment document cannot be read: {error.message}", check="guest"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sealtrain.base.secret import Random
 from sealtrain.errors import EvidenceMalformed, GuestApiUnreachable
 
 __all__ = ["REPORTS", "Folders", "KernelFolders", "TsmReport", "tsm_report"]
@@ -88,7 +88,7 @@ def tsm_report(
     provider: str,
     base: Path = REPORTS,
     folders: Folders | None = None,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> TsmReport:
     """A report over 64 bytes.
 

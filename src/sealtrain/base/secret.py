@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["Secret"]
+__all__ = ["Random", "Secret"]
+
+Random = Callable[[int], bytes]
+"""Source of so many unpredictable bytes, as ``os.urandom`` is."""
 
 
 class Secret:

@@ -26,6 +26,7 @@ from sealtrain.attest.tdx.collect import load_collateral
 from sealtrain.attest.tdx.fetch import services_of
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.extras import extra_missing
+from sealtrain.base.secret import Random
 from sealtrain.broker.config import BrokerConfig
 from sealtrain.broker.logs import configure
 from sealtrain.broker.service.collateral import gpu_collateral, guests_collateral
@@ -39,7 +40,6 @@ from sealtrain.errors import (
 )
 from sealtrain.keys.uris import root_secret
 from sealtrain.release.messages import ledger_origin
-from sealtrain.sealing.datakey import Randomness
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -57,7 +57,7 @@ def serve(
     ready: Callable[[str], None] | None = None,
     *,
     clock: Clock = system_clock,
-    random: Randomness = os.urandom,
+    random: Random = os.urandom,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -82,7 +82,7 @@ def serve(
 
 @contextmanager
 def running(
-    config: BrokerConfig, *, clock: Clock = system_clock, random: Randomness = os.urandom
+    config: BrokerConfig, *, clock: Clock = system_clock, random: Random = os.urandom
 ) -> Iterator[str]:
     """The same in a background thread, for tests and for a broker inside one process.
 
@@ -115,7 +115,7 @@ def listening(broker: Broker, config: BrokerConfig) -> Iterator[str]:
 
 @contextmanager
 def assembled(
-    config: BrokerConfig, *, clock: Clock = system_clock, random: Randomness = os.urandom
+    config: BrokerConfig, *, clock: Clock = system_clock, random: Random = os.urandom
 ) -> Iterator[Broker]:
     """A broker without HTTP, from its configuration. Arguments and errors as ``serve``."""
     require_extra()

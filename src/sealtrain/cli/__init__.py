@@ -1,52 +1,29 @@
 """The command line: the only code that prints.
 
 stdout is data, stderr is talk. Every command takes ``--json``. Exit codes: 0 ok, 1 internal bug,
-2 usage or configuration, 3 refused, 4 unreachable, 5 data invalid. Nothing heavy is imported
-until a command needs it.
+2 usage or configuration, 3 refused, 4 unreachable, 5 data invalid.
+
+A command's module is loaded when the command is asked for (``cli.lazy``), and imports what it needs
+at its top. Two kinds of imports stand in a function: of what only an extra brings, so that the help
+is shown without the extra; and in commands that begin anew (``cli.alone``), so that the process
+they leave loads nothing for a run.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.core
 
-from sealtrain.cli import (
-    approvals,
-    attest,
-    broker,
-    chain,
-    checkpoints,
-    consortium,
-    data,
-    doctor,
-    evaluate,
-    exports,
-    keys,
-    manifest,
-    merge,
-    opening,
-    policy,
-    publish,
-    ready,
-    recipe,
-    rehearse,
-    simulator,
-    succession,
-    train,
-    trust,
-    validate,
-    withdraw,
-)
-from sealtrain.cli.ondemand import on_demand
+from sealtrain.base.extras import extra_missing, extra_of
+from sealtrain.base.version import VERSION
+from sealtrain.cli.commands import COMMANDS
+from sealtrain.cli.lazy import LazyGroup
 from sealtrain.cli.output import report_bug, report_error
 from sealtrain.errors import SealtrainError
-from sealtrain_collab import split
-from sealtrain_collab.federated import cli as federate
-from sealtrain_collab.travelling import cli as travel
 
 __all__ = ["app", "main"]
 
@@ -57,42 +34,17 @@ typer.core.HAS_RICH = False
 # every start.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-_nouns = typer.Typer()
-for noun in (
-    keys,
-    recipe,
-    data,
-    opening,
-    approvals,
-    train,
-    evaluate,
-    checkpoints,
-    merge,
-    rehearse,
-    manifest,
-    exports,
-    validate,
-    publish,
-    doctor,
-    withdraw,
-    policy,
-    ready,
-):
-    noun.register(_nouns)
-succession.register(consortium.app)
-_nouns.add_typer(consortium.app, name="consortium")
-_nouns.add_typer(attest.app, name="attest")
-_nouns.add_typer(trust.app, name="trust")
-_nouns.add_typer(broker.app, name="broker")
-_nouns.add_typer(chain.app, name="chain")
-_nouns.add_typer(simulator.app, name="simulator")
-_nouns.add_typer(split.app, name="split")
-_nouns.add_typer(travel.app, name="travel")
-_nouns.add_typer(federate.app, name="federate")
+
+class Root(LazyGroup):
+    """The group of all commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(entries=COMMANDS, **settings)
+
 
 app = typer.Typer(
     name="sealtrain",
-    cls=on_demand(_nouns),
+    cls=Root,
     help="Train on data you are not allowed to see: sealed data, approved recipes, attested runs.",
     no_args_is_help=True,
     add_completion=False,
@@ -111,8 +63,6 @@ def root(
 ) -> None:
     """Train on data you are not allowed to see."""
     if version:
-        from sealtrain.base.version import VERSION
-
         typer.echo(VERSION)
         raise typer.Exit
     if context.invoked_subcommand is None:
@@ -135,8 +85,6 @@ def main() -> None:
 
 def _report_absent(error: ModuleNotFoundError) -> int:
     """Show which extra a command needs; a module of no extra is a bug."""
-    from sealtrain.base.extras import extra_missing, extra_of
-
     extra = extra_of(error)
     if extra is None:
         return report_bug(error)

@@ -1,4 +1,4 @@
-"""What a demo of several acts is made of."""
+"""The parts of a demo of several acts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, Final
 __all__ = ["CLINICS", "DATASETS", "Act", "Played", "Say", "made_up"]
 
 CLINICS: Final = ("clinic-a", "clinic-b")
-"""Whose records every act learns from."""
+"""Owners of the records that every act trains on."""
 DATASETS: Final = [
     *({"owner": clinic, "name": "notes", "role": "train"} for clinic in CLINICS),
     {"owner": CLINICS[0], "name": "check", "role": "test"},
 ]
-"""In the recipe of every act."""
+"""The datasets in the recipe of every act."""
 
 Say = Callable[[str], None]
-"""Told of each step."""
+"""Called with a line for each step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What an act showed.
+    """The result of an act.
 
     Attributes:
         data: For ``--json``.
@@ -38,7 +38,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One way to split, shown by a run.
+    """A way to split a model, shown by a run.
 
     Attributes:
         name: Of its folder, and for ``--act``.
@@ -54,20 +54,20 @@ class Act:
 def made_up(
     folder: Path, record: Callable[[Random], dict[str, str]], *, learned: int, checked: int
 ) -> dict[str, Path]:
-    """Records that nobody ever wrote, by ``owner.name`` of ``DATASETS``.
+    """Write synthetic records, by ``owner.name`` of ``DATASETS``.
 
     Args:
         folder: New folder for them.
-        record: Draws one.
+        record: Draws a record.
         learned: How many each clinic learns from.
         checked: How many the model is tried on.
     """
     folder.mkdir()
     files = {}
-    for one in DATASETS:
-        key = f"{one['owner']}.{one['name']}"
+    for dataset in DATASETS:
+        key = f"{dataset['owner']}.{dataset['name']}"
         drawn = Random(key)  # noqa: S311  # nothing secret
-        count = learned if one["role"] == "train" else checked
+        count = learned if dataset["role"] == "train" else checked
         files[key] = folder / f"{key}.jsonl"
         files[key].write_text("".join(json.dumps(record(drawn)) + "\n" for _ in range(count)))
     return files

@@ -1,12 +1,12 @@
-"""A process for one run: a Python that has started nothing by itself.
+"""A process for one run, in a Python that runs no code of its environment.
 
 Python starts code of the environment before any program: ``.pth`` files, ``sitecustomize``, what
 ``PYTHONPATH`` puts before the standard library. None of it is pinned by a lock. So commands that
 get keys begin anew, in the same process, with an interpreter that leaves all of that out. Once the
 lock is read, ``sandbox.imports`` keeps everything else out.
 
-Nor does loading a library start a thread there: one that is older than the border of the run is not
-bound by all of it (``sandbox.landlock``).
+Libraries start no thread there when they are loaded: the sandbox does not fully bind a thread that
+is older than the sandbox (``sandbox.landlock``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_THREADS: Final = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # PyArrow's allocator
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's products; PyTorch makes the large ones
 }
-"""What libraries read when they are loaded; whoever sets them otherwise has the threads."""
+"""Settings that libraries read when they are loaded; the environment's own values win."""
 
 
 def alone(program: str = BEGIN) -> None:
@@ -63,10 +63,12 @@ def _places() -> list[str]:
     """Folders in which packages are installed, and sealtrain's own.
 
     Neither the program's folder nor those of ``PYTHONPATH``: a package there could show the record
-    of an installed one beside files of its own.
+    of an installed package beside files of its own.
     """
     searched = sys.path if sys.flags.safe_path else sys.path[1:]
-    added = {Path(one).absolute() for one in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    places = [place for one in searched if one and (place := Path(one).absolute()) not in added]
+    added = {Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    places = [
+        place for entry in searched if entry and (place := Path(entry).absolute()) not in added
+    ]
     places.append(Path(sealtrain.__file__).parents[1])
     return [str(place) for place in dict.fromkeys(places) if place.is_dir()]

@@ -1,4 +1,4 @@
-"""``approve``, ``revoke``, ``approvals``: what owners decide. ``log`` is the ledger of it."""
+"""``approve``, ``revoke`` and ``approvals``: owners' decisions about a recipe."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.clock import system_clock
 from sealtrain.cli import log
-from sealtrain.cli.brokers import BrokerFiles
+from sealtrain.cli.brokers import AtEach, BrokerFiles, at_each, own_state
+from sealtrain.cli.connection import brokers_of_lock, deployment_of, lock_of, watched_ledger
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.cli.recipe import change_lines
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.datasets import load_dataset_manifest
+from sealtrain.consortium.decisions import DatasetPin, Decision, Target, sign_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.recipe.diff import diff
+from sealtrain.recipe.needs import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sealtrain.cli.brokers import AtEach
     from sealtrain.consortium.approvals import Tally
-    from sealtrain.consortium.decisions import Decision, Target
-    from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.lock import Lock
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
-__all__ = ["confirm", "register", "review"]
-
-approvals_app = typer.Typer(help="Where the approval of a recipe stands.")
+__all__ = ["approve", "confirm", "review", "revoke", "status"]
 
 Deployment = Annotated[Path, typer.Argument(help="app-compose.json of the recipe.")]
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
 StateFile = log.StateFile
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(approve)
-    app.command()(revoke)
-    app.add_typer(log.app, name="log")
-    app.add_typer(approvals_app, name="approvals")
 
 
 def approve(
@@ -66,16 +65,8 @@ def approve(
     The approval states what the recipe needs, such as to let a model out, and the threshold
     follows from that. A broker whose ledger is older than the last one you saw, or another one,
     gets no approval. A recipe you revoked needs --lift-revocation: the approval then names your
-    revocation, and nobody else can do that.
+    revocation, and only your approval can do that.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import brokers_of_lock, deployment_of, lock_of
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.consortium.decisions import DatasetPin, Decision
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.keys.identity import Identity
-    from sealtrain.recipe.needs import needs_of
-
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
     before = lock_of(approved_before) if approved_before else None
@@ -85,20 +76,20 @@ def approve(
     members = Consortium.load(consortium)
     owner = Identity.load(identity).public
     lifts = _own_revocations(brokers, members, owner, target)
-    _same_mind(lift_revocation, revoked=bool(lifts))
+    _check_lift(lift_revocation, revoked=bool(lifts))
     manifests = [load_dataset_manifest(folder, owner) for folder in dataset or ()]
     now = system_clock()
     decision = Decision.approve(
         consortium_id=members.consortium_id,
         target=target,
         needs=needs,
-        datasets=[DatasetPin(dataset_id=one.dataset_id, root=one.root) for one in manifests],
+        datasets=[DatasetPin(dataset_id=found.dataset_id, root=found.root) for found in manifests],
         lifts=lifts,
         signed_at=now,
         not_after=now + days * 86400,
     )
-    told = _submit(decision, needs, identity, brokers, members, state)
-    _show(told, as_json)
+    answers = _submit(decision, needs, identity, brokers, members, state)
+    _show(answers, as_json)
 
 
 def revoke(
@@ -114,24 +105,17 @@ def revoke(
 
     Keys that a running guest already holds cannot be recalled; its lease is not renewed.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import deployment_of
-    from sealtrain.consortium.decisions import Decision
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.needs import needs_of
-
     confirm("REVOKE", yes)
     members = Consortium.load(consortium)
     lock, target = deployment_of(deployment)
     decision = Decision.revoke(
         consortium_id=members.consortium_id, target=target, signed_at=system_clock()
     )
-    told = _submit(decision, needs_of(lock.recipe), identity, brokers, members, state)
+    answers = _submit(decision, needs_of(lock.recipe), identity, brokers, members, state)
     say("keys already released stay released; running guests stop when their lease ends")
-    _show(told, as_json)
+    _show(answers, as_json)
 
 
-@approvals_app.command("status")
 def status(
     deployment: Deployment,
     brokers: BrokerFiles,
@@ -139,14 +123,6 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show threshold and progress of a recipe's approval, counted from the signed decisions."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.brokers import at_each
-    from sealtrain.cli.connection import deployment_of
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.needs import needs_of
-
     members = Consortium.load(consortium)
     lock, target = deployment_of(deployment)
 
@@ -175,9 +151,6 @@ def review(
         known: URL of each broker of the lock that the owner has a broker file of, by its id there.
         quiet: Show nothing.
     """
-    from sealtrain.cli.recipe import change_lines
-    from sealtrain.recipe.diff import diff
-
     if quiet:
         return
     say("You are about to approve" + (" these changes:" if before else ":"))
@@ -185,8 +158,8 @@ def review(
         say(f"  {line}")
     say(f"  recipe hash {lock.recipe_hash}")
     say(f"  it needs: {needs.to_text()}")
-    for one in lock.brokers:
-        say(f"  broker {one}  {known.get(one, 'no broker file given here is of it')}")
+    for broker_id in lock.brokers:
+        say(f"  broker {broker_id}  {known.get(broker_id, 'no broker file was given for it')}")
 
 
 def confirm(word: str, yes: bool) -> None:
@@ -195,8 +168,6 @@ def confirm(word: str, yes: bool) -> None:
     Raises:
         UsageError: Another word was typed.
     """
-    from sealtrain.errors import UsageError
-
     if yes:
         return
     typed = typer.prompt(f"Type {word} to go on", err=True)
@@ -208,29 +179,24 @@ def _own_revocations(
     brokers: list[Path], consortium: Consortium, owner: PublicIdentity, target: Target
 ) -> set[str]:
     """Digests of an owner's revocations of a recipe, from every broker that answers."""
-    from sealtrain.cli.brokers import at_each
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
 
     def at(broker: Path) -> set[str]:
         with BrokerClient(load_pin(broker).url) as client:
             return {
-                one.digest
-                for one in client.decided(target, consortium)
-                if one.owner == owner and one.decision.decision == "revoke"
+                signed.digest
+                for signed in client.decided(target, consortium)
+                if signed.owner == owner and signed.decision.decision == "revoke"
             }
 
     return set().union(*at_each(brokers, at).done.values())
 
 
-def _same_mind(lift: bool, *, revoked: bool) -> None:
-    """Have an owner say aloud that a revocation is taken back.
+def _check_lift(lift: bool, *, revoked: bool) -> None:
+    """Require that an owner who lifts a revocation says so, and has one to lift.
 
     Raises:
         UsageError: It was revoked and is not lifted, or the other way round.
     """
-    from sealtrain.errors import UsageError
-
     if lift != revoked:
         raise UsageError(
             "you revoked this recipe" if revoked else "you did not revoke this recipe",
@@ -250,14 +216,6 @@ def _submit(
     state: Path | None,
 ) -> AtEach[Tally]:
     """Sign a decision, hand it to each broker and count again from the signed decisions."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.brokers import at_each, own_state
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.decisions import sign_decision
-    from sealtrain.keys.identity import Identity
-
     own_state(state, brokers)
     signer = Identity.load(identity).signer
     envelope = sign_decision(decision, signer)
@@ -280,17 +238,17 @@ def _submit(
     return at_each(brokers, at)
 
 
-def _show(told: AtEach[Tally], as_json: bool) -> None:
-    """The tally that is furthest behind, and each broker's where there are several."""
-    furthest = min(told.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
-    each = {url: tally.to_dict() for url, tally in told.done.items()}
+def _show(answers: AtEach[Tally], as_json: bool) -> None:
+    """Show the tally that is furthest behind, and each broker's where there are several."""
+    furthest = min(answers.done.values(), key=lambda tally: (not tally.sealed, tally.progress))
+    each = {url: tally.to_dict() for url, tally in answers.done.items()}
     lines = _tally_lines(furthest)
-    if len(each) + len(told.failed) > 1:
+    if len(each) + len(answers.failed) > 1:
         lines += [
-            f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in told.done.items()
+            f"at {url}: {tally.progress}/{tally.threshold}" for url, tally in answers.done.items()
         ]
-    emit(as_json, furthest.to_dict() | {"brokers": each, "failed": list(told.failed)}, lines)
-    told.finish()
+    emit(as_json, furthest.to_dict() | {"brokers": each, "failed": list(answers.failed)}, lines)
+    answers.finish()
 
 
 def _tally_lines(tally: Tally) -> list[str]:

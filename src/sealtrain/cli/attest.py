@@ -1,4 +1,4 @@
-"""``attest``: look at evidence, verify it, explain it, keep it. Nothing here asks a network."""
+"""``attest``: collect, verify, explain and bundle evidence. Verifying uses no network."""
 
 from __future__ import annotations
 
@@ -7,24 +7,39 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.attest.bundle import Bundle
+from sealtrain.attest.explain.examine import Examined, bundled, examine, unwrapped
+from sealtrain.attest.explain.explanation import explain as explained
+from sealtrain.attest.explain.field import shortened
+from sealtrain.attest.forms import DstackQuote, Gpus, OwnEvidence, Quote
+from sealtrain.attest.guest import open_guest, platform_of
+from sealtrain.attest.nvidia.device import verify_device
+from sealtrain.attest.nvidia.fetch import OCSP_URL, RIM_URL, NvidiaServices, fetch_collateral
+from sealtrain.attest.preset_text import preset_yaml
+from sealtrain.attest.presets import PRESETS
+from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.attest.tdx.parse import parse_quote
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.exhibit import (
+    BesideOptions,
+    GpuCollateral,
     binding_of,
-    named_beside,
     policy_of,
     recognised,
     time_of,
 )
 from sealtrain.cli.output import Json, emit, say, table
+from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sealtrain.attest.evidence import Collateral
-    from sealtrain.attest.explain.examine import Examined
 
-__all__ = ["app"]
-
-app = typer.Typer(help="Collect, verify, explain and bundle evidence of guests and accelerators.")
+__all__ = ["bundle", "collect", "explain", "fetch", "verify", "write_policy"]
 
 File = Annotated[Path, typer.Argument(help="Evidence in any of the known forms, or a bundle.")]
 Policy = Annotated[str, typer.Option(help="Appraisal policy (YAML), or preset:NAME.")]
@@ -35,42 +50,8 @@ At = Annotated[
     str | None,
     typer.Option(help="Time to verify at: YYYY-MM-DDTHH:MM:SSZ, or now [a bundle's own]."),
 ]
-Nonce = Annotated[str | None, typer.Option(help="What the evidence must have been made for (hex).")]
-CollateralUri = Annotated[
-    str | None, typer.Option("--collateral", help="Collateral of a TDX quote, file:PATH.")
-]
-GpuCollateralUri = Annotated[
-    str | None, typer.Option("--gpu-collateral", help="Collateral of accelerators, file:PATH.")
-]
-CertificateFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--certificate",
-        help="Certificates of a SEV-SNP report (PEM or DER), the chip's own first; repeat.",
-    ),
-]
-ChainFile = Annotated[
-    Path | None, typer.Option("--chain", help="Certificates of one GPU's report (PEM).")
-]
-CrlFile = Annotated[
-    Path | None,
-    typer.Option("--crl", help="AMD's revocation list beside a SEV-SNP report (DER or PEM)."),
-]
-SwitchFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--switches", help="NVSwitch evidence of the machine whose GPUs a file of NVIDIA's shows."
-    ),
-]
-ComposeFile = Annotated[
-    Path | None, typer.Option("--compose", help="Deployment document that must be measured.")
-]
-ComposeHash = Annotated[
-    str | None, typer.Option(help="SHA-256 (hex) of the document that must be measured.")
-]
 
 
-@app.command()
 def collect(
     platform: Annotated[str, typer.Option(help="dstack, tdx, nitro, snp or simulator.")],
     guest: Annotated[
@@ -81,13 +62,10 @@ def collect(
     collateral: Annotated[
         str | None, typer.Option(help="Collateral to carry along, file:PATH or https://PCCS.")
     ] = None,
-    gpu_collateral: GpuCollateralUri = None,
+    gpu_collateral: GpuCollateral = None,
     as_json: Json = False,
 ) -> None:
-    """Collect evidence of the guest this runs in, for somebody who asked with a nonce."""
-    from sealtrain.attest.guest import open_guest, platform_of
-    from sealtrain.base.files import atomic_write
-
+    """Collect evidence of the guest this runs in, for a verifier that sent a nonce."""
     binding = binding_of(nonce)
     found = open_guest(
         platform_of(platform), guest, collateral=collateral, gpu_collateral=gpu_collateral
@@ -101,137 +79,68 @@ def collect(
     )
 
 
-@app.command()
 def verify(
     file: File,
     policy: Policy,
+    *,
     at: At = None,
-    nonce: Nonce = None,
-    collateral: CollateralUri = None,
-    gpu_collateral: GpuCollateralUri = None,
-    certificate: CertificateFiles = None,
-    chain: ChainFile = None,
-    crl: CrlFile = None,
-    switches: SwitchFile = None,
-    compose: ComposeFile = None,
-    compose_hash: ComposeHash = None,
+    given: BesideOptions,
     as_json: Json = False,
 ) -> None:
     """Verify evidence at a moment under a policy, claim by claim. Exits 3 when refused."""
-    from sealtrain.attest.explain.examine import examine, unwrapped
-
     exhibit = recognised(file)
-    given = named_beside(
-        exhibit,
-        nonce=nonce,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-        certificates=certificate,
-        chain=chain,
-        crl=crl,
-        switches=switches,
-        compose=compose,
-        compose_hash=compose_hash,
-    )
-    inner, beside = unwrapped(exhibit, given)
+    inner, beside = unwrapped(exhibit, given.read(exhibit))
     found = examine(inner, beside, policy_of(policy), time_of(at, exhibit))
     if not found.bound:
         say("not bound to a conversation: name what it was made for with --nonce")
-    elif nonce is None:
+    elif given.nonce is None:
         say("bound to the conversation that the bundle names: name yours with --nonce")
     if "document" in found.missing:
         say("deployment document not compared: name it with --compose or --compose-hash")
     emit(as_json, found.to_dict(), _verdict(found))
 
 
-@app.command()
 def explain(
     file: File,
+    *,
     policy: MaybePolicy = None,
     at: At = None,
-    nonce: Nonce = None,
-    collateral: CollateralUri = None,
-    gpu_collateral: GpuCollateralUri = None,
-    certificate: CertificateFiles = None,
-    chain: ChainFile = None,
-    crl: CrlFile = None,
-    switches: SwitchFile = None,
-    compose: ComposeFile = None,
-    compose_hash: ComposeHash = None,
+    given: BesideOptions,
     as_json: Json = False,
 ) -> None:
     """Say what a file of evidence says, what it means, and which policy lines it meets or breaks.
 
     This is no verdict: it ends with 0 whatever it finds, as long as the file can be read.
     """
-    from sealtrain.attest.bundle import Bundle
-    from sealtrain.attest.explain.explanation import explain as explained
-    from sealtrain.errors import UsageError
-
     exhibit = recognised(file)
-    given = named_beside(
-        exhibit,
-        nonce=nonce,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-        certificates=certificate,
-        chain=chain,
-        crl=crl,
-        switches=switches,
-        compose=compose,
-        compose_hash=compose_hash,
-    )
+    beside = given.read(exhibit)
     own_time = isinstance(getattr(exhibit, "bundle", None), Bundle)
     if policy is not None and at is None and not own_time:
         raise UsageError("a policy is compared at a time", expected="--at TIME")
     found = explained(
         exhibit,
-        given,
+        beside,
         None if policy is None else policy_of(policy),
         None if at is None else time_of(at, exhibit),
     )
     emit(as_json, found.to_dict(), found.to_lines())
 
 
-@app.command()
 def bundle(
     file: File,
     out: Annotated[Path, typer.Option(help="Bundle to write.")],
+    *,
     at: At = None,
     policy: MaybePolicy = None,
-    nonce: Nonce = None,
-    collateral: CollateralUri = None,
-    gpu_collateral: GpuCollateralUri = None,
-    certificate: CertificateFiles = None,
-    chain: ChainFile = None,
-    crl: CrlFile = None,
-    switches: SwitchFile = None,
-    compose: ComposeFile = None,
-    compose_hash: ComposeHash = None,
+    given: BesideOptions,
     as_json: Json = False,
 ) -> None:
     """Keep evidence with all that is needed to verify it again, years later and offline.
 
     What does not verify is not bundled. Without a policy only signatures and roots are verified.
     """
-    from sealtrain.attest.explain.examine import bundled, unwrapped
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.base.files import atomic_write
-
     exhibit = recognised(file)
-    given = named_beside(
-        exhibit,
-        nonce=nonce,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
-        certificates=certificate,
-        chain=chain,
-        crl=crl,
-        switches=switches,
-        compose=compose,
-        compose_hash=compose_hash,
-    )
-    inner, beside = unwrapped(exhibit, given)
+    inner, beside = unwrapped(exhibit, given.read(exhibit))
     rules = None if policy is None else policy_of(policy)
     data = bundled(inner, beside, rules, time_of(at, exhibit)).to_bytes()
     atomic_write(out, data)
@@ -242,7 +151,6 @@ def bundle(
     )
 
 
-@app.command("policy")
 def write_policy(
     preset: Annotated[
         str, typer.Argument(help="deny-all, dstack-h100, dstack-h200, nitro or snp-genoa.")
@@ -251,10 +159,6 @@ def write_policy(
     as_json: Json = False,
 ) -> None:
     """Write a policy to begin from; its comments say what to fill in."""
-    from sealtrain.attest.preset_text import preset_yaml
-    from sealtrain.attest.presets import PRESETS
-    from sealtrain.base.files import atomic_write
-
     text = preset_yaml(preset)
     if out is None:
         emit(as_json, PRESETS[preset], text.rstrip("\n").split("\n"))
@@ -263,7 +167,6 @@ def write_policy(
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
 
 
-@app.command()
 def fetch(
     out: Annotated[Path, typer.Option(help="Collateral to write.")],
     quote: Annotated[
@@ -284,10 +187,6 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Fetch what a vendor publishes about a platform, to verify with it offline."""
-    from sealtrain.base.canonical import canonical_json
-    from sealtrain.base.files import atomic_write
-    from sealtrain.errors import UsageError
-
     if (quote is None) == (gpu is None) or (quote is None) != (pccs is None):
         raise UsageError(
             "say whose collateral to fetch", expected="--quote FILE --pccs URL, or --gpu FILE"
@@ -302,11 +201,6 @@ def fetch(
 
 
 def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
-    from sealtrain.attest.forms import DstackQuote, OwnEvidence, Quote
-    from sealtrain.attest.tdx.collect import load_collateral
-    from sealtrain.attest.tdx.parse import parse_quote
-    from sealtrain.errors import UsageError
-
     exhibit = recognised(quote or Path())
     match exhibit:
         case Quote(quote=parsed) | DstackQuote(quote=parsed):
@@ -318,17 +212,6 @@ def _collateral_of(quote: Path | None, pccs: str | None) -> Collateral:
 
 
 def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
-    from sealtrain.attest.forms import Gpus, OwnEvidence
-    from sealtrain.attest.nvidia.device import verify_device
-    from sealtrain.attest.nvidia.fetch import (
-        OCSP_URL,
-        RIM_URL,
-        NvidiaServices,
-        fetch_collateral,
-    )
-    from sealtrain.base.clock import system_clock
-    from sealtrain.errors import UsageError
-
     exhibit = recognised(path)
     match exhibit:
         case Gpus(devices=devices):
@@ -338,8 +221,8 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
         case _:
             raise UsageError("no accelerators in this file", got=exhibit.title)
     now = system_clock()
-    # Only real devices: nobody publishes anything about simulated ones.
-    verified = [verify_device(one, simulator_root=None, now=now) for one in shown]
+    # Only real devices: there is no collateral of simulated ones.
+    verified = [verify_device(device, simulator_root=None, now=now) for device in shown]
     with NvidiaServices() as services:
         return fetch_collateral(
             verified, services, rim_url=rims or RIM_URL, ocsp_url=ocsp or OCSP_URL
@@ -347,9 +230,6 @@ def _gpu_collateral(path: Path, rims: str | None, ocsp: str | None) -> bytes:
 
 
 def _verdict(found: Examined) -> Iterator[str]:
-    from sealtrain.attest.explain.field import shortened
-    from sealtrain.base.clock import to_rfc3339
-
     yield f"{found.label}: {found.title} at {to_rfc3339(found.verified_at)}"
     header = ("claim", "got", "expected", "source", "outcome")
     for name, part in found.submods.items():
@@ -358,7 +238,7 @@ def _verdict(found: Examined) -> Iterator[str]:
         for claim, value in part.eat.items():
             yield f"  {claim} {shortened(value)}"
         rows = [
-            (one.name, shortened(one.got), shortened(one.expected), one.source, one.outcome)
-            for one in part.claims
+            (row.name, shortened(row.got), shortened(row.expected), row.source, row.outcome)
+            for row in part.claims
         ]
         yield from (f"  {line}" for line in table(rows, header=header))

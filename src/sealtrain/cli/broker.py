@@ -1,4 +1,4 @@
-"""``broker``: run the key-release service, or ask it who it is."""
+"""``broker serve``, ``deployment`` and ``pin``: run the key-release service, and pin it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import Annotated
 
 import typer
 
-from sealtrain.cli import broker_operations, broker_root, broker_tokens
+from sealtrain.attest.policy import load_policy
+from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.broker.config import BrokerConfig, BrokerLimits
+from sealtrain.broker.logs import log_format_of
+from sealtrain.broker.serve import serve as serve_broker
+from sealtrain.broker.service.deployment import broker_deployment
 from sealtrain.cli.broker_database import Database
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import attested_identity
+from sealtrain.client.pin import new_pin
+from sealtrain.consortium.members import Consortium
 
-__all__ = ["app"]
-
-app = typer.Typer(help="The key-release service.")
+__all__ = ["deployment", "pin", "serve"]
 
 
-@app.command()
 def serve(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")],
     policy: Annotated[Path, typer.Option(help="Appraisal policy for guests (YAML).")],
@@ -74,10 +83,6 @@ def serve(
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
 ) -> None:
     """Serve keys to guests that prove themselves, while enough owners approve."""
-    from sealtrain.broker.config import BrokerConfig, BrokerLimits
-    from sealtrain.broker.logs import log_format_of
-    from sealtrain.broker.serve import serve as serve_broker
-
     config = BrokerConfig(
         consortium=consortium,
         succeeds=succeeds,
@@ -105,7 +110,6 @@ def serve(
     serve_broker(config, ready=lambda url: say(f"broker ready at {url}"))
 
 
-@app.command()
 def deployment(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")],
     policy: Annotated[Path, typer.Option(help="Appraisal policy the broker will apply.")],
@@ -124,11 +128,6 @@ def deployment(
     as_json: Json = False,
 ) -> None:
     """Write the broker's own deployment document; its hash is what owners pin."""
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.broker.service.deployment import broker_deployment
-    from sealtrain.consortium.members import Consortium
-
     document = broker_deployment(
         consortium_id=Consortium.load(consortium).consortium_id,
         policy=read_bounded(policy, 1 << 20),
@@ -146,7 +145,6 @@ def deployment(
     )
 
 
-@app.command()
 def pin(
     url: Annotated[str, typer.Option(help="URL of the broker.")],
     deployment_file: Annotated[
@@ -167,15 +165,6 @@ def pin(
     The broker proves its signing key first. Compare the broker id with its operator and the other
     owners by another way: a second broker of the same deployment has another one.
     """
-    from sealtrain.attest.policy import load_policy
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.base.encoding import to_base64
-    from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import attested_identity
-    from sealtrain.client.pin import new_pin
-
     compose_hash = sha256_hex(read_bounded(deployment_file, 1 << 20))
     appraisal = load_policy(policy)
     simulated = False
@@ -204,8 +193,3 @@ def pin(
     )
     if simulated:
         say("SIMULATED — NOT ATTESTED: the broker's evidence comes from a simulator")
-
-
-broker_operations.register(app)
-broker_root.register(app)
-app.add_typer(broker_tokens.app, name="token")

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.broker.address import database_of, places
+from sealtrain.broker.serve import require_extra
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from sealtrain.ledger.postgres import Postgres
 
-__all__ = ["Database", "State", "register", "tables_at"]
+__all__ = ["Database", "State", "migrate", "restored", "tables_at"]
 
 Database = Annotated[
     str | None,
@@ -27,20 +31,15 @@ State = Annotated[
 
 
 def tables_at(state: Path | None, database: str | None) -> Path | Postgres:
-    """Where a broker's tables are, of a broker that served before.
+    """Where the tables of a broker are that served before.
 
     Raises:
-        UsageError: Not exactly one of both is given, or it names no database.
+        UsageError: Neither or both are given, or the address names no database.
         ConfigError: The folder holds no broker's state.
     """
-    from sealtrain.broker.serve import require_extra
-    from sealtrain.errors import ConfigError, UsageError
-
     if (state is None) == (database is None):
         raise UsageError("give either --state or --database", check="database")
     require_extra()
-    from sealtrain.broker.address import places
-
     where, _ = places(state or Path(), database)
     if isinstance(where, Path) and not where.is_file():
         raise ConfigError(
@@ -50,12 +49,6 @@ def tables_at(state: Path | None, database: str | None) -> Path | Postgres:
             hint="give the folder of --state; a broker makes it when it starts",
         )
     return where
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the noun."""
-    app.command()(migrate)
-    app.command()(restored)
 
 
 def migrate(
@@ -82,11 +75,7 @@ def restored(
     as_json: Json = False,
 ) -> None:
     """Check a restored PostgreSQL database, so that a broker starts on it. Leases in it end."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.broker.serve import require_extra
-
     require_extra()
-    from sealtrain.broker.address import database_of
     from sealtrain.broker.store.restored import settle
 
     where = database_of(database)

@@ -1,4 +1,4 @@
-"""``broker status``, ``backup``, ``restore``, ``openapi``, ``approve-kms``: what comes later."""
+"""``broker status``, ``backup``, ``restore``, ``openapi``, ``approve-kms``: for its operator."""
 
 from __future__ import annotations
 
@@ -8,39 +8,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.cli import broker_database
+from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
+from sealtrain.broker.serve import require_extra
+from sealtrain.cli.approvals import confirm
+from sealtrain.cli.broker_tokens import read_token
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import AnswerInvalid, BrokerUnreachable, Unreachable
+from sealtrain.keys.identity import Identity
 
 if TYPE_CHECKING:
-    from sealtrain.client.api import BrokerClient
     from sealtrain.release.messages import BrokerStatus
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the noun."""
-    app.command()(status)
-    app.command()(backup)
-    app.command()(restore)
-    broker_database.register(app)
-    app.command()(openapi)
-    app.command("approve-kms")(approve_kms)
+__all__ = ["approve_kms", "backup", "openapi", "restore", "status"]
 
 
 def status(
     broker: Annotated[Path, typer.Option(help="Broker file (made by: sealtrain broker pin).")],
     token_file: Annotated[
-        Path | None, typer.Option(help="File of an operator's token, to see what it lacks.")
+        Path | None, typer.Option(help="File of an operator's token, to see which part fails.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Ask a broker how it is. Leaves with 4 when it cannot decide; nothing here is verified."""
-    from sealtrain.cli.broker_tokens import read_token
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.errors import BrokerUnreachable
-
     with BrokerClient(load_pin(broker).url, timeout=10.0) as client:
         health = client.health()
         try:
@@ -80,19 +76,19 @@ def status(
         ],
     )
     if not ready:
-        raise typer.Exit(4)
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def _head(client: BrokerClient) -> list[str] | None:
     """Origin, size and root of the ledger; ``None`` where it cannot be read now."""
-    from sealtrain.errors import AnswerInvalid, BrokerUnreachable
-
     try:
         head = client.ledger_checkpoint().splitlines()
     except BrokerUnreachable:
         return None
     if len(head) < 3:
-        raise AnswerInvalid("the broker's checkpoint is not one", check="checkpoint")
+        raise AnswerInvalid(
+            "the broker's checkpoint has fewer than three lines", check="checkpoint"
+        )
     return head
 
 
@@ -112,7 +108,6 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Copy a broker's state while it runs. The root secret is not in it: keep that elsewhere."""
-    from sealtrain.base.clock import system_clock
     from sealtrain.broker.store.backup import back_up
 
     made = back_up(state, out, now=system_clock())
@@ -132,7 +127,6 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """Put a backup back, verified, into an empty folder. Leases in it end: guests resume."""
-    from sealtrain.base.clock import system_clock
     from sealtrain.broker.store.backup import restore as put_back
 
     done = put_back(file, state, now=system_clock())
@@ -159,8 +153,6 @@ def openapi(
     ] = False,
 ) -> None:
     """Print the OpenAPI document of the service."""
-    from sealtrain.broker.serve import require_extra
-
     require_extra()
     from sealtrain.broker.http.app import described
 
@@ -183,17 +175,7 @@ def approve_kms(
     as_json: Json = False,
 ) -> None:
     """Approve a dstack KMS that asks this broker who may boot (serve --boot-auth)."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.base.files import read_bounded
-    from sealtrain.cli.approvals import confirm
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.decisions import KMS_NEEDS, Decision, kms_target, sign_decision
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.keys.identity import Identity
-
-    compose_hash = sha256_hex(read_bounded(deployment, 4 << 20))
+    compose_hash = sha256_hex(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
     target = kms_target(app_id=app_id or compose_hash[:40], compose_hash=compose_hash)
     word = "REVOKE" if revoke else "APPROVE"
     if not yes:

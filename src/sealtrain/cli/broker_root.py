@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.encoding import to_base64
+from sealtrain.broker.address import places
+from sealtrain.broker.service.rotating import rotate_key
 from sealtrain.cli.broker_database import Database
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import AlreadyExists, KeyFileInvalid, UsageError
+from sealtrain.keys.derive import signing_key
+from sealtrain.keys.keyfile import read_secret_file, write_secret_file
+from sealtrain.keys.recovery import join_root, split_root
+from sealtrain.keys.uris import root_secret as fetched
+from sealtrain.release.messages import ledger_origin
 
 if TYPE_CHECKING:
     from sealtrain.base.secret import Secret
 
-__all__ = ["register"]
+__all__ = ["join", "rotate", "split"]
 
 _MAX_SHARE = 4096
-
-root = typer.Typer(help="Keep a root secret in shares, and put it together again.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the noun."""
-    app.add_typer(root, name="root")
-    app.command("rotate-root")(rotate)
 
 
 def rotate(
@@ -41,13 +44,6 @@ def rotate(
     Then serve with the new one and the old as --former-root-secret. What was sealed to the old one
     opens until its owners rewrap it; leases end with the old key, and runs go on with resume.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.broker.address import places
-    from sealtrain.broker.service.rotating import rotate_key
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.keys.uris import root_secret as fetched
-    from sealtrain.release.messages import ledger_origin
-
     old = fetched(root_secret)
     _, log = places(state, database)
     new = fetched(new_root_secret, create=True)
@@ -63,7 +59,6 @@ def rotate(
     )
 
 
-@root.command()
 def split(
     root_secret: Annotated[str, typer.Option(help="The root secret: file:PATH.")],
     threshold: Annotated[int, typer.Option(help="How many shares give it back.")],
@@ -72,11 +67,6 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Split a root secret into SLIP-39 mnemonics, one file each. Give each to another person."""
-    from sealtrain.errors import AlreadyExists, UsageError
-    from sealtrain.keys.keyfile import write_secret_file
-    from sealtrain.keys.recovery import split_root
-    from sealtrain.keys.uris import root_secret as fetched
-
     if not root_secret.startswith("file:"):
         raise UsageError(
             "only a root secret in a file is split",
@@ -104,17 +94,12 @@ def split(
     )
 
 
-@root.command()
 def join(
     shares: Annotated[list[Path], typer.Argument(help="Files of shares, as many as are needed.")],
     out: Annotated[Path, typer.Option(help="File to write the root secret to, mode 0600.")],
     as_json: Json = False,
 ) -> None:
     """Put a root secret together from its shares. Compare the signing key with the broker's."""
-    from sealtrain.errors import KeyFileInvalid
-    from sealtrain.keys.keyfile import read_secret_file, write_secret_file
-    from sealtrain.keys.recovery import join_root
-
     words = {}
     for path in shares:
         try:
@@ -132,8 +117,5 @@ def join(
 
 
 def _shown(secret: Secret) -> dict[str, str]:
-    """What is public of a root secret, to compare with what owners and trust files know."""
-    from sealtrain.base.encoding import to_base64
-    from sealtrain.keys.derive import signing_key
-
+    """The public part of a root secret, which owners and trust files name."""
     return {"signing_key": to_base64(signing_key(secret, "broker").public)}

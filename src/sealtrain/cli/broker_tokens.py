@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.base.clock import system_clock, to_rfc3339
 from sealtrain.cli.broker_database import Database, State, tables_at
 from sealtrain.cli.output import Json, emit, table
+from sealtrain.errors import KeyFileInvalid
+from sealtrain.keys.keyfile import read_secret_file, write_secret_file
 
 if TYPE_CHECKING:
     from sealtrain.broker.store.memory import Store
     from sealtrain.broker.store.tokens import TokenState
 
-__all__ = ["app", "read_token"]
-
-app = typer.Typer(help="Operators' tokens.")
+__all__ = ["create", "listed", "read_token", "remove"]
 
 
-@app.command()
 def create(
     name: Annotated[str, typer.Argument(help="What the token is called.")],
     scope: Annotated[str, typer.Option(help="metrics or status: what it shows.")],
@@ -29,12 +30,8 @@ def create(
     days: Annotated[int, typer.Option(min=1, max=3650, help="Good for so many days.")] = 365,
     as_json: Json = False,
 ) -> None:
-    """Make a token. The broker keeps its hash only: whoever loses the file makes another one."""
-    import os
-
-    from sealtrain.base.clock import system_clock
+    """Make a token. The broker keeps its hash only: where the file is lost, make another token."""
     from sealtrain.broker.store.tokens import TokenState, make_token, name_of, scope_of
-    from sealtrain.keys.keyfile import write_secret_file
 
     now = system_clock()
     made = TokenState(
@@ -51,20 +48,18 @@ def create(
     emit(as_json, {**_shown(made), "token": str(out)}, [f"token  {out}, scope {scope}"])
 
 
-@app.command("list")
 def listed(state: State = None, database: Database = None, as_json: Json = False) -> None:
     """Show every token's name, scope and end."""
     store = _store(state, database)
     try:
         with store.transaction() as transaction:
-            found = [_shown(one) for one in transaction.tokens.all()]
+            found = [_shown(token) for token in transaction.tokens.all()]
     finally:
         store.close()
-    rows = [(one["name"], one["scope"], one["not_after"]) for one in found]
+    rows = [(token["name"], token["scope"], token["not_after"]) for token in found]
     emit(as_json, {"tokens": found}, table(rows, header=("name", "scope", "good until")))
 
 
-@app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="What the token is called.")],
     state: State = None,
@@ -82,14 +77,11 @@ def remove(
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that nobody else can read.
+    """Read a token from a file that only its user can read.
 
     Raises:
         KeyFileInvalid: No such file, readable by others, or no token.
     """
-    from sealtrain.errors import KeyFileInvalid
-    from sealtrain.keys.keyfile import read_secret_file
-
     token = read_secret_file(path, max_bytes=256).strip()
     if not token.isascii() or len(token.split()) != 1:
         raise KeyFileInvalid(f"{path} is not the file of a token", check="token")
@@ -104,8 +96,6 @@ def _store(state: Path | None, database: str | None) -> Store:
 
 
 def _shown(state: TokenState) -> dict[str, str]:
-    from sealtrain.base.clock import to_rfc3339
-
     return {
         "name": state.name,
         "scope": state.scope,

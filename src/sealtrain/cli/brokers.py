@@ -1,25 +1,23 @@
-"""The same at each of several brokers: one that fails keeps nobody from telling the others."""
+"""Commands that act at several brokers: a failure at one does not keep the others from acting."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import typer
 
+from sealtrain.cli.connection import lock_of, watched_ledger
 from sealtrain.cli.output import say
-
-if TYPE_CHECKING:
-    from sealtrain.errors import SealtrainError
+from sealtrain.cli.runoptions import BrokerFiles
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.errors import SealtrainError, Unreachable, UsageError
 
 __all__ = ["AtEach", "BrokerFiles", "Threshold", "at_each", "own_state", "register_dataset"]
 
-BrokerFiles = Annotated[
-    list[Path],
-    typer.Option("--broker", help="Broker file (made by: sealtrain broker pin); repeat for each."),
-]
 Threshold = Annotated[
     int | None,
     typer.Option(min=2, max=16, help="So many of several brokers open the data: more than half."),
@@ -29,21 +27,19 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class AtEach(Generic[Answer]):
-    """What each broker answered, by URL, and which did not."""
+    """Answers and failures of several brokers, by URL."""
 
     done: dict[str, Answer] = field(default_factory=dict)
     failed: dict[str, SealtrainError] = field(default_factory=dict)
 
     @property
     def worst(self) -> SealtrainError | None:
-        """The first refusal, or else the first silence; ``None`` if every broker answered."""
-        from sealtrain.errors import Unreachable
-
-        refused = (one for one in self.failed.values() if not isinstance(one, Unreachable))
+        """The first refusal, or else the first broker out of reach; ``None`` without a failure."""
+        refused = (error for error in self.failed.values() if not isinstance(error, Unreachable))
         return next(refused, None) or next(iter(self.failed.values()), None)
 
     def finish(self) -> None:
-        """Exit by the worst failure, 4 for a silence. Call it when the answers were shown."""
+        """Exit with the code of the worst failure. Call it after the answers are shown."""
         if self.worst is not None:
             raise typer.Exit(self.worst.exit_code)
 
@@ -52,11 +48,8 @@ def at_each(brokers: Sequence[Path], act: Callable[[Path], Answer]) -> AtEach[An
     """Act at every broker, one after the other, and say which failed.
 
     Raises:
-        SealtrainError: None answered: the first refusal, or else the first silence.
+        SealtrainError: No broker answered: the worst failure.
     """
-    from sealtrain.client.pin import load_pin
-    from sealtrain.errors import SealtrainError
-
     answers: AtEach[Answer] = AtEach()
     for path in brokers:
         url = load_pin(path).url
@@ -72,13 +65,11 @@ def at_each(brokers: Sequence[Path], act: Callable[[Path], Answer]) -> AtEach[An
 
 
 def own_state(state: Path | None, brokers: Sequence[Path]) -> None:
-    """Return if one memory file may serve these brokers.
+    """Require that a memory file is given for one broker only: each has a ledger of its own.
 
     Raises:
-        UsageError: One file for several ledgers.
+        UsageError: There are several brokers.
     """
-    from sealtrain.errors import UsageError
-
     if state is not None and len(brokers) > 1:
         raise UsageError(
             "each broker has a ledger of its own",
@@ -96,10 +87,6 @@ def register_dataset(
     state: Path | None,
 ) -> AtEach[None]:
     """Register a dataset at brokers whose ledgers extend those seen last. Errors as ``at_each``."""
-    from sealtrain.cli.connection import lock_of, watched_ledger
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-
     consortium_id = lock_of(deployment).consortium_id
 
     def at(broker: Path) -> None:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from sealtrain.cli import chain_safe, chain_setup
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.cli import chain_setup
 from sealtrain.cli.approvals import confirm, review
+from sealtrain.cli.connection import brokers_of_lock, deployment_of, target_of
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.decisions import Decision
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import ApprovalsMissing, UsageError
+from sealtrain.recipe.needs import needs_of
+from sealtrain_chain.account import address, load_account
+from sealtrain_chain.carrying import carry_out, execute_proposal
+from sealtrain_chain.chainfile import ChainFile, load_chain_file
+from sealtrain_chain.decision import MAX_DECISION_BYTES, ChainDecision, decide
+from sealtrain_chain.gate import counts_until, require_app, require_counting
+from sealtrain_chain.reading import reading
+from sealtrain_chain.safe import SafeProposal
+from sealtrain_chain.slots import COMPOSE, DEVICE, compose_slot, nonce_slot
 
-if TYPE_CHECKING:
-    from sealtrain.consortium.decisions import Decision
-    from sealtrain_chain.chainfile import ChainFile
-
-__all__ = ["app"]
-
-app = typer.Typer(help="Owners' decisions on a public chain.")
-chain_setup.register(app)
-chain_safe.register(app)
+__all__ = ["approve", "device", "execute", "revoke", "status"]
 
 ChainPath = chain_setup.ChainPath
 KeyFile = chain_setup.KeyFile
@@ -30,10 +40,8 @@ Out = chain_setup.Out
 Yes = chain_setup.Yes
 
 _CARRIED_WITHIN = 14 * 86400
-_MAX_FILE = 512 << 10
 
 
-@app.command()
 def status(
     chain: ChainPath,
     deployment: Annotated[
@@ -45,13 +53,6 @@ def status(
 
     Leaves with 3 when the deployment is not allowed, with 4 when nothing can be known.
     """
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.cli.connection import target_of
-    from sealtrain_chain.chainfile import load_chain_file
-    from sealtrain_chain.gate import counts_until, require_app, require_counting
-    from sealtrain_chain.reading import reading
-    from sealtrain_chain.slots import COMPOSE, compose_slot, nonce_slot
-
     file = load_chain_file(chain)
     compose_hash, app_id = None, ""
     slots: list[bytes] = []
@@ -86,7 +87,6 @@ def status(
         require_counting(file, compose_hash, read.values[0], now)
 
 
-@app.command()
 def approve(
     deployment: Deployment,
     chain: ChainPath,
@@ -103,16 +103,6 @@ def approve(
     It is that very decision: what you pinned, what the recipe needs, and when it ends. Writes a
     file; nothing is sent. Enough owners' files together are sent by: chain execute.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import brokers_of_lock, deployment_of
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import ApprovalsMissing
-    from sealtrain.recipe.needs import needs_of
-    from sealtrain_chain.account import address, load_account
-    from sealtrain_chain.chainfile import load_chain_file
-
     lock, target = deployment_of(deployment)
     needs = needs_of(lock.recipe)
     review(lock, needs, known=brokers_of_lock([broker], lock), quiet=as_json)
@@ -122,7 +112,7 @@ def approve(
     name = file.owner_of(address(load_account(key, password_file))) or "nobody in the chain file"
     with BrokerClient(load_pin(broker).url) as client:
         tally = client.approvals_status(target, members, system_clock(), needs=needs)
-    own = [one.decision for one in tally.approvals if one.owner.name == name]
+    own = [signed.decision for signed in tally.approvals if signed.owner.name == name]
     if not own:
         raise ApprovalsMissing(
             f"the ledger holds no approval of this recipe by {name}",
@@ -135,7 +125,6 @@ def approve(
     _signed_decision(file, key, password_file, "approve", target.compose_hash, own[0], out, as_json)
 
 
-@app.command()
 def revoke(
     deployment: Deployment,
     chain: ChainPath,
@@ -150,12 +139,6 @@ def revoke(
 
     Writes a file; send it with: chain execute.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.connection import target_of
-    from sealtrain.consortium.decisions import Decision
-    from sealtrain.consortium.members import Consortium
-    from sealtrain_chain.chainfile import load_chain_file
-
     target = target_of(deployment)
     confirm("REVOKE", yes)
     decision = Decision.revoke(
@@ -169,7 +152,6 @@ def revoke(
     )
 
 
-@app.command()
 def device(
     device_id: Annotated[str, typer.Argument(help="Device id, 64 hex digits.")],
     chain: ChainPath,
@@ -181,10 +163,6 @@ def device(
     as_json: Json = False,
 ) -> None:
     """Sign a decision on a machine for your OwnersAppAuth, where not every machine may run."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.errors import UsageError
-    from sealtrain_chain.chainfile import load_chain_file
-
     if len(device_id) != 64 or set(device_id) - set("0123456789abcdef"):
         raise UsageError("not a device id", got=device_id[:80], expected="64 hex digits")
     file = load_chain_file(chain)
@@ -193,7 +171,6 @@ def device(
     _signed_decision(file, key, password_file, verdict, device_id, None, out, as_json, ends=ends)
 
 
-@app.command()
 def execute(
     files: Annotated[list[Path], typer.Argument(help="Decisions, or copies of one proposal.")],
     chain: ChainPath,
@@ -202,27 +179,19 @@ def execute(
     max_fee_gwei: chain_setup.MaxFee = 100,
     as_json: Json = False,
 ) -> None:
-    """Send what enough owners signed. The key only pays; anybody's will do."""
-    from sealtrain.base.canonical import parse_json
-    from sealtrain.base.files import read_bounded
-    from sealtrain_chain.carrying import carry_out, execute_proposal
-    from sealtrain_chain.chainfile import load_chain_file
-    from sealtrain_chain.decision import ChainDecision
-    from sealtrain_chain.reading import reading
-    from sealtrain_chain.safe import SafeProposal
-
+    """Send what enough owners signed. The key only pays; any account's will do."""
     file = load_chain_file(chain)
     payer = chain_setup.payer_of(key, password_file, file.chain_id, max_fee_gwei)
-    given = [read_bounded(one, _MAX_FILE) for one in files]
-    first = parse_json(given[0], max_bytes=_MAX_FILE)
+    given = [read_bounded(path, MAX_DECISION_BYTES) for path in files]
+    first = parse_json(given[0], max_bytes=MAX_DECISION_BYTES)
     proposed = isinstance(first, dict) and "safe" in first
     with reading(file) as reader:
         web3 = chain_setup.first_web3(reader.nodes, file.chain_id)
         if proposed:
-            copies = [SafeProposal.from_bytes(one) for one in given]
+            copies = [SafeProposal.from_bytes(data) for data in given]
             receipt = execute_proposal(web3, file, payer, copies)
         else:
-            votes = [ChainDecision.from_bytes(one) for one in given]
+            votes = [ChainDecision.from_bytes(data) for data in given]
             receipt = carry_out(web3, file, payer, votes)
     shown = {
         "transaction": f"0x{bytes(receipt['transactionHash']).hex()}",
@@ -245,14 +214,7 @@ def _signed_decision(
     *,
     ends: int = 0,
 ) -> None:
-    """Sign a decision with the nonce that is proven, and write it."""
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.base.files import atomic_write
-    from sealtrain_chain.account import load_account
-    from sealtrain_chain.decision import decide
-    from sealtrain_chain.reading import reading
-    from sealtrain_chain.slots import COMPOSE, DEVICE, nonce_slot
-
+    """Sign a decision with the contract's proven nonce, and write it."""
     chain_setup.require_kind(chain, "owners")
     now = system_clock()
     with reading(chain) as reader:

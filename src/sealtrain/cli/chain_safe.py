@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import atomic_write, read_bounded
 from sealtrain.cli import chain_setup
 from sealtrain.cli.approvals import confirm, review
+from sealtrain.cli.connection import deployment_of, target_of
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import StatementInvalid, UsageError
+from sealtrain.recipe.needs import needs_of
+from sealtrain_chain.account import load_account
+from sealtrain_chain.chainfile import address_of, load_chain_file
+from sealtrain_chain.safe import MAX_PROPOSAL_BYTES, SafeProposal, sign_proposal
 
-if TYPE_CHECKING:
-    from sealtrain_chain.safe import SafeProposal
-
-__all__ = ["register"]
+__all__ = ["propose", "sign"]
 
 ChainPath = chain_setup.ChainPath
 KeyFile = chain_setup.KeyFile
@@ -22,14 +26,6 @@ PasswordFile = chain_setup.PasswordFile
 Deployment = chain_setup.Deployment
 Out = chain_setup.Out
 Yes = chain_setup.Yes
-
-_MAX_FILE = 64 << 10
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the noun."""
-    app.command()(propose)
-    app.command()(sign)
 
 
 def propose(
@@ -40,12 +36,7 @@ def propose(
     remove: Annotated[bool, typer.Option("--remove", help="Remove instead of adding.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a proposal to a Safe: add or remove a recipe's compose hash. Nobody has signed yet."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.cli.connection import target_of
-    from sealtrain_chain.chainfile import address_of, load_chain_file
-    from sealtrain_chain.safe import SafeProposal
-
+    """Write a proposal to a Safe: add or remove a recipe's compose hash. It is not signed yet."""
     file = load_chain_file(chain)
     chain_setup.require_kind(file, "dstack-app")
     target = target_of(deployment)
@@ -77,21 +68,13 @@ def sign(
     as_json: Json = False,
 ) -> None:
     """Read what a proposal would allow, then add your signature to a copy of it."""
-    from sealtrain.base.files import atomic_write, read_bounded
-    from sealtrain.cli.connection import deployment_of
-    from sealtrain.errors import StatementInvalid, UsageError
-    from sealtrain.recipe.needs import needs_of
-    from sealtrain_chain.account import load_account
-    from sealtrain_chain.chainfile import load_chain_file
-    from sealtrain_chain.safe import SafeProposal, sign_proposal
-
     file = load_chain_file(chain)
-    read = SafeProposal.from_bytes(read_bounded(proposal, _MAX_FILE))
+    read = SafeProposal.from_bytes(read_bounded(proposal, MAX_PROPOSAL_BYTES))
     if deployment is not None:
         lock, target = deployment_of(deployment)
         if target.compose_hash != read.compose_hash:
             raise StatementInvalid(
-                "the proposal is about another deployment than the one you read",
+                "the proposal is about another deployment than --deployment",
                 check="compose hash",
                 got=read.compose_hash,
                 expected=target.compose_hash,
@@ -99,7 +82,7 @@ def sign(
         review(lock, needs_of(lock.recipe), known={}, quiet=as_json)
     elif read.action == "add":
         raise UsageError(
-            "a compose hash alone tells nobody what it allows",
+            "a compose hash alone does not show what it allows",
             check="deployment",
             expected="--deployment app-compose.json",
         )
@@ -117,5 +100,5 @@ def _proposal_lines(proposal: SafeProposal, place: Path) -> list[str]:
         f"action      {proposal.action} {proposal.compose_hash}",
         f"contract    {proposal.contract} on chain {proposal.chain_id}",
         f"safe        {proposal.safe}, nonce {proposal.nonce}",
-        f"signed by   {', '.join(one.owner for one in proposal.signatures) or 'nobody yet'}",
+        f"signed by   {', '.join(signed.owner for signed in proposal.signatures) or '-'}",
     ]

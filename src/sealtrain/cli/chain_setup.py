@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.files import atomic_write
+from sealtrain.base.models import load_model
 from sealtrain.cli.output import Json, emit
+from sealtrain.errors import ChainRefused, ChainUnreachable, UsageError
+from sealtrain_chain import contracts
+from sealtrain_chain.account import load_account
+from sealtrain_chain.chainfile import ChainFile, address_of
+from sealtrain_chain.node import Node
+from sealtrain_chain.reading import Reader, reading
+from sealtrain_chain.slots import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from web3 import Web3
 
-    from sealtrain_chain.chainfile import ChainFile
-    from sealtrain_chain.contracts import Payer
-    from sealtrain_chain.node import Node
-    from sealtrain_chain.reading import Reader
 
 __all__ = [
     "ChainPath",
@@ -26,9 +32,10 @@ __all__ = [
     "Out",
     "PasswordFile",
     "Yes",
+    "deploy",
     "first_web3",
     "payer_of",
-    "register",
+    "pin",
     "require_kind",
     "safe_nonce",
     "told_of",
@@ -52,12 +59,6 @@ MaxFee = Annotated[int, typer.Option(min=1, help="Most to pay for a unit of gas,
 ChainId = Annotated[int, typer.Option(help="The chain's id.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to the noun."""
-    app.command()(deploy)
-    app.command()(pin)
-
-
 def deploy(
     owner: Owners,
     rpc: Nodes,
@@ -76,13 +77,10 @@ def deploy(
     as_json: Json = False,
 ) -> None:
     """Deploy an OwnersAppAuth; nothing about it can be changed. Then write it down: chain pin."""
-    from sealtrain_chain.contracts import deploy as deployed
-    from sealtrain_chain.node import Node
-
     owners = _owners(owner)
     nodes = [Node(url, _NODE_SECONDS) for url in rpc]
     try:
-        where = deployed(
+        where = contracts.deploy(
             first_web3(nodes, chain_id),
             payer_of(key, password_file, chain_id, max_fee_gwei),
             owners=list(owners.values()),
@@ -117,14 +115,6 @@ def pin(
 
     Review the code, and of dstack's app its implementation, before you rely on the file.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import atomic_write
-    from sealtrain.base.models import load_model
-    from sealtrain.errors import UsageError
-    from sealtrain_chain.chainfile import ChainFile, address_of
-    from sealtrain_chain.reading import reading
-    from sealtrain_chain.slots import IMPLEMENTATION
-
     proxied = kind == "dstack-app"
     fields = {
         "version": 1,
@@ -166,12 +156,11 @@ def pin(
     )
 
 
-def payer_of(key: Path, password_file: Path | None, chain_id: int, max_fee_gwei: int) -> Payer:
-    """Who pays, by the key file."""
-    from sealtrain_chain.account import load_account
-    from sealtrain_chain.contracts import Payer
-
-    return Payer(
+def payer_of(
+    key: Path, password_file: Path | None, chain_id: int, max_fee_gwei: int
+) -> contracts.Payer:
+    """The account that pays for a transaction."""
+    return contracts.Payer(
         account=load_account(key, password_file),
         chain_id=chain_id,
         max_fee_gwei=max_fee_gwei,
@@ -180,38 +169,33 @@ def payer_of(key: Path, password_file: Path | None, chain_id: int, max_fee_gwei:
 
 
 def first_web3(nodes: Sequence[Node], chain_id: int) -> Web3:
-    """Of the first node that is of the chain.
+    """Connect to the first node that is on the chain.
 
     Raises:
-        ChainUnreachable: None is.
+        ChainUnreachable: No node is.
     """
-    from sealtrain.errors import ChainUnreachable
-    from sealtrain_chain.contracts import connected, require_chain
-
     for node in nodes[:-1]:
-        web3 = connected(node)
+        web3 = contracts.connected(node)
         try:
-            require_chain(web3, chain_id)
+            contracts.require_chain(web3, chain_id)
         except ChainUnreachable:
             continue
         return web3
-    web3 = connected(nodes[-1])
-    require_chain(web3, chain_id)
+    web3 = contracts.connected(nodes[-1])
+    contracts.require_chain(web3, chain_id)
     return web3
 
 
 def require_kind(chain: ChainFile, kind: str) -> None:
-    """Return if the contract is decided on in that way.
+    """Require that decisions reach the contract in this way.
 
     Raises:
         UsageError: It is of another kind.
     """
-    from sealtrain.errors import UsageError
-
     if chain.kind != kind:
         other = "chain approve and revoke" if chain.kind == "owners" else "chain propose and sign"
         raise UsageError(
-            "this contract is decided on in another way",
+            "owners decide on this contract by other commands",
             check="kind",
             got=chain.kind,
             expected=kind,
@@ -220,71 +204,68 @@ def require_kind(chain: ChainFile, kind: str) -> None:
 
 
 def safe_nonce(chain: ChainFile, where: str) -> int:
-    """The Safe's nonce, which every node must name alike: it is signed, and not proven.
+    """The Safe's nonce, which no proof covers: every node must state the same.
 
     Raises:
-        ChainUnreachable: They do not, or one does not answer.
+        ChainUnreachable: They do not, or a node does not answer.
     """
-    from sealtrain.errors import ChainUnreachable
-    from sealtrain_chain.contracts import connected, safe, told
-    from sealtrain_chain.reading import reading
-
     with reading(chain) as reader:
-        calls = [safe(connected(node), where).functions.nonce() for node in reader.nodes]
-        named = {int(told(call.call)) for call in calls}
+        calls = [
+            contracts.safe(contracts.connected(node), where).functions.nonce()
+            for node in reader.nodes
+        ]
+        named = {int(contracts.told(call.call)) for call in calls}
     if len(named) != 1:
         raise ChainUnreachable(
-            "the chain's nodes name different nonces of the Safe",
+            "the chain's nodes state different nonces of the Safe",
             check="Safe nonce",
             got=", ".join(map(str, sorted(named))),
-            hint="wait until all have caught up, and try again",
+            hint="wait until all nodes have caught up, and try again",
         )
     return named.pop()
 
 
 def told_of(reader: Reader) -> dict[str, Any]:
-    """What one node says of the contract's rules: to show, not to decide on."""
-    from sealtrain.errors import ChainRefused, ChainUnreachable
-    from sealtrain_chain.contracts import app, kms, owners_app_auth, safe, told
-
+    """The contract's rules as a single node states them: shown, and never decided on."""
     chain = reader.chain
     web3 = first_web3(reader.nodes, chain.chain_id)
     shown: dict[str, Any] = {}
     if chain.kind == "owners":
-        rules = owners_app_auth(web3, chain.contract).functions
-        shown["owners"] = sorted(str(one).lower() for one in told(rules.owners().call))
-        shown["approve"] = told(rules.approveThreshold().call)
-        shown["revoke"] = told(rules.revokeThreshold().call)
-        shown["TCB up to date"] = told(rules.requireTcbUpToDate().call)
-        shown["any device"] = told(rules.allowAnyDevice().call)
+        rules = contracts.owners_app_auth(web3, chain.contract).functions
+        shown["owners"] = sorted(
+            str(owner).lower() for owner in contracts.told(rules.owners().call)
+        )
+        shown["approve"] = contracts.told(rules.approveThreshold().call)
+        shown["revoke"] = contracts.told(rules.revokeThreshold().call)
+        shown["TCB up to date"] = contracts.told(rules.requireTcbUpToDate().call)
+        shown["any device"] = contracts.told(rules.allowAnyDevice().call)
     else:
-        rules = app(web3, chain.contract).functions
-        shown["owner"] = str(told(rules.owner().call)).lower()
-        shown["TCB up to date"] = told(rules.requireTcbUpToDate().call)
-        shown["any device"] = told(rules.allowAnyDevice().call)
+        rules = contracts.app(web3, chain.contract).functions
+        shown["owner"] = str(contracts.told(rules.owner().call)).lower()
+        shown["TCB up to date"] = contracts.told(rules.requireTcbUpToDate().call)
+        shown["any device"] = contracts.told(rules.allowAnyDevice().call)
         try:
-            rules = safe(web3, shown["owner"]).functions
-            shown["Safe threshold"] = told(rules.getThreshold().call)
-            shown["Safe owners"] = sorted(str(one).lower() for one in told(rules.getOwners().call))
-            modules, _ = told(rules.getModulesPaginated(_FIRST_MODULE, 64).call)
-            shown["Safe modules"] = [str(one).lower() for one in modules]
+            rules = contracts.safe(web3, shown["owner"]).functions
+            shown["Safe threshold"] = contracts.told(rules.getThreshold().call)
+            shown["Safe owners"] = sorted(
+                str(owner).lower() for owner in contracts.told(rules.getOwners().call)
+            )
+            modules, _ = contracts.told(rules.getModulesPaginated(_FIRST_MODULE, 64).call)
+            shown["Safe modules"] = [str(module).lower() for module in modules]
         except (ChainRefused, ChainUnreachable):
             shown["Safe threshold"] = "none: the owner is no Safe"
     if chain.kms != "none":
         where = web3.to_checksum_address(chain.contract)
-        registered = kms(web3, chain.kms).functions.registeredApps(where)
-        shown["registered with the KMS"] = told(registered.call)
+        registered = contracts.kms(web3, chain.kms).functions.registeredApps(where)
+        shown["registered with the KMS"] = contracts.told(registered.call)
     return shown
 
 
 def _owners(given: Sequence[str]) -> dict[str, str]:
-    from sealtrain.errors import UsageError
-    from sealtrain_chain.chainfile import address_of
-
     owners: dict[str, str] = {}
-    for one in given:
-        name, mark, where = one.partition("=")
+    for word in given:
+        name, mark, where = word.partition("=")
         if not mark or name in owners:
-            raise UsageError("not one owner's address", got=one[:100], expected="name=0x…")
+            raise UsageError("not an address of one owner", got=word[:100], expected="name=0x…")
         owners[name] = address_of(where, f"address of {name}")
     return owners

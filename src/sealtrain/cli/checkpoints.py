@@ -1,25 +1,18 @@
-"""``checkpoints``: what lies in a run's folder, told without a key."""
+"""``checkpoints``: list the sealed checkpoints of a run, without a key."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sealtrain.cli.output import Json, emit, table
+from sealtrain.guest.inventory import FoundCheckpoint, checkpoints_in
 
-if TYPE_CHECKING:
-    from sealtrain.guest.inventory import FoundCheckpoint
-
-__all__ = ["register"]
+__all__ = ["checkpoints"]
 
 _SAID = {None: "unknown", True: "yes", False: "no"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(checkpoints)
 
 
 def checkpoints(
@@ -28,14 +21,12 @@ def checkpoints(
     as_json: Json = False,
 ) -> None:
     """List the sealed checkpoints of a run, newest first, as their files claim them."""
-    from sealtrain.guest.inventory import checkpoints_in
-
     found = checkpoints_in(out, whole=whole)
     emit(
         as_json,
-        {"checkpoints": [one.to_dict() for one in found]},
+        {"checkpoints": [checkpoint.to_dict() for checkpoint in found]},
         table(
-            [_row(one) for one in found],
+            [_row(checkpoint) for checkpoint in found],
             header=["counter", "step", "bytes", "written", "complete", "follows", "anchored"],
         )
         if found
@@ -43,13 +34,13 @@ def checkpoints(
     )
 
 
-def _row(one: FoundCheckpoint) -> list[str]:
+def _row(found: FoundCheckpoint) -> list[str]:
     return [
-        "?" if one.counter is None else str(one.counter),
-        "?" if one.step is None else str(one.step),
-        f"{one.size:,}",
-        one.written_at,
-        _SAID[one.complete],
-        _SAID[one.follows],
-        _SAID[one.anchored],
+        "?" if found.counter is None else str(found.counter),
+        "?" if found.step is None else str(found.step),
+        f"{found.size:,}",
+        found.written_at,
+        _SAID[found.complete],
+        _SAID[found.follows],
+        _SAID[found.anchored],
     ]

@@ -1,4 +1,4 @@
-"""What several commands need first: the consortium, the target and a broker that proved itself."""
+"""What several commands start with: a deployment's lock, attested brokers, a watched ledger."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.digests import sha256_hex
+from sealtrain.base.files import read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import AttestedBroker, fetch_keys, pinned_identity
+from sealtrain.client.pin import load_pin
+from sealtrain.client.watch import observe, recorded
+from sealtrain.consortium.decisions import Target
+from sealtrain.keys.identity import Identity
+from sealtrain.ledger.witness import LedgerMemory, memory
+from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
+from sealtrain.recipe.lock import Lock, parse_lock
+from sealtrain.sealing.dataset import read_stanzas
+
 if TYPE_CHECKING:
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import AttestedBroker
-    from sealtrain.consortium.decisions import Target
     from sealtrain.consortium.members import Consortium
     from sealtrain.consortium.succession import SuccessionFile
-    from sealtrain.keys.identity import Identity
-    from sealtrain.ledger.witness import LedgerMemory
-    from sealtrain.recipe.lock import Lock
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.signing.checkpoint import Checkpoint
 
@@ -31,8 +40,6 @@ __all__ = [
     "watched_ledger",
 ]
 
-_MAX_COMPOSE = 4 << 20
-
 
 def lock_of(deployment: Path) -> Lock:
     """The lock inside a deployment document."""
@@ -40,18 +47,13 @@ def lock_of(deployment: Path) -> Lock:
 
 
 def target_of(deployment: Path) -> Target:
-    """What an approval of a deployment document is about."""
+    """The target of an approval of a deployment document."""
     return deployment_of(deployment)[1]
 
 
 def deployment_of(deployment: Path) -> tuple[Lock, Target]:
-    """Both, of the same bytes: what is shown is what is approved."""
-    from sealtrain.base.files import read_bounded
-    from sealtrain.consortium.decisions import Target
-    from sealtrain.recipe.compose import app_id_of, compose_hash, extract_lock
-    from sealtrain.recipe.lock import parse_lock
-
-    compose = read_bounded(deployment, _MAX_COMPOSE)
+    """Lock and target, from a single read of the file: what is shown is what is approved."""
+    compose = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
     target = Target(
         app_id=app_id_of(compose, lock),
@@ -62,22 +64,18 @@ def deployment_of(deployment: Path) -> tuple[Lock, Target]:
 
 
 def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[AttestedBroker]:
-    """Have every broker prove itself; all of them, since each gets what only it can open.
+    """Verify the evidence of every broker, before the owner encrypts anything to it.
 
     Raises:
-        BrokerNotApproved: The deployment's lock does not name one of them: no guest would obey it.
+        BrokerNotApproved: The deployment's lock does not name one of the brokers, so no guest would
+            obey that broker.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import fetch_keys
-    from sealtrain.client.pin import load_pin
-
     lock, target = deployment_of(deployment)
     attested = []
     for path in broker_files:
         pin = load_pin(path)
         with BrokerClient(pin.url) as client:
-            one = fetch_keys(
+            broker = fetch_keys(
                 client,
                 pin,
                 client.consortium(lock.consortium_id),
@@ -86,27 +84,22 @@ def attested_brokers(broker_files: Sequence[Path], deployment: Path) -> list[Att
                 brokers=lock.brokers,
                 now=system_clock(),
             )
-        attested.append(one)
+        attested.append(broker)
     return attested
 
 
 def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
-    """Which brokers of a lock these broker files are of: id in the lock → URL.
+    """URLs of the brokers that these broker files name, by their ids in a lock.
 
     A broker is asked only where its file names another id than the lock: its key may have been
-    rotated since one of them was written.
+    rotated since the file or the lock was written.
 
     Raises:
         BrokerNotApproved: The lock does not name the broker of a file.
         BrokerMismatch: Another broker answers than a file names.
-        EvidenceRefused: A broker does not prove itself.
-        BrokerUnreachable: One that has to be asked does not answer.
+        EvidenceRefused: A broker's evidence does not verify.
+        BrokerUnreachable: A broker that must be asked does not answer.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import pinned_identity
-    from sealtrain.client.pin import load_pin
-
     known = {}
     for path in broker_files:
         pin = load_pin(path)
@@ -123,19 +116,16 @@ def brokers_of_lock(broker_files: Sequence[Path], lock: Lock) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """A broker whose ledger extends the one its owner saw last."""
+    """A broker whose ledger extends the ledger that the owner saw last."""
 
     client: BrokerClient
     kept: LedgerMemory
     consortium: Consortium
     before: Checkpoint | None
-    """What was remembered before."""
+    """The checkpoint that was remembered before."""
 
     def recorded(self, index: int, submitted: bytes) -> None:
-        """See that a submission is in the ledger, and remember the ledger with it."""
-        from sealtrain.base.clock import system_clock
-        from sealtrain.client.watch import observe, recorded
-
+        """Verify that the ledger holds a submission, and remember that ledger."""
         key = self.kept.public_key
         if key is None:
             raise AssertionError("a watched ledger has a key")
@@ -152,27 +142,18 @@ def watched_ledger(
     *,
     between: Sequence[SuccessionFile] = (),
 ) -> Iterator[Watch]:
-    """See that a broker's ledger extends the one that was seen last, and remember the new one.
+    """Verify that a broker's ledger extends the ledger seen last, and remember the new one.
 
     Args:
         broker_file: Of the broker.
         consortium: As the owner holds it.
-        identity: The owner's identity file: signs what is handed in; the memory lies beside it.
+        identity: The owner's identity file, which signs requests; the memory lies beside it.
         state: The memory, where it is elsewhere.
         between: Successions of consortia that this owner missed, oldest first.
 
     Raises:
         LedgerInconsistent: The ledger is shorter than it was, rewritten or forked.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.digests import sha256_hex
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import pinned_identity
-    from sealtrain.client.pin import load_pin
-    from sealtrain.client.watch import observe
-    from sealtrain.keys.identity import Identity
-    from sealtrain.ledger.witness import memory
-
     pin = load_pin(broker_file)
     if state is None:
         # One memory for each broker: each has its own ledger.
@@ -203,6 +184,4 @@ def watched_ledger(
 
 def own_key(folder: Path, me: Identity) -> DataKey:
     """Unwrap a dataset's data key with the owner's own stanza."""
-    from sealtrain.sealing.dataset import read_stanzas
-
     return me.unwrap(*read_stanzas(folder))

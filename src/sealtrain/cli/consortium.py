@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.output import Json, emit
+from sealtrain.consortium.members import Consortium
+from sealtrain.signing.identity import PublicIdentity
 
-if TYPE_CHECKING:
-    from sealtrain.consortium.members import Consortium
-
-__all__ = ["app"]
-
-app = typer.Typer(help="Who the owners are, and how many must agree to what.")
+__all__ = ["create"]
 
 OwnData = Annotated[
     bool,
@@ -22,7 +20,6 @@ OwnData = Annotated[
 ]
 
 
-@app.command()
 def create(
     name: Annotated[str, typer.Argument(help="Name of the consortium.")],
     owner: Annotated[list[Path], typer.Option(help="Public identity of an owner; repeat.")],
@@ -47,10 +44,6 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Found a consortium: owners, their public keys and the thresholds, every one written."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.signing.identity import PublicIdentity
-
     consortium = Consortium.found(
         name=name,
         owners=[PublicIdentity.load(path) for path in owner],
@@ -67,7 +60,7 @@ def create(
 
 
 def shown(consortium: Consortium) -> dict[str, object]:
-    """A consortium as commands answer it."""
+    """A consortium in the form of ``--json``."""
     return {
         "name": consortium.name,
         "consortium_id": consortium.consortium_id,
@@ -78,9 +71,9 @@ def shown(consortium: Consortium) -> dict[str, object]:
 
 
 def lines(consortium: Consortium) -> list[str]:
-    """The same for people."""
+    """A consortium as lines of text."""
     number = len(consortium.owners)
-    told = ", ".join(
+    thresholds = ", ".join(
         f"{action} {count} of {number}" for action, count in consortium.thresholds.to_dict().items()
     )
     own = "only while its owner approves" if consortium.own_data_consent else "by the thresholds"
@@ -88,6 +81,6 @@ def lines(consortium: Consortium) -> list[str]:
         f"consortium    {consortium.name}",
         f"consortium id {consortium.consortium_id}",
         f"owners        {', '.join(member.name for member in consortium.owners)}",
-        f"thresholds    {told}",
+        f"thresholds    {thresholds}",
         f"own data      {own}",
     ]

@@ -7,23 +7,42 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold
+from sealtrain.base.canonical import parse_json
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.cli.brokers import AtEach, BrokerFiles, Threshold, own_state, register_dataset
+from sealtrain.cli.connection import attested_brokers, own_key
 from sealtrain.cli.log import StateFile
-from sealtrain.cli.opening import ModelManifest, ModelTrust, NoManifest, model_source
+from sealtrain.cli.opening import ManifestOptions, model_source
 from sealtrain.cli.output import Json, emit, progress_bytes, say
+from sealtrain.cli.rotation import rotated
+from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
+from sealtrain.consortium.datasets import (
+    read_dataset_envelope,
+    reissue_dataset,
+    sign_dataset,
+    verify_dataset,
+)
+from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.sealing.dataset import (
+    DatasetDescription,
+    NewDataset,
+    SealOptions,
+    read_stanzas,
+    seal_dataset,
+)
+from sealtrain.sealing.dataset import rewrap as rewrap_dataset
+from sealtrain.sealing.file import read_header
+from sealtrain.sealing.hpke import HpkePublicKey
+from sealtrain.sealing.stanza import RecipeBinding, Stanza, wrap_for_owner
+from sealtrain.sealing.tabular.tokens import TokenShards
+from sealtrain.signing.dsse import Envelope
 
 if TYPE_CHECKING:
     from sealtrain.sealing.datakey import DataKey
-    from sealtrain.sealing.stanza import Stanza
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(seal)
-    app.command()(rewrap)
-    app.command()(inspect)
+__all__ = ["inspect", "rewrap", "seal"]
 
 
 def seal(
@@ -35,6 +54,7 @@ def seal(
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the locked recipe.")],
     brokers: BrokerFiles,
+    *,
     threshold: Threshold = None,
     out: Annotated[Path | None, typer.Option(help="Folder to make [NAME.sealed].")] = None,
     layout: Annotated[
@@ -66,9 +86,7 @@ def seal(
     register_: Annotated[
         bool, typer.Option("--register/--no-register", help="Tell the brokers of the dataset.")
     ] = True,
-    manifest: ModelManifest = None,
-    trust: ModelTrust = None,
-    no_manifest: NoManifest = False,
+    manifest: ManifestOptions,
     state: StateFile = None,
     as_json: Json = False,
 ) -> None:
@@ -83,24 +101,6 @@ def seal(
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.base.files import read_bounded
-    from sealtrain.cli.brokers import own_state, register_dataset
-    from sealtrain.cli.connection import attested_brokers
-    from sealtrain.client.wrapping import check_brokers, wrap_for_brokers
-    from sealtrain.consortium.datasets import sign_dataset
-    from sealtrain.errors import UsageError
-    from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.dataset import (
-        DatasetDescription,
-        NewDataset,
-        SealOptions,
-        seal_dataset,
-    )
-    from sealtrain.sealing.hpke import HpkePublicKey
-    from sealtrain.sealing.stanza import RecipeBinding, wrap_for_owner
-    from sealtrain.sealing.tabular.tokens import TokenShards
-
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
     if not target.absolute().parent.is_dir():
@@ -110,7 +110,7 @@ def seal(
             got=str(target.parent),
             hint="make it first, or name another --out",
         )
-    model = model_source(source, owner, manifest=manifest, trust=trust, no_manifest=no_manifest)
+    model = model_source(source, owner, manifest)
     own_state(state, brokers)
     attested = attested_brokers(brokers, deployment)
     check_brokers(attested, threshold)
@@ -165,9 +165,9 @@ def seal(
         )
     registered: AtEach[None] = AtEach()
     if register_:
-        envelope = read_bounded(target / "dataset.json", _MAX_COMPOSE)
+        envelope = read_bounded(target / "dataset.json", _MAX_DATASET)
         registered = register_dataset(envelope, brokers, deployment, identity, state)
-    simulated = any(one.simulated for one in attested)
+    simulated = any(broker.simulated for broker in attested)
     emit(
         as_json,
         {
@@ -215,32 +215,16 @@ def rewrap(
     state: StateFile = None,
     as_json: Json = False,
 ) -> None:
-    """Change who may unwrap the data key; the sealed records stay as they are.
+    """Change which recipients may unwrap the data key; the sealed records stay as they are.
 
     With --deployment the dataset is signed and registered for that recipe from now on. With
     --former it is yours under your present keys instead of the former ones.
-    Whoever already got the key keeps it: real revocation means sealing again under a new key.
+    A recipient that already got the key keeps it: to revoke it, seal again under a new key.
     """
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.base.files import atomic_write
-    from sealtrain.cli.brokers import own_state, register_dataset
-    from sealtrain.cli.connection import attested_brokers, own_key
-    from sealtrain.cli.rotation import rotated
-    from sealtrain.client.wrapping import wrap_for_brokers
-    from sealtrain.consortium.datasets import (
-        read_dataset_envelope,
-        reissue_dataset,
-        verify_dataset,
-    )
-    from sealtrain.errors import UsageError
-    from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.dataset import read_stanzas
-    from sealtrain.sealing.dataset import rewrap as rewrap_dataset
-
     if set(drop or ()) - {"recipe", "share"}:
         raise UsageError(
             "only brokers' stanzas can be dropped", got=drop, expected="recipe or share",
-            hint="without your own stanza nobody could open the data again",
+            hint="your own stanza stays: without it the data could never be opened again",
         )  # fmt: skip
     if (deployment is None) != (not brokers):
         raise UsageError("--deployment and --broker belong together")
@@ -296,15 +280,9 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Show what a sealed dataset or file tells without any key. Nothing here is verified."""
-    from sealtrain.base.canonical import parse_json
-    from sealtrain.base.files import read_bounded
-    from sealtrain.sealing.dataset import read_stanzas
-    from sealtrain.sealing.file import read_header
-    from sealtrain.signing.dsse import Envelope
-
     if sealed.is_dir():
         dataset_id, stanzas = read_stanzas(sealed)
-        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", _MAX_COMPOSE))
+        envelope = Envelope.from_bytes(read_bounded(sealed / "dataset.json", _MAX_DATASET))
         claimed = parse_json(envelope.payload)
     else:
         header = read_header(sealed)
@@ -320,7 +298,7 @@ def inspect(
     )
 
 
-_MAX_COMPOSE = 4 << 20
+_MAX_DATASET = 4 << 20
 
 
 def _size_of(source: Path) -> int:

@@ -1,4 +1,4 @@
-"""``doctor``: what this machine could show about itself, what would be refused, how to fix it."""
+"""``doctor``: what this machine can prove, what a policy would refuse, and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sealtrain.attest.bundle import Beside
+from sealtrain.attest.doctor.look import look
+from sealtrain.attest.doctor.policy import policy_findings
+from sealtrain.attest.guest import load_gpu_collateral
+from sealtrain.attest.tdx.collect import load_collateral
+from sealtrain.base.clock import system_clock
 from sealtrain.cli.exhibit import policy_of
 from sealtrain.cli.output import Json, emit
+from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sealtrain.attest.doctor.finding import Finding
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(doctor)
+__all__ = ["doctor"]
 
 
 def doctor(
@@ -44,14 +46,6 @@ def doctor(
     Says what a policy would refuse, and how to fix it. Nothing is sent and nothing is executed; it
     is a report, so it exits 0 whatever it finds.
     """
-    from sealtrain.attest.bundle import Beside
-    from sealtrain.attest.doctor.look import look
-    from sealtrain.attest.doctor.policy import policy_findings
-    from sealtrain.attest.guest import load_gpu_collateral
-    from sealtrain.attest.tdx.collect import load_collateral
-    from sealtrain.base.clock import system_clock
-    from sealtrain.errors import UsageError
-
     if not root.is_dir():
         raise UsageError("no such folder", check="root", got=str(root), expected="a folder")
     rules = None if policy is None else policy_of(policy)

@@ -10,40 +10,29 @@ import typer
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
-    Base,
     BrokerFiles,
-    Collateral,
     Data,
-    GpuCollateral,
-    GuestAddress,
-    PlatformName,
+    FileOptions,
+    GuestOptions,
     broker_missed,
     run_settings,
 )
+from sealtrain.errors import UsageError
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(evaluate)
+__all__ = ["evaluate"]
 
 
 def evaluate(
     lock: Annotated[Path, typer.Argument(help="recipe.lock.json of a recipe of phase evaluate.")],
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for sealed metrics and manifest.")],
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Measure a model on sealed data; only noisy or thresholded aggregates leave."""
     alone()
-    from sealtrain.errors import UsageError
     from sealtrain.guest.run import start
     from sealtrain.recipe.lockfile import load_lock
 
@@ -54,13 +43,10 @@ def evaluate(
         )
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
         data=data,
-        base=base,
         out=out,
     )
     outcome = start(settings, progress=False, missed=broker_missed, alone=True)

@@ -1,19 +1,27 @@
-"""``export``: a verified manifest in the words of others."""
+"""``export``: a verified manifest in the formats of other tools."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.manifest import Artefacts, ManifestFile, TrustFile, WithoutArtefacts, examined
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.manifest.exports.account import Account, account_of
+from sealtrain.manifest.exports.cyclonedx import cyclonedx
+from sealtrain.manifest.exports.model_card import model_card
+from sealtrain.manifest.exports.model_signing import load_signing_key, model_signature, opened_files
+from sealtrain.manifest.exports.training_summary import training_summary
+from sealtrain.manifest.opening import opened_digests
+from sealtrain.manifest.outputs import model_of
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER
 
-if TYPE_CHECKING:
-    from sealtrain.manifest.exports.account import Account
-
-__all__ = ["register"]
+__all__ = ["export"]
 
 _NAMES = {
     "model-signing": "model.sig",
@@ -21,11 +29,6 @@ _NAMES = {
     "model-card": "README.md",
     "eu-training-summary": "training-summary.md",
 }
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(export)
 
 
 def export(
@@ -53,10 +56,6 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write what other tools read about a model; only of a manifest that verifies."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.errors import UsageError
-    from sealtrain.manifest.exports.account import account_of
-
     if format_ not in _NAMES:
         raise UsageError("unknown export", got=format_, expected=", ".join(_NAMES))
     account = account_of(examined(manifest, trust, artefacts, without_artefacts))
@@ -72,37 +71,18 @@ def export(
 
 
 def _document(account: Account, format_: str, spec: str) -> bytes:
-    from sealtrain.errors import UsageError
-
     if format_ == "cyclonedx":
-        from sealtrain.manifest.exports.cyclonedx import cyclonedx
-
         if spec not in ("1.6", "1.7"):
             raise UsageError("unknown version of CycloneDX", got=spec, expected="1.6 or 1.7")
         return cyclonedx(account, version="1.6" if spec == "1.6" else "1.7")
     if format_ == "model-card":
-        from sealtrain.manifest.exports.model_card import model_card
-
         return model_card(account)
-    from sealtrain.manifest.exports.training_summary import training_summary
-
     return training_summary(account)
 
 
 def _signature(
     account: Account, artefacts: Path, model: Path | None, identity: Path | None, key: Path | None
 ) -> bytes:
-    from sealtrain.errors import UsageError
-    from sealtrain.keys.identity import Identity
-    from sealtrain.manifest.exports.model_signing import (
-        load_signing_key,
-        model_signature,
-        opened_files,
-    )
-    from sealtrain.manifest.opening import opened_digests
-    from sealtrain.manifest.outputs import model_of
-    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
-
     if model is None or identity is None or key is None:
         raise UsageError(
             "signing a model needs --model, --identity and --key",

@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.keys.identity import Identity
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(keygen)
+__all__ = ["keygen"]
 
 
 def keygen(
@@ -26,9 +23,6 @@ def keygen(
     as_json: Json = False,
 ) -> None:
     """Make an owner's identity: a private file (0600) and a public one to share."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.keys.identity import Identity
-
     out.mkdir(parents=True, exist_ok=True)
     identity = Identity.generate(name, post_quantum=post_quantum)
     private, public = out / f"{name}.identity.json", out / f"{name}.public.json"

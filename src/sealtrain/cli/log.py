@@ -1,32 +1,53 @@
-"""``log``: show the ledger, watch that it only grows, verify all of it again."""
+"""``log witness`` and ``log audit``: watch that a ledger only grows, verify all of it again."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.base.canonical import canonical_json
+from sealtrain.base.clock import system_clock
+from sealtrain.base.files import read_bounded
 from sealtrain.base.printable import printable
-from sealtrain.cli.brokers import BrokerFiles
-from sealtrain.cli.output import Json, emit, progress_items, say, table
+from sealtrain.broker.address import DATABASE, database_of, is_address
+from sealtrain.broker.store.audited import read_beside
+from sealtrain.cli.brokers import BrokerFiles, at_each, own_state
+from sealtrain.cli.connection import watched_ledger
+from sealtrain.cli.output import Json, emit, progress_items, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.attested import pinned_identity
+from sealtrain.client.pin import load_pin
+from sealtrain.client.watch import cosign_newest, witnessed
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import Refused, UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.ledger.audit import Auditor, AuditReport
+from sealtrain.ledger.reading import audit_stored, entries_in
+from sealtrain.ledger.witness import read_memory
+from sealtrain.manifest.trust import load_trust
+from sealtrain.release.messages import ledger_origin
+from sealtrain.signing.checkpoint import verify_checkpoint
+from sealtrain.signing.note import MAX_NOTE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.ledger.audit import Auditor, AuditReport
     from sealtrain.ledger.references import References
 
-__all__ = ["ConsortiumFile", "StateFile", "app", "audit_broker", "given", "plain"]
-
-app = typer.Typer(help="Show the ledger: every approval, release, refusal and manifest, in order.")
+__all__ = [
+    "ConsortiumFile",
+    "StateFile",
+    "audit",
+    "audit_broker",
+    "given",
+    "plain",
+    "witness",
+]
 
 _MAX_SHOWN = 50
-_MAX_NOTE = 512 << 10
 
 ConsortiumFile = Annotated[Path, typer.Option(help="The consortium file.")]
 StateFile = Annotated[
@@ -35,44 +56,6 @@ StateFile = Annotated[
 ]
 
 
-@app.callback(invoke_without_command=True)
-def show(
-    context: typer.Context,
-    broker: Annotated[
-        Path | None, typer.Option(help="Broker file (made by: sealtrain broker pin).")
-    ] = None,
-    start: Annotated[int, typer.Option(min=0, help="First entry.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most entries.")] = 100,
-    as_json: Json = False,
-) -> None:
-    """Show the ledger: every approval, release, refusal and manifest, in order."""
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.errors import UsageError
-
-    if context.invoked_subcommand is not None:
-        return
-    if broker is None:
-        raise UsageError("which ledger?", check="--broker", expected="a broker file")
-    client = BrokerClient(load_pin(broker).url)
-    entries: list[dict[str, Any]] = []
-    while len(entries) < limit and (
-        page := client.ledger_entries(start + len(entries), limit - len(entries))
-    ):
-        entries += page
-    checkpoint = client.ledger_checkpoint()
-    rows = [
-        (str(start + offset), entry["at"], entry["kind"], _summary(entry["body"]))
-        for offset, entry in enumerate(entries)
-    ]
-    emit(
-        as_json,
-        {"entries": entries, "checkpoint": checkpoint},
-        [*table(rows, header=("index", "time", "kind", "what")), "", checkpoint.strip()],
-    )
-
-
-@app.command()
 def witness(
     brokers: BrokerFiles,
     identity: Annotated[Path, typer.Option(help="Your private identity file.")],
@@ -88,13 +71,6 @@ def witness(
     A ledger that is shorter than it was, rewritten or forked is refused, and both signed
     checkpoints are kept beside the state file. Run it daily, and whenever something was approved.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.brokers import at_each, own_state
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.client.watch import cosign_newest, witnessed
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.keys.identity import Identity
-
     own_state(state, brokers)
     members = Consortium.load(consortium)
     owner = Identity.load(identity)
@@ -118,13 +94,13 @@ def witness(
 
     seen = at_each(brokers, at)
     lines: list[str] = []
-    for url, one in seen.done.items():
-        was = "" if one["before"] is None else f" (was {one['before']})"
-        cosigned = one["witnessed"]
+    for url, ledger in seen.done.items():
+        was = "" if ledger["before"] is None else f" (was {ledger['before']})"
+        cosigned = ledger["witnessed"]
         lines += [
             *([f"broker     {url}"] if len(brokers) > 1 else []),
-            f"size       {one['size']} entries{was}",
-            f"root       {one['root']}",
+            f"size       {ledger['size']} entries{was}",
+            f"root       {ledger['root']}",
             f"witnessed  {cosigned['size']} entries by {', '.join(cosigned['by'])}",
         ]
     first = next(iter(seen.done.values()))
@@ -132,7 +108,6 @@ def witness(
     seen.finish()
 
 
-@app.command()
 def audit(
     consortium: ConsortiumFile = Path("consortium.json"),
     broker: Annotated[
@@ -165,11 +140,11 @@ def audit(
 
     Names everything that does not hold, the first entry first, and exits 3.
     """
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import UsageError
-
     if (broker is None) == (database is None):
-        raise UsageError("one ledger is audited", expected="either --broker or --database")
+        raise UsageError(
+            "either a broker's ledger or a file's is audited",
+            expected="either --broker or --database",
+        )
     members = Consortium.load(consortium)
     key, notes = given(state, trust, kept or [])
     if broker is not None:
@@ -177,7 +152,7 @@ def audit(
     elif database is not None:
         if key is None:
             raise UsageError(
-                "which key signs this ledger?",
+                "the ledger's key is missing",
                 check="--state or --trust",
                 hint="take it from an owner's state file or an auditor's trust file",
             )
@@ -193,7 +168,7 @@ def audit(
     if lacking:
         say(f"refused: {len(reached)} owners cosigned a checkpoint of it, not {quorum}")
     if not report.holds or lacking:
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def audit_broker(
@@ -206,14 +181,6 @@ def audit_broker(
     seen: Callable[[int, object], None] = lambda _index, _entry: None,
 ) -> AuditReport:
     """Audit what a broker serves, and show each entry to ``seen`` as it comes."""
-    from sealtrain.base.canonical import canonical_json
-    from sealtrain.base.clock import system_clock
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.attested import pinned_identity
-    from sealtrain.client.pin import load_pin
-    from sealtrain.release.messages import ledger_origin
-    from sealtrain.signing.checkpoint import verify_checkpoint
-
     pin = load_pin(broker)
     origin = ledger_origin(members.consortium_id)
     with BrokerClient(pin.url) as client:
@@ -237,12 +204,12 @@ def audit_broker(
 
 
 def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
-    """Every cosigned checkpoint that a broker serves; ends also with one that serves nonsense."""
+    """Every cosigned checkpoint that a broker serves; ends even where the pages never do."""
     start = 0
     while start <= size and (page := client.ledger_cosigned(start)):
         yield from page
         found = [re.match(r"[^\n]*\n([0-9]{1,16})\n", note) for note in page]
-        largest = max((int(one[1]) for one in found if one), default=-1)
+        largest = max((int(size[1]) for size in found if size), default=-1)
         if largest < start:
             return
         start = largest + 1
@@ -251,17 +218,11 @@ def _cosigned(client: BrokerClient, size: int) -> Iterator[str]:
 def _audit_database(
     database: str, members: Consortium, key: bytes, notes: list[str], *, shown: bool
 ) -> AuditReport:
-    from sealtrain.broker.address import DATABASE, database_of, is_address
-    from sealtrain.ledger.reading import audit_stored, entries_in
-    from sealtrain.release.messages import ledger_origin
-
     place = database_of(database) if is_address(database) else Path(database)
     beside = place.with_name(DATABASE) if isinstance(place, Path) else place
     references: References | None = None
     problem = None
     if not isinstance(beside, Path) or beside.is_file():
-        from sealtrain.broker.store.audited import read_beside
-
         read = read_beside(beside)
         references, problem = read.references, read.problem
         notes = [*notes, *read.checkpoints]
@@ -277,9 +238,6 @@ def _audit_database(
 
 
 def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
-    from sealtrain.ledger.audit import Auditor
-    from sealtrain.release.messages import ledger_origin
-
     origin = ledger_origin(members.consortium_id)
     return Auditor(members, key, origin=origin, checkpoints=notes)
 
@@ -287,14 +245,9 @@ def _auditor(members: Consortium, key: bytes, notes: list[str]) -> Auditor:
 def given(
     state: Path | None, trust: Path | None, kept: list[Path]
 ) -> tuple[bytes | None, list[str]]:
-    """The ledger's key, where it was given, and the checkpoints that were."""
-    from sealtrain.base.files import read_bounded
-    from sealtrain.errors import UsageError
-    from sealtrain.ledger.witness import read_memory
-    from sealtrain.manifest.trust import load_trust
-
+    """The ledger's key, if a file names it, and the checkpoints that were kept."""
     key: bytes | None = None
-    notes = [read_bounded(path, _MAX_NOTE).decode("utf-8", "replace") for path in kept]
+    notes = [read_bounded(path, MAX_NOTE_BYTES).decode("utf-8", "replace") for path in kept]
     if trust is not None:
         (key, *others) = load_trust(trust).brokers.by_key_id.values()
         if others:
@@ -327,20 +280,13 @@ def _report_lines(report: AuditReport, quorum: int, enough: int | None) -> list[
     if report.holds:
         return [*lines, "holds        yes"]
     lines.append(f"holds        no: {len(report.findings)} findings")
-    for one in report.findings[:_MAX_SHOWN]:
-        lines.append(f"  {one.where}: {one.check}: {plain(one.problem)}")
+    for finding in report.findings[:_MAX_SHOWN]:
+        lines.append(f"  {finding.where}: {finding.check}: {plain(finding.problem)}")
     if len(report.findings) > _MAX_SHOWN:
         lines.append(f"  and {len(report.findings) - _MAX_SHOWN} more; --json has all")
     return lines
 
 
 def plain(text: str) -> str:
-    """Words out of a doctored file, safe for a terminal."""
+    """Text from an untrusted file, safe for a terminal."""
     return printable(text, 500)
-
-
-def _summary(body: dict[str, object]) -> str:
-    """The few fields of an entry a person looks for."""
-    named = ("owner", "decision", "code", "run_id", "dataset_id", "recipe_hash")
-    shown = [f"{key}={str(body[key])[:16]}" for key in named if body.get(key)]
-    return " ".join(shown) or json.dumps(body)[:80]

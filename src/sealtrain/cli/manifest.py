@@ -1,16 +1,18 @@
-"""``verify`` and ``report``: decide from one file, offline, what was trained on what."""
+"""``verify`` and ``report``: verify a run's manifest offline, and show it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.files import atomic_write, read_regular
 from sealtrain.cli.output import Json, emit, say
-
-if TYPE_CHECKING:
-    from sealtrain.manifest.verify import Report
+from sealtrain.manifest.report import render
+from sealtrain.manifest.trust import load_trust
+from sealtrain.manifest.verify import Report, examine
 
 __all__ = [
     "Artefacts",
@@ -19,7 +21,8 @@ __all__ = [
     "WithoutArtefacts",
     "examined",
     "manifest_bytes",
-    "register",
+    "report",
+    "verify",
 ]
 
 ManifestFile = Annotated[Path, typer.Argument(help="manifest.json")]
@@ -32,12 +35,6 @@ WithoutArtefacts = Annotated[
 ]
 
 _MAX_MANIFEST = 64 << 20
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(verify)
-    app.command()(report)
 
 
 def verify(
@@ -79,9 +76,6 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML page about a run, its checks and its limits."""
-    from sealtrain.base.files import atomic_write
-    from sealtrain.manifest.report import render
-
     found = examined(manifest, trust, artefacts, without_artefacts)
     atomic_write(out, render(found).encode(), overwrite=True)
     say("open it in a browser; it loads nothing from anywhere")
@@ -95,11 +89,7 @@ def report(
 
 
 def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) -> Report:
-    """The report on a manifest file."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.manifest.trust import load_trust
-    from sealtrain.manifest.verify import examine
-
+    """Verify a manifest file, and report every check."""
     folder = None if skip else artefacts or manifest.parent
     return examine(
         manifest_bytes(manifest),
@@ -110,7 +100,5 @@ def examined(manifest: Path, trust: Path, artefacts: Path | None, skip: bool) ->
 
 
 def manifest_bytes(path: Path) -> bytes:
-    """A manifest file, which may be anything else."""
-    from sealtrain.base.files import read_regular
-
+    """Read a file that claims to be a manifest."""
     return read_regular(path, _MAX_MANIFEST)

@@ -1,4 +1,4 @@
-"""``merge``: an opened adapter and its base become one model, at a recipient's home."""
+"""``merge``: merge an opened adapter into its base model, on the recipient's machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import atomic_folder
 from sealtrain.cli.output import Json, emit
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's command to the root."""
-    app.command()(merge)
+__all__ = ["merge"]
 
 
 def merge(
@@ -27,7 +23,6 @@ def merge(
 
     A run does this itself, before it seals the model, if the recipe has peft.merge.
     """
-    from sealtrain.base.files import atomic_folder
     from sealtrain.training.models.merging import merge_folder
 
     files = merge_folder(adapter, base)

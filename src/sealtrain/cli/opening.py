@@ -1,4 +1,4 @@
-"""``open``: a recipient's model, or an owner's dataset, in the clear at home."""
+"""``open``: decrypt a recipient's model, or an owner's dataset, on their own machine."""
 
 from __future__ import annotations
 
@@ -8,28 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.cli.connection import own_key
+from sealtrain.cli.manifest import manifest_bytes
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.consortium.datasets import load_dataset_manifest
+from sealtrain.errors import NotSealed, UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.manifest.opening import named_outputs, refuse_code, unnamed_outputs, write_opened
+from sealtrain.manifest.trust import load_trust
+from sealtrain.manifest.verify import verify_manifest
+from sealtrain.sealing.dataset import export
+from sealtrain.sealing.trainedmodel import MODEL_FOLDER, holds_sealed_files
 
 if TYPE_CHECKING:
-    from sealtrain.keys.identity import Identity
     from sealtrain.sealing.openedmodel import TrainedFile
 
-__all__ = ["ModelManifest", "ModelTrust", "NoManifest", "model_source", "register"]
-
-ModelManifest = Annotated[
-    Path | None, typer.Option("--manifest", help="Manifest of the model's run [the one beside it].")
-]
-ModelTrust = Annotated[
-    Path | None,
-    typer.Option("--trust", help="What you trust (YAML): verify the manifest first."),
-]
-NoManifest = Annotated[
-    bool,
-    typer.Option(
-        "--no-manifest",
-        help="Use no manifest: skips whose files they are, and whether one was exchanged.",
-    ),
-]
+__all__ = ["ManifestOptions", "model_source", "open_sealed"]
 
 _UNVERIFIED = (
     "not verified: these are the files that the manifest names, and anyone can write such a "
@@ -41,9 +36,28 @@ _UNNAMED = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add this noun's command to the root."""
-    app.command("open")(open_sealed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestOptions:
+    """The manifest of a model's run, which names the model's files."""
+
+    manifest: Annotated[
+        Path | None, typer.Option(help="Manifest of the model's run [the one beside it].")
+    ] = None
+    trust: Annotated[
+        Path | None, typer.Option(help="What you trust (YAML): verify the manifest first.")
+    ] = None
+    no_manifest: Annotated[
+        bool,
+        typer.Option(
+            "--no-manifest",
+            help="Use no manifest: skips whose files they are, and whether one was exchanged.",
+        ),
+    ] = False
+
+    @property
+    def given(self) -> bool:
+        """Whether any of the options was."""
+        return self.no_manifest or self.manifest is not None or self.trust is not None
 
 
 def open_sealed(
@@ -52,12 +66,11 @@ def open_sealed(
     ],
     identity: Annotated[Path, typer.Option(help="Private identity of a recipient.")],
     out: Annotated[Path, typer.Option(help="File or folder to write the plaintext to.")],
+    *,
     to: Annotated[
         str, typer.Option(help="jsonl, csv, parquet, arrow or raw (datasets only).")
     ] = "jsonl",
-    manifest: ModelManifest = None,
-    trust: ModelTrust = None,
-    no_manifest: NoManifest = False,
+    manifest: ManifestOptions,
     insecure_code: Annotated[
         bool,
         typer.Option(
@@ -71,11 +84,8 @@ def open_sealed(
     Of a model, exactly the files that the manifest of its run names are opened. With --trust the
     manifest is verified first; without, anyone can have written it.
     """
-    from sealtrain.keys.identity import Identity
-
     me = Identity.load(identity)
-    model = no_manifest or manifest is not None or trust is not None or _is_run(sealed)
-    if not model and (sealed / "dataset.json").exists():
+    if not (manifest.given or _is_run(sealed)) and (sealed / "dataset.json").exists():
         name = _open_dataset(sealed, me, out, to)
         emit(
             as_json,
@@ -83,9 +93,7 @@ def open_sealed(
             [f"opened   {out}", f"dataset  {name}, your own", out.name],
         )
         return
-    from sealtrain.manifest.opening import write_opened
-
-    outputs = _outputs_at(sealed, me, manifest=manifest, trust=trust, no_manifest=no_manifest)
+    outputs = _outputs_at(sealed, me, manifest)
     names = write_opened(outputs.files, out, insecure_code=insecure_code)
     outputs.tell()
     emit(
@@ -97,7 +105,7 @@ def open_sealed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outputs:
-    """A model's files, and how much is known of whose they are.
+    """A model's files, and what verifies where they come from.
 
     Attributes:
         files: By the names they had in training.
@@ -123,7 +131,7 @@ class _Outputs:
             say("SIMULATED — NOT ATTESTED")
 
     def lines(self) -> list[str]:
-        """For people."""
+        """As lines of text."""
         if self.run_id is None:
             return ["manifest none"]
         verified = "not verified" if self.checks is None else f"{self.checks} checks passed"
@@ -140,55 +148,39 @@ class _Outputs:
         }
 
 
-def model_source(
-    source: Path, me: Identity, *, manifest: Path | None, trust: Path | None, no_manifest: bool
-) -> _Outputs | None:
-    """A model that shall be sealed again, without code; ``None`` for any other data.
+def model_source(source: Path, me: Identity, manifest: ManifestOptions) -> _Outputs | None:
+    """Open a model to seal it again, and refuse code in it; ``None`` for any other data.
 
     Args:
-        source: What shall be sealed.
+        source: Folder or file to seal.
         me: Its owner.
-        manifest: As for ``open``.
-        trust: As for ``open``.
-        no_manifest: As for ``open``.
+        manifest: Of its run.
 
     Raises:
         SealtrainError: As ``open``.
     """
-    from sealtrain.errors import UsageError
-    from sealtrain.manifest.opening import refuse_code
-    from sealtrain.sealing.trainedmodel import holds_sealed_files
-
     if not holds_sealed_files(source):
-        if no_manifest or manifest is not None or trust is not None:
+        if manifest.given:
             raise UsageError("only a run's model has a manifest", got=str(source))
         return None
-    found = _outputs_at(source, me, manifest=manifest, trust=trust, no_manifest=no_manifest)
+    found = _outputs_at(source, me, manifest)
     refuse_code(found.files)
     return found
 
 
-def _outputs_at(
-    sealed: Path, me: Identity, *, manifest: Path | None, trust: Path | None, no_manifest: bool
-) -> _Outputs:
+def _outputs_at(sealed: Path, me: Identity, manifest: ManifestOptions) -> _Outputs:
     """The files of a model that its recipient may open.
 
     Args:
         sealed: Folder of a run, or its model folder.
         me: The recipient.
-        manifest: Of the run; the one beside the model folder when ``None``.
-        trust: Verifies the manifest; ``None`` takes it as a list only.
-        no_manifest: Take what lies in the folder.
+        manifest: Of the run; the manifest beside the model folder where none is named. Without
+            a trust file it is only a list of files; with ``no_manifest`` the folder is the list.
 
     Raises:
-        UsageError: There is no manifest, or one was named and not wanted.
-        Refused: The manifest does not verify, or the folder holds something else than it names.
+        UsageError: The manifest is missing, or ``no_manifest`` contradicts another option.
+        Refused: The manifest does not verify, or the folder's files are not those it names.
     """
-    from sealtrain.cli.manifest import manifest_bytes
-    from sealtrain.errors import NotSealed, UsageError
-    from sealtrain.manifest.opening import named_outputs, unnamed_outputs
-    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
-
     run_folder = sealed.absolute()
     if run_folder.name == MODEL_FOLDER:
         run_folder = run_folder.parent
@@ -198,11 +190,11 @@ def _outputs_at(
             f"nothing sealed at {sealed}",
             hint="name a run's folder, its folder 'model', or what `sealtrain seal` made",
         )
-    if no_manifest:
-        if manifest is not None or trust is not None:
+    if manifest.no_manifest:
+        if manifest.manifest is not None or manifest.trust is not None:
             raise UsageError("--no-manifest goes with neither --manifest nor --trust")
         return _Outputs(files=unnamed_outputs(folder, me))
-    path = manifest or run_folder / "manifest.json"
+    path = manifest.manifest or run_folder / "manifest.json"
     if not path.exists():
         raise UsageError(
             f"there is no manifest at {path}",
@@ -210,8 +202,8 @@ def _outputs_at(
             hint="name it with --manifest; --no-manifest opens the files without it",
         )
     data, checks = manifest_bytes(path), None
-    if trust is not None:
-        checks = _verified(data, trust, run_folder)
+    if manifest.trust is not None:
+        checks = _verified(data, manifest.trust, run_folder)
     read, files = named_outputs(data, folder, me)
     run = read.predicate.run
     simulated = read.predicate.simulated or read.predicate.deployment.platform == "simulator"
@@ -225,10 +217,6 @@ def _outputs_at(
 
 
 def _verified(data: bytes, trust: Path, run_folder: Path) -> int:
-    from sealtrain.base.clock import system_clock
-    from sealtrain.manifest.trust import load_trust
-    from sealtrain.manifest.verify import verify_manifest
-
     verified = verify_manifest(data, load_trust(trust), artefacts=run_folder, now=system_clock())
     return len(verified.checks)
 
@@ -236,11 +224,9 @@ def _verified(data: bytes, trust: Path, run_folder: Path) -> int:
 def _is_run(sealed: Path) -> bool:
     """Whether a folder is a run's, or its model: what lies there is never opened as a dataset.
 
-    The operator has the sealed records of every owner. Laid where a model was, they would come out
-    in the clear, and be given away as one.
+    The operator has the sealed records of every owner. Put in the place of a model, they would be
+    decrypted and given away as the model.
     """
-    from sealtrain.sealing.trainedmodel import MODEL_FOLDER
-
     name = sealed.absolute().name
     return name == MODEL_FOLDER or any(
         (sealed / inside).exists() for inside in (MODEL_FOLDER, "manifest.json")
@@ -248,10 +234,6 @@ def _is_run(sealed: Path) -> bool:
 
 
 def _open_dataset(sealed: Path, me: Identity, out: Path, to: str) -> str:
-    from sealtrain.cli.connection import own_key
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.sealing.dataset import export
-
     manifest = load_dataset_manifest(sealed, me.public)
     export(sealed, out, key=own_key(sealed, me), root=manifest.root, to=to)
     return manifest.name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,8 +87,6 @@ def report_bug(bug: Exception) -> int:
     say(f"internal error: {type(bug).__name__} at {where}. This is a bug in sealtrain.")
     say("  hint: repeat it with PYTHONFAULTHANDLER=1 on data you may show, and report it")
     if os.environ.get("SEALTRAIN_DEBUG_TRACEBACK") == "may-show-data":
-        import traceback
-
         traceback.print_exception(bug)
     return 1
 
@@ -129,8 +129,6 @@ def progress_items(label: str, total: int, *, shown: bool) -> Iterator[Callable[
     if not shown or not sys.stderr.isatty():
         yield lambda _done: None
         return
-    import time
-
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from sealtrain.attest.policy import AppraisalPolicy, load_policy
+from sealtrain.base.clock import system_clock
 from sealtrain.cli.approvals import ConsortiumFile, IdentityFile, StateFile, confirm
-from sealtrain.cli.brokers import BrokerFiles
+from sealtrain.cli.brokers import BrokerFiles, at_each, own_state
+from sealtrain.cli.connection import watched_ledger
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.policies import OwnerPolicy, SignedPolicy
+from sealtrain.errors import UsageError
+from sealtrain.keys.identity import Identity
 
-if TYPE_CHECKING:
-    from sealtrain.attest.policy import AppraisalPolicy
-    from sealtrain.consortium.policies import SignedPolicy
-
-__all__ = ["register"]
-
-app = typer.Typer(help="What guests must show that read your data, beyond what the broker asks.")
-
-
-def register(root: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    root.add_typer(app, name="policy")
+__all__ = ["clear", "set_policy", "show"]
 
 
-@app.command("set")
 def set_policy(
     identity: IdentityFile,
     brokers: BrokerFiles,
@@ -44,12 +42,9 @@ def set_policy(
 
     It touches runs only whose recipe names data of yours, from the next release or renewal on.
     """
-    from sealtrain.attest.policy import load_policy
-    from sealtrain.errors import UsageError
-
     if appraisal is None and lease_seconds is None:
         raise UsageError(
-            "there is nothing to ask",
+            "neither a policy nor --lease-seconds was given",
             expected="an appraisal policy, --lease-seconds, or both",
             hint="to ask for nothing any more: sealtrain policy clear",
         )
@@ -57,7 +52,6 @@ def set_policy(
     _submit(rules, lease_seconds, identity, brokers, consortium, state, yes, as_json)
 
 
-@app.command()
 def clear(
     identity: IdentityFile,
     brokers: BrokerFiles,
@@ -70,42 +64,36 @@ def clear(
     _submit(None, None, identity, brokers, consortium, state, yes, as_json)
 
 
-@app.command()
 def show(
     brokers: BrokerFiles,
     consortium: ConsortiumFile = Path("consortium.json"),
     as_json: Json = False,
 ) -> None:
     """List what each owner asks, as the owners signed it."""
-    from sealtrain.cli.brokers import at_each
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-
     members = Consortium.load(consortium)
 
     def at(broker: Path) -> dict[str, SignedPolicy]:
         with BrokerClient(load_pin(broker).url) as client:
             return client.policies(members)
 
-    told = at_each(brokers, at)
+    answers = at_each(brokers, at)
     lines = [
         f"{url}  {line}"
-        for url, found in told.done.items()
-        for line in [_line(one) for one in found.values()] or ["no owner asks for more"]
+        for url, found in answers.done.items()
+        for line in [_line(policy) for policy in found.values()] or ["no owner asks for more"]
     ]
     emit(
         as_json,
         {
             "brokers": {
-                url: {name: one.document.to_dict() for name, one in found.items()}
-                for url, found in told.done.items()
+                url: {name: policy.document.to_dict() for name, policy in found.items()}
+                for url, found in answers.done.items()
             },
-            "failed": list(told.failed),
+            "failed": list(answers.failed),
         },
         lines,
     )
-    told.finish()
+    answers.finish()
 
 
 def _submit(
@@ -118,14 +106,6 @@ def _submit(
     yes: bool,
     as_json: bool,
 ) -> None:
-    from sealtrain.base.clock import system_clock
-    from sealtrain.cli.brokers import at_each, own_state
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.owned import sign_owned
-    from sealtrain.consortium.policies import OwnerPolicy
-    from sealtrain.keys.identity import Identity
-
     own_state(state, brokers)
     members, owner = Consortium.load(consortium), Identity.load(identity)
     members.owner(owner.name)
@@ -152,13 +132,13 @@ def _submit(
             watch.recorded(index, envelope.to_bytes())
             return {"index": index, "digest": envelope.digest}
 
-    told = at_each(brokers, at)
+    answers = at_each(brokers, at)
     emit(
         as_json,
-        {"brokers": told.done, "failed": list(told.failed)},
-        [f"{url}: in force, entry {answer['index']}" for url, answer in told.done.items()],
+        {"brokers": answers.done, "failed": list(answers.failed)},
+        [f"{url}: in force, entry {answer['index']}" for url, answer in answers.done.items()],
     )
-    told.finish()
+    answers.finish()
 
 
 def _line(signed: SignedPolicy) -> str:

@@ -1,4 +1,4 @@
-"""Commands of this program as processes of their own: what they answer, how they end."""
+"""Commands of this program as processes of their own: start, answer and end."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def program(words: tuple[str | Path, ...]) -> list[str]:
 
 
 def answered(
-    name: str, status: int, told: str, *, silent: str = "it ended without a word"
+    name: str, status: int, printed: str, *, silent: str = "it ended and printed nothing"
 ) -> dict[str, Any]:
-    """What a command answered; its refusal becomes ours.
+    """The answer of a command that ended; its refusal is raised here.
 
     Args:
         name: Of the command, for the error.
         status: It ended with.
-        told: What it printed, with ``--json``.
-        silent: What to say where it printed nothing.
+        printed: Its stdout, with ``--json``.
+        silent: Message where it printed nothing.
 
     Raises:
-        SealtrainError: What it refused with.
+        SealtrainError: The command's own error.
     """
-    answer: dict[str, Any] = json.loads(told.strip() or "{}")
+    answer: dict[str, Any] = json.loads(printed.strip() or "{}")
     if status == 0:
         return answer
     error = answer.get("error", {"code": "error", "message": silent})
@@ -72,8 +72,8 @@ class Part:
         self.log = folder / f"{name}.log"
         self._answer = folder / f"{name}.json" if answers else None
         command = program((*words, "--json") if answers else words)
-        with self.log.open("wb") as said, (self._answer or Path(os.devnull)).open("wb") as told:
-            self._process = subprocess.Popen(command, stdout=told, stderr=said)  # noqa: S603
+        with self.log.open("wb") as said, (self._answer or Path(os.devnull)).open("wb") as printed:
+            self._process = subprocess.Popen(command, stdout=printed, stderr=said)  # noqa: S603
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +82,7 @@ class Part:
         end(self._process)
 
     def kill(self) -> None:
-        """As ``kill -9`` does: no word, no clean end."""
+        """Kill it as ``kill -9`` does."""
         self._process.kill()
         self._process.wait()
 
@@ -92,7 +92,7 @@ class Part:
         return self._process.poll() is not None
 
     def said(self) -> list[str]:
-        """Lines of its talk so far."""
+        """Lines of its stderr so far."""
         return self.log.read_text("utf-8", errors="replace").splitlines()
 
     def place(self, ready: str, *, within: float) -> str:
@@ -103,8 +103,8 @@ class Part:
             within: Seconds to wait.
 
         Raises:
-            Unreachable: It does not say that.
-            SealtrainError: What it ended with instead.
+            Unreachable: It does not print such a line in time.
+            SealtrainError: The error that it ended with instead.
         """
         until = time.monotonic() + within
         while True:
@@ -116,7 +116,7 @@ class Part:
                 self.answer()
             if gone or time.monotonic() > until:
                 raise Unreachable(
-                    f"{self.name} did not say that it is ready",
+                    f"{self.name} did not become ready",
                     got=f"status {self._process.returncode}" if gone else None,
                     expected=f"ready within {within:g} s",
                     hint=f"see {self.log}",
@@ -124,24 +124,24 @@ class Part:
             time.sleep(_POLL_S)
 
     def ended(self, *, within: float) -> dict[str, Any]:
-        """What it answers at its end.
+        """Wait for its end, and return its answer.
 
         Raises:
-            Unreachable: It goes on after ``within`` seconds.
-            SealtrainError: What it refused with.
+            Unreachable: It still runs after ``within`` seconds.
+            SealtrainError: The command's own error.
         """
         try:
             self._process.wait(within)
         except subprocess.TimeoutExpired:
             raise Unreachable(
-                f"{self.name} does not come to an end",
+                f"{self.name} still runs",
                 expected=f"{within:g} s",
                 hint=f"see {self.log}",
             ) from None
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """What it answered; its refusal becomes ours. It has ended."""
-        told = self._answer.read_text() if self._answer else ""
+        """Its answer, once it ended; its refusal is raised here."""
+        printed = self._answer.read_text() if self._answer else ""
         silent = f"it ended; see {self.log}"
-        return answered(self.name, self._process.returncode, told, silent=silent)
+        return answered(self.name, self._process.returncode, printed, silent=silent)

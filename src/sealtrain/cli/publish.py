@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.files import read_bounded
 from sealtrain.cli.output import Json, emit, progress_bytes
+from sealtrain.storage.connect import open_folder
+from sealtrain.storage.publish import publish as send
+from sealtrain.storage.publish import sealed_files
 
-__all__ = ["register"]
+__all__ = ["publish"]
 
 _MAX_TOKEN_BYTES = 16 << 10
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(publish)
 
 
 def publish(
@@ -32,11 +31,6 @@ def publish(
 
     Nothing there is a dataset before its last file has arrived. Only ciphertext leaves.
     """
-    from sealtrain.base.files import read_bounded
-    from sealtrain.storage.connect import open_folder
-    from sealtrain.storage.publish import publish as send
-    from sealtrain.storage.publish import sealed_files
-
     token = None
     if token_file is not None:
         token = read_bounded(token_file, _MAX_TOKEN_BYTES).decode().strip()

@@ -1,22 +1,23 @@
-"""``explain``, ``recipes`` and ``demo``: what sealtrain brings to start from and to look up."""
+"""``explain``, ``recipes`` and ``demo``: error pages, ready recipes and a story, all shipped."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sealtrain.base.extras import require_extras
+from sealtrain.base.shipped import shipped
 from sealtrain.cli.output import Json, emit, table
+from sealtrain.errors import UsageError
+from sealtrain.recipe.schema import load_recipe
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the root."""
-    app.command()(explain)
-    app.command()(recipes)
-    app.command()(demo)
+__all__ = ["demo", "explain", "recipes"]
 
 
 def explain(
@@ -24,19 +25,13 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Say what an error means and what to do about it."""
-    import re
-
-    from sealtrain.base.shipped import shipped
-    from sealtrain.errors import UsageError
-
     page = shipped("docs/reference/errors.md").read_text("utf-8")
     sections = re.split(r"^#{2,3} ", page, flags=re.MULTILINE)[1:]
     found = {
-        head.strip(): text.strip() for head, _, text in (one.partition("\n") for one in sections)
+        head.strip(): text.strip()
+        for head, _, text in (section.partition("\n") for section in sections)
     }
     if code not in found:
-        from difflib import get_close_matches
-
         near = get_close_matches(code, found, n=3)
         raise UsageError("there is no error of this code", got=code, expected=" or ".join(near))
     emit(as_json, {"code": code, "text": found[code]}, [found[code]])
@@ -49,24 +44,18 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the ready recipes, or print one to start from."""
-    from sealtrain.base.shipped import shipped
-
     found = {path.stem: path for path in sorted(shipped("recipes").glob("*.yaml"))}
     if name is None:
-        from sealtrain.recipe.schema import load_recipe
-
         loaded = {stem: load_recipe(path) for stem, path in found.items()}
         listed = [
-            {"name": stem, "phase": one.phase, "description": one.description}
-            for stem, one in loaded.items()
+            {"name": stem, "phase": recipe.phase, "description": recipe.description}
+            for stem, recipe in loaded.items()
         ]
-        rows = [[one["name"], one["phase"], one["description"]] for one in listed]
+        rows = [[recipe["name"], recipe["phase"], recipe["description"]] for recipe in listed]
         lines = table(rows, header=("name", "phase", "description"))
         emit(as_json, {"recipes": listed}, lines)
         return
     if name not in found:
-        from sealtrain.errors import UsageError
-
         raise UsageError("no ready recipe has this name", got=name, expected=" or ".join(found))
     text = found[name].read_text("utf-8")
     emit(as_json, {"name": name, "recipe": text}, [text.rstrip("\n")])
@@ -79,17 +68,11 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Play three hospitals that train one model together, on the simulator (about 3 minutes)."""
-    import subprocess
-    import sys
-
-    from sealtrain.base.extras import require_extras
-    from sealtrain.base.shipped import shipped
-
     require_extras("the demo", "train", "broker", "simulator")
     story = shipped("examples/three_hospitals") / "demo.py"
     words = [sys.executable, str(story), "--out", str(out)]
-    told = sys.stderr if as_json else None
-    played = subprocess.run(words, stdout=told)  # noqa: S603  # our own program, our own words
+    shown = sys.stderr if as_json else None
+    played = subprocess.run(words, stdout=shown)  # noqa: S603  # our own program, our own words
     if played.returncode != 0:
         raise typer.Exit(played.returncode)
     emit(as_json, {"out": str(out), "manifest": str(out / "run" / "manifest.json")})

@@ -1,4 +1,4 @@
-"""``lock`` and ``recipe``: from what is wanted to what is approved, byte for byte."""
+"""``lock`` and ``recipe``: resolve a recipe to the bytes that owners approve, and show them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import typer
 
 from sealtrain.cli.brokers import BrokerFiles
 from sealtrain.cli.output import Json, emit, table
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.members import Consortium
+from sealtrain.recipe.diff import Change, diff
+from sealtrain.recipe.lock import load_lock, lock_recipe
+from sealtrain.recipe.schema import json_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sealtrain.recipe.diff import Change
 
-__all__ = ["change_lines", "register"]
-
-recipe_app = typer.Typer(help="Read recipes: their schema, content and differences.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(lock)
-    app.add_typer(recipe_app, name="recipe")
+__all__ = ["change_lines", "lock", "schema", "show", "show_diff"]
 
 
 def lock(
@@ -40,10 +36,6 @@ def lock(
 
     The lock names the brokers, too: guests of the recipe obey these and no other.
     """
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.lock import lock_recipe
-
     locked = lock_recipe(
         recipe,
         consortium_id=Consortium.load(consortium).consortium_id,
@@ -65,28 +57,21 @@ def lock(
             f"recipe hash  {locked.recipe_hash}",
             f"compose hash {locked.compose_hash}",
             f"app id       {locked.app_id}",
-            *(f"broker       {one}" for one in locked.lock.brokers),
+            *(f"broker       {broker_id}" for broker_id in locked.lock.brokers),
         ],
     )
 
 
-@recipe_app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of recipes."""
-    from sealtrain.recipe.schema import json_schema
-
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
-@recipe_app.command("show")
 def show(
     lock_file: Annotated[Path, typer.Argument(metavar="LOCK", help="recipe.lock.json")],
     as_json: Json = False,
 ) -> None:
     """Show all that a lock fixes, as an owner reviews it."""
-    from sealtrain.recipe.diff import diff
-    from sealtrain.recipe.lock import load_lock
-
     locked = load_lock(lock_file)
     changes = diff(None, locked)
     emit(
@@ -96,16 +81,12 @@ def show(
     )
 
 
-@recipe_app.command("diff")
 def show_diff(
     before: Annotated[Path, typer.Argument(help="Lock that was approved.")],
     after: Annotated[Path, typer.Argument(help="Lock that is proposed.")],
     as_json: Json = False,
 ) -> None:
     """Show what changed between two locks: what an owner reads before approving."""
-    from sealtrain.recipe.diff import diff
-    from sealtrain.recipe.lock import load_lock
-
     old, new = load_lock(before), load_lock(after)
     changes = diff(old, new)
     emit(

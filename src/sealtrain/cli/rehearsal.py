@@ -12,8 +12,14 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import yaml
+
 from sealtrain.cli.programs import Part, answered, program
 from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.keys.shares import check_threshold
+from sealtrain.manifest import form
+from sealtrain.recipe.schema import load_recipe
+from sealtrain.recipe.terms import expect_data
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
@@ -51,7 +57,7 @@ class Rehearsal:
 
         Args:
             out: New folder for everything that is made.
-            say: Told of each step.
+            say: Called with a line for each step.
             machine: Options of ``sealtrain simulator`` that say what every guest plays.
             brokers: How many brokers there are; each holds a share where there are several.
             threshold: How many of several open the data.
@@ -61,8 +67,6 @@ class Rehearsal:
             UsageError: Brokers and threshold do not go together.
         """
         if threshold is not None or brokers > 1:
-            from sealtrain.keys.shares import check_threshold
-
             check_threshold(threshold or 0, brokers)
         self._count = brokers
         self._threshold = threshold
@@ -78,7 +82,7 @@ class Rehearsal:
         # A socket's path has at most 107 characters, wherever the rehearsal lies.
         sockets = tempfile.TemporaryDirectory(prefix="sealtrain-")
         self._sockets = Path(self._stack.enter_context(sockets))
-        # Whoever ends this process ends its servers too, as Ctrl-C does.
+        # The end of this process ends its servers too, as Ctrl-C does.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         self._stack.callback(signal.signal, signal.SIGTERM, before)
         return self
@@ -113,8 +117,6 @@ class Rehearsal:
             UsageError: ``data`` does not fit the recipe's datasets.
             SealtrainError: Whatever a step refused.
         """
-        from sealtrain.recipe.terms import expect_data
-
         wanted = expect_data(recipe.datasets, data)
         if not set(seal_as) <= set(wanted):
             raise UsageError("options for a dataset the recipe does not name", got=min(seal_as))
@@ -138,12 +140,8 @@ class Rehearsal:
         seal_as: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[str, Any]:
         """As ``play``, with a recipe that is written to ``recipe_file`` first."""
-        import yaml
-
-        from sealtrain.recipe.schema import load_recipe
-
         self.recipe_file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
-        files = {key: str(one) for key, one in data.items()}
+        files = {key: str(path) for key, path in data.items()}
         return self.play(self.recipe_file, load_recipe(self.recipe_file), files, seal_as)
 
     @property
@@ -163,7 +161,7 @@ class Rehearsal:
         )  # fmt: skip
 
     def _trust_machines(self) -> None:
-        """The policy of everybody here, before the lock: a recipe may name it."""
+        """The policy of every part, before the lock: a recipe may name it."""
         self._run(
             "simulator", "policy", "--state", self._root, "--out", self._policy, *self._machine
         )
@@ -232,9 +230,7 @@ class Rehearsal:
         return {"trained": self._run(*self._training(path), *helpers, shown=True)}
 
     def _helpers(self, path: Path) -> tuple[str, ...]:
-        """Start who multiplies and deals, where the recipe has that; the options that name them."""
-        from sealtrain.recipe.schema import load_recipe
-
+        """Start accelerator and dealer, where the recipe has pads; the options that name them."""
         how = load_recipe(path).collaboration
         if how is None or how.kind != "pads":
             return ()
@@ -328,7 +324,7 @@ class Rehearsal:
         return self.out / owner / f"{owner}.identity.json"
 
     def _run(self, *words: str | Path, shown: bool = False) -> dict[str, Any]:
-        """One command; its refusal becomes ours."""
+        """Run a command; its refusal is raised here."""
         done = subprocess.run(  # noqa: S603  # our own program with our own words
             [*program(words), "--json"],
             stdout=subprocess.PIPE,
@@ -343,12 +339,12 @@ class Rehearsal:
         return self._part(name, *words, answers=False).place(ready, within=_STARTS_WITHIN_S)
 
     def _part(self, name: str, *words: str | Path, answers: bool = True) -> Part:
-        """A command that goes on beside the others, to the end of the rehearsal at most."""
+        """Start a command that runs beside the others, to the end of the rehearsal at most."""
         return self._stack.enter_context(Part(name, self.out, words, answers=answers))
 
 
 def result_lines(done: Mapping[str, Any]) -> list[str]:
-    """What a rehearsal left, for people."""
+    """The results of a rehearsal, as lines of text."""
     passed = sum(check["outcome"] == "passed" for check in done["verified"]["checks"])
     return [
         f"verified     {passed} checks passed",
@@ -360,7 +356,5 @@ def result_lines(done: Mapping[str, Any]) -> list[str]:
 
 def run_log(done: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """The run log in the manifest that a rehearsal left."""
-    from sealtrain.manifest import form
-
     manifest = Path(done["trained"]["manifest"])
     return form.read(manifest.read_bytes()).predicate.run_log.entries

@@ -1,4 +1,4 @@
-"""``rehearse``: a whole run of a recipe on this machine, before anybody is asked to approve it."""
+"""``rehearse``: a whole run of a recipe on this machine, before owners are asked to approve it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.extras import require_extras
 from sealtrain.cli.brokers import Threshold
 from sealtrain.cli.output import Json, emit, metric_lines, say
-from sealtrain.cli.simulator import Gpus, Switches, Tee
+from sealtrain.cli.rehearsal import Rehearsal, result_lines
+from sealtrain.cli.runoptions import pairs
+from sealtrain.cli.simulator import MachineOptions
+from sealtrain.recipe.schema import load_recipe
 
-__all__ = ["pairs", "register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(rehearse)
+__all__ = ["rehearse"]
 
 
 def rehearse(
@@ -25,13 +24,12 @@ def rehearse(
         list[str], typer.Option(help="OWNER.NAME=PATH: data for a dataset of the recipe; repeat.")
     ],
     out: Annotated[Path, typer.Option(help="Folder to make; holds everything afterwards.")],
+    *,
     seal_as: Annotated[
         list[str],
         typer.Option(help="OWNER.NAME=OPTIONS: further options of sealtrain seal; repeat."),
-    ] = [],  # noqa: B006  # typer reads the default, nobody changes it
-    tee: Tee = "dstack",
-    gpus: Gpus = 0,
-    switches: Switches = 0,
+    ] = [],  # noqa: B006  # typer reads the default and never changes it
+    machine: MachineOptions,
     brokers: Annotated[
         int, typer.Option(min=1, max=16, help="So many brokers; several hold a share each.")
     ] = 1,
@@ -43,34 +41,15 @@ def rehearse(
     Every step runs as its own sealtrain process with throwaway keys. Nothing of it is attested: use
     data you may show.
     """
-    from sealtrain.base.extras import require_extras
-    from sealtrain.cli.rehearsal import Rehearsal, result_lines
-    from sealtrain.recipe.schema import load_recipe
-
     require_extras("a rehearsal", "train", "broker", "simulator")
 
     say("SIMULATED — NOT ATTESTED")
     wanted = load_recipe(recipe)
-    machine = ("--tee", tee, "--gpus", str(gpus), "--switches", str(switches))
-    with Rehearsal(out, say, machine, brokers=brokers, threshold=threshold) as stage:
+    words = (
+        *("--tee", machine.tee),
+        *("--gpus", str(machine.gpus)),
+        *("--switches", str(machine.switches)),
+    )
+    with Rehearsal(out, say, words, brokers=brokers, threshold=threshold) as stage:
         done = stage.play(recipe, wanted, pairs(data), pairs(seal_as))
     emit(as_json, done, [*metric_lines(done["trained"]["metrics"]), *result_lines(done)])
-
-
-def pairs(words: list[str]) -> dict[str, str]:
-    """Words ``OWNER.NAME=VALUE`` of a repeated option, by their first half.
-
-    Raises:
-        UsageError: One is of another form.
-    """
-    from sealtrain.errors import UsageError
-
-    found: dict[str, str] = {}
-    for word in words:
-        key, mark, value = word.partition("=")
-        if not mark or not value:
-            raise UsageError(
-                "not of the form OWNER.NAME=VALUE", got=word, expected="hospital-a.notes=notes.csv"
-            )
-        found[key] = value
-    return found

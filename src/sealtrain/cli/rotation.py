@@ -5,6 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write
+from sealtrain.cli.connection import own_key
+from sealtrain.consortium.datasets import (
+    load_dataset_manifest,
+    read_dataset_envelope,
+    reissue_dataset,
+    verify_dataset,
+)
+from sealtrain.errors import SignatureInvalid, UsageError
+from sealtrain.sealing.dataset import read_stanzas, rewrap
+from sealtrain.sealing.stanza import wrap_for_owner
+
 if TYPE_CHECKING:
     from sealtrain.keys.identity import Identity
 
@@ -19,19 +32,14 @@ def rotated(sealed: Path, former: Identity, me: Identity) -> None:
 
     Args:
         sealed: The owner's sealed folder.
-        former: Who opens it so far.
-        me: Who opens it from now on.
+        former: The identity that opens it so far.
+        me: The identity that opens it from now on.
 
     Raises:
-        UsageError: The two are not one owner.
+        UsageError: The two identities are of different owners.
         SignatureInvalid: The dataset is neither the former identity's nor, after an interruption,
             the new one's.
     """
-    from sealtrain.cli.connection import own_key
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.errors import UsageError
-    from sealtrain.sealing.dataset import read_stanzas, rewrap
-
     if former.name != me.name:
         raise UsageError(
             "the former identity is of another owner",
@@ -44,15 +52,12 @@ def rotated(sealed: Path, former: Identity, me: Identity) -> None:
     load_dataset_manifest(sealed, me.public)
     _, stanzas = read_stanzas(sealed)
     before = ("owner", former.public.owner_id)
-    gone = [one for one in stanzas if (one.kind, one.recipient) == before]
+    gone = [stanza for stanza in stanzas if (stanza.kind, stanza.recipient) == before]
     if gone:
         rewrap(sealed, data_key=own_key(sealed, me), drop=gone)
 
 
 def _is_of(sealed: Path, owner: Identity) -> bool:
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.errors import SignatureInvalid
-
     try:
         load_dataset_manifest(sealed, owner.public)
     except SignatureInvalid:
@@ -61,18 +66,7 @@ def _is_of(sealed: Path, owner: Identity) -> bool:
 
 
 def _hand_over(sealed: Path, former: Identity, me: Identity) -> None:
-    """Both can open it until the manifest is signed anew: an interruption locks nobody out."""
-    from sealtrain.base.clock import system_clock, to_rfc3339
-    from sealtrain.base.files import atomic_write
-    from sealtrain.cli.connection import own_key
-    from sealtrain.consortium.datasets import (
-        read_dataset_envelope,
-        reissue_dataset,
-        verify_dataset,
-    )
-    from sealtrain.sealing.dataset import read_stanzas, rewrap
-    from sealtrain.sealing.stanza import wrap_for_owner
-
+    """Add a stanza for the new identity and sign anew; both open it if this is interrupted."""
     key = own_key(sealed, former)
     dataset_id, _ = read_stanzas(sealed)
     mine = wrap_for_owner(

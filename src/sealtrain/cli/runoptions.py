@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sealtrain.cli.output import say
+from sealtrain.errors import SealtrainError, UsageError
 
 if TYPE_CHECKING:
-    from sealtrain.errors import SealtrainError
     from sealtrain.guest.settings import RunSettings
 
 __all__ = [
     "ANYWHERE",
-    "AcceleratorAddress",
-    "Base",
     "BrokerFiles",
-    "Collateral",
     "Data",
-    "DealerAddress",
-    "GpuCollateral",
-    "GuestAddress",
+    "FileOptions",
+    "GuestOptions",
+    "HelperOptions",
     "Listen",
     "LockFile",
-    "PlatformName",
     "Threads",
     "broker_missed",
+    "pairs",
     "run_settings",
 ]
 
 LockFile = Annotated[Path, typer.Argument(help="recipe.lock.json")]
-PlatformName = Annotated[
-    str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what proves the guest.")
-]
-GuestAddress = Annotated[
-    str,
-    typer.Option(
-        help="Socket of the guest API; elsewhere nitro:, snp: or tdx:DEVICE?compose=FILE."
-    ),
-]
-Collateral = Annotated[
-    str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
-]
-GpuCollateral = Annotated[
-    str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
-]
 BrokerFiles = Annotated[
     list[Path],
     typer.Option("--broker", help="Broker file (made by: sealtrain broker pin); repeat for each."),
@@ -55,45 +39,83 @@ Data = Annotated[
     list[str],
     typer.Option(help="Sealed dataset, a folder of them, or a URL of one (https, s3); repeat."),
 ]
-Base = Annotated[
-    Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
-]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")]
 ANYWHERE = "127.0.0.1:0"
 Threads = Annotated[int, typer.Option(min=1, max=1024, help="Threads, on the CPU.")]
-AcceleratorAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--accelerator",
-        metavar="HOST:PORT",
-        help="Who multiplies under pads, where the recipe has that (sealtrain split accelerator).",
-    ),
-]
-DealerAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--dealer",
-        metavar="HOST:PORT",
-        help="Who makes the pads, where the recipe has a dealer (sealtrain split dealer).",
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestOptions:
+    """The guest that a run is in."""
+
+    platform: Annotated[
+        str, typer.Option(help="dstack, tdx, nitro, snp or simulator: what proves the guest.")
+    ]
+    guest: Annotated[
+        str,
+        typer.Option(
+            help="Socket of the guest API; elsewhere nitro:, snp: or tdx:DEVICE?compose=FILE."
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """Files beside the guest's own: what its evidence is verified with, and the recipe's."""
+
+    collateral: Annotated[
+        str | None, typer.Option(help="Collateral of TDX, dstack's too: file:… or https://…")
+    ] = None
+    gpu_collateral: Annotated[
+        str | None, typer.Option(help="Collateral of the accelerators' reports: file:…")
+    ] = None
+    base: Annotated[
+        Path | None, typer.Option(help="Folder the recipe's paths start from [the lock's].")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperOptions:
+    """Machines that a run under pads asks."""
+
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            "--accelerator",
+            metavar="HOST:PORT",
+            help="Accelerator, where the recipe uses pads (see: sealtrain split accelerator).",
+        ),
+    ] = None
+    dealer: Annotated[
+        str | None,
+        typer.Option(
+            "--dealer",
+            metavar="HOST:PORT",
+            help="Dealer of the pads, where the recipe has one (see: sealtrain split dealer).",
+        ),
+    ] = None
 
 
 def run_settings(
     lock: Path,
+    guest: GuestOptions,
+    files: FileOptions,
     *,
-    platform: str,
-    guest: str,
-    collateral: str | None,
-    gpu_collateral: str | None,
-    brokers: list[Path],
-    data: list[str],
-    base: Path | None,
     out: Path,
-    accelerator: str | None = None,
-    dealer: str | None = None,
+    brokers: Sequence[Path] = (),
+    data: Sequence[str] = (),
+    helpers: HelperOptions | None = None,
 ) -> RunSettings:
-    """Settings of a run from the words of a command.
+    """Settings of a run from the options of a command.
+
+    Args:
+        lock: The recipe's lock.
+        guest: As the command was given it.
+        files: The same.
+        out: Folder for what the run makes.
+        brokers: Broker files of the brokers to ask.
+        data: Sealed datasets.
+        helpers: As the command was given it, where it takes any.
 
     Raises:
         UsageError: No such platform.
@@ -103,19 +125,36 @@ def run_settings(
 
     return RunSettings(
         lock=lock,
-        platform=platform_of(platform),
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        platform=platform_of(guest.platform),
+        guest=guest.guest,
+        collateral=files.collateral,
+        gpu_collateral=files.gpu_collateral,
         brokers=tuple(brokers),
-        data=tuple(place_of(one) for one in data),
-        base=base or lock.parent,
+        data=tuple(place_of(place) for place in data),
+        base=files.base or lock.parent,
         out=out,
-        accelerator=accelerator,
-        dealer=dealer,
+        accelerator=None if helpers is None else helpers.accelerator,
+        dealer=None if helpers is None else helpers.dealer,
     )
 
 
 def broker_missed(url: str, error: SealtrainError) -> None:
     """Say that a run goes on without a broker, and why."""
     say(f"broker {url}: {error.code}: {error.message}")
+
+
+def pairs(words: list[str]) -> dict[str, str]:
+    """Values of a repeated option ``OWNER.NAME=VALUE``, by ``OWNER.NAME``.
+
+    Raises:
+        UsageError: A word is of another form.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        key, mark, value = word.partition("=")
+        if not mark or not value:
+            raise UsageError(
+                "not of the form OWNER.NAME=VALUE", got=word, expected="hospital-a.notes=notes.csv"
+            )
+        found[key] = value
+    return found

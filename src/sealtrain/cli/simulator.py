@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
+from sealtrain.base.clock import system_clock
+from sealtrain.base.files import atomic_write
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.output import Json, emit, say
+from sealtrain_simulator.machine import Machine, SimulatedTee, fault_meanings
+from sealtrain_simulator.server import serve as serve_guest
+from sealtrain_simulator.state import ensure
 
-if TYPE_CHECKING:
-    from sealtrain_simulator.machine import Machine, SimulatedTee
-
-__all__ = ["app"]
-
-app = typer.Typer(help="A simulated guest API. SIMULATED — NOT ATTESTED.")
+__all__ = ["MachineOptions", "faults", "policy", "serve"]
 
 State = Annotated[Path, typer.Option(help="Folder with the simulated root of trust.")]
 Tee = Annotated[str, typer.Option(help="What to play: dstack (on TDX), tdx, nitro or snp.")]
@@ -22,14 +24,34 @@ Gpus = Annotated[int, typer.Option(min=0, max=32, help="Simulated GPUs of the ma
 Switches = Annotated[int, typer.Option(min=0, max=32, help="NVSwitches beside the GPUs.")]
 
 
-@app.command()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOptions:
+    """The machine that a simulated guest is on."""
+
+    tee: Tee = "dstack"
+    gpus: Gpus = 0
+    switches: Switches = 0
+
+    def make(self, *, fault: str | None = None, emit_events: bool = False) -> Machine:
+        """Make the machine, with a fault if it has one.
+
+        Raises:
+            UsageError: There is no such TEE or fault.
+        """
+        return Machine(
+            tee=cast("SimulatedTee", self.tee),
+            gpus=self.gpus,
+            switches=self.switches,
+            emit_events=emit_events,
+            fault=fault,
+        )
+
+
 def serve(
     deployment: Annotated[Path, typer.Argument(help="app-compose.json the guest is to measure.")],
     socket: Annotated[Path, typer.Option(help="Unix socket to serve the guest API on.")],
     state: State,
-    tee: Tee = "dstack",
-    gpus: Gpus = 0,
-    switches: Switches = 0,
+    machine: MachineOptions,
     fault: Annotated[
         str | None, typer.Option(help="Tell one lie; sealtrain simulator faults lists them.")
     ] = None,
@@ -38,50 +60,30 @@ def serve(
     ] = False,
 ) -> None:
     """Serve dstack's guest API, or an enclave's security module, with simulated evidence."""
-    from sealtrain_simulator.machine import Machine
-    from sealtrain_simulator.server import serve as serve_guest
-
-    machine = Machine(
-        tee=cast("SimulatedTee", tee),
-        gpus=gpus,
-        switches=switches,
-        emit_events=emit_events,
-        fault=fault,
-    )
     lie = "" if fault is None else f" (fault: {fault})"
     serve_guest(
         socket,
         deployment,
         state,
         ready=lambda: say(f"SIMULATED — NOT ATTESTED{lie}: guest API at {socket}"),
-        machine=machine,
+        machine=machine.make(fault=fault, emit_events=emit_events),
     )
 
 
-@app.command()
 def policy(
     state: State,
-    tee: Tee = "dstack",
-    gpus: Gpus = 0,
-    switches: Switches = 0,
+    machine: MachineOptions,
     out: Annotated[Path, typer.Option(help="Policy file to write.")] = Path("policy.yaml"),
     as_json: Json = False,
 ) -> None:
     """Write an appraisal policy that trusts this simulator and nothing else."""
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import atomic_write
-    from sealtrain.base.yamltext import yaml_text
-    from sealtrain_simulator.machine import Machine
-    from sealtrain_simulator.state import ensure
-
-    machine: Machine = Machine(tee=cast("SimulatedTee", tee), gpus=gpus, switches=switches)
-    trusted = ensure(state, system_clock(), machine=machine).policy(machine)
+    simulated = machine.make()
+    trusted = ensure(state, system_clock(), machine=simulated).policy(simulated)
     atomic_write(out, yaml_text(trusted.to_dict()).encode())
     say("this policy accepts simulated evidence: use it to rehearse, never with real data")
     emit(as_json, {"policy": str(out)}, [f"policy   {out}"])
 
 
-@app.command()
 def faults(
     tee: Tee = "dstack",
     gpus: Gpus = 2,
@@ -89,8 +91,6 @@ def faults(
     as_json: Json = False,
 ) -> None:
     """List the lies a simulated machine can tell, and the refusal each must end in."""
-    from sealtrain_simulator.machine import Machine, fault_meanings
-
     machine = Machine(tee=cast("SimulatedTee", tee))
     found = fault_meanings(machine.tee, gpus=gpus, switches=switches)
     width = max(map(len, found))

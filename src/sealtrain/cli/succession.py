@@ -1,23 +1,45 @@
-"""``consortium propose``, ``sign``, ``verify``, ``succeed``, ``follow``: another in its place."""
+"""``consortium propose``, ``sign``, ``verify``, ``succeed``, ``follow``: its successor."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock, to_rfc3339
+from sealtrain.base.files import atomic_write
 from sealtrain.cli.approvals import confirm
+from sealtrain.cli.connection import watched_ledger
 from sealtrain.cli.consortium import lines as consortium_lines
 from sealtrain.cli.consortium import shown as consortium_shown
 from sealtrain.cli.log import ConsortiumFile, StateFile
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.succession import (
+    Succession,
+    SuccessionFile,
+    changes_between,
+    read_succession,
+    verify_succession,
+    with_signature,
+)
+from sealtrain.consortium.succession import propose as write
+from sealtrain.errors import (
+    LedgerInconsistent,
+    SealtrainError,
+    SignatureInvalid,
+    UsageError,
+)
+from sealtrain.keys.identity import Identity
+from sealtrain.ledger.ledger import verify_extension
+from sealtrain.signing.checkpoint import verify_checkpoint
+from sealtrain.signing.identity import PublicIdentity
 
-if TYPE_CHECKING:
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import Succession
-
-__all__ = ["register"]
+__all__ = ["follow", "propose", "sign", "succeed", "verify"]
 
 SuccessionPath = Annotated[Path, typer.Argument(help="The succession file.", metavar="SUCCESSION")]
 IdentityFile = Annotated[Path, typer.Option(help="Your private identity file.")]
@@ -27,36 +49,38 @@ Brokers = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to ``consortium``."""
-    for command in (propose, sign, verify, succeed, follow):
-        app.command()(command)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """What the successor has that the consortium in force has not; ``None`` keeps it."""
+
+    add: Annotated[
+        list[Path] | None, typer.Option(help="Public identity of an owner who joins; repeat.")
+    ] = None
+    remove: Annotated[
+        list[str] | None, typer.Option(help="Name of an owner who leaves; repeat.")
+    ] = None
+    replace: Annotated[
+        list[Path] | None,
+        typer.Option(help="New public identity of an owner; repeat."),
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Another name.")] = None
+    approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    amend_thresholds: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    raise_logging: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    export_model: Annotated[int | None, typer.Option(help="Another threshold.")] = None
+    own_data_consent: Annotated[
+        bool | None, typer.Option(help="Whether data is used only while its owner approves.")
+    ] = None
 
 
 def propose(
     identity: IdentityFile,
+    *,
     broker: Brokers = None,
     consortium: ConsortiumFile = Path("consortium.json"),
-    add: Annotated[
-        list[Path] | None, typer.Option(help="Public identity of an owner who joins; repeat.")
-    ] = None,
-    remove: Annotated[
-        list[str] | None, typer.Option(help="Name of an owner who leaves; repeat.")
-    ] = None,
-    replace: Annotated[
-        list[Path] | None,
-        typer.Option(help="New public identity of an owner; repeat."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Another name.")] = None,
-    approve: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    revoke: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    amend_members: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    amend_thresholds: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    raise_logging: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    export_model: Annotated[int | None, typer.Option(help="Another threshold.")] = None,
-    own_data_consent: Annotated[
-        bool | None, typer.Option(help="Whether data is used only while its owner approves.")
-    ] = None,
+    changes: ChangeOptions,
     days: Annotated[int, typer.Option(min=1, max=365, help="To be put in force within.")] = 14,
     state: StateFile = None,
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("succession.json"),
@@ -68,33 +92,11 @@ def propose(
     What is not named stays as it is. The ledgers' newest checkpoints go into it, so that everybody
     signs the same history; leave --broker out only where the ledgers are lost.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import atomic_write
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import changes_between
-    from sealtrain.consortium.succession import propose as write
-    from sealtrain.keys.identity import Identity
-
     members = Consortium.load(consortium)
     owner = Identity.load(identity)
-    thresholds = {
-        "approve": approve,
-        "revoke": revoke,
-        "amend_members": amend_members,
-        "amend_thresholds": amend_thresholds,
-        "raise_logging": raise_logging,
-        "export_model": export_model,
-    }
-    successor = _amended(members, add or [], remove or [], replace or [], thresholds)
-    changed = {
-        "name": successor.name if name is None else name,
-        "own_data_consent": members.own_data_consent
-        if own_data_consent is None
-        else own_data_consent,
-    }
-    successor = Consortium.from_dict(successor.to_dict() | changed)
+    successor = _amended(members, changes)
     if not as_json:
-        _say_changes([one.what for one in changes_between(members, successor)])
+        _say_changes([change.what for change in changes_between(members, successor)])
     confirm("AMEND", yes)
     notes = [_newest(path, members, identity, state) for path in broker or ()]
     file = write(
@@ -121,20 +123,11 @@ def sign(
 
     With --broker it is first seen that the ledger you remember is the one the proposal names.
     """
-    from sealtrain.base.files import atomic_write
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import (
-        SuccessionFile,
-        read_succession,
-        with_signature,
-    )
-    from sealtrain.keys.identity import Identity
-
     members = Consortium.load(consortium)
     file = SuccessionFile.load(succession)
     found = read_succession(file.envelope, members)
     if not as_json:
-        _say_changes([one.what for one in found.changes])
+        _say_changes([change.what for change in found.changes])
     for path in broker or ():
         _saw(path, found, members, identity, state)
     confirm("AMEND", yes)
@@ -152,10 +145,6 @@ def verify(
 
     Exits 3 when too few owners signed it.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import SuccessionFile, verify_succession
-
     members = Consortium.load(consortium)
     file = SuccessionFile.load(succession)
     found = verify_succession(file.envelope, members)
@@ -180,22 +169,13 @@ def succeed(
     A broker that took it releases and renews nothing any more. The successor's brokers begin with
     an empty state folder and: sealtrain broker serve --succeeds SUCCESSION.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.base.files import atomic_write
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import SuccessionFile, verify_succession
-    from sealtrain.errors import SealtrainError, UsageError
-    from sealtrain.keys.identity import Identity
-
     members = Consortium.load(consortium)
     file = SuccessionFile.load(succession)
     found = verify_succession(file.envelope, members).in_time(system_clock())
     if broker and identity is None:
         raise UsageError("brokers take a succession from an owner", check="--identity")
     atomic_write(out, found.successor.to_bytes())
-    told: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     failed: list[SealtrainError] = []
     for path in broker or ():
         pin = load_pin(path)
@@ -203,15 +183,15 @@ def succeed(
         signer = None if identity is None else Identity.load(identity).signer
         try:
             with BrokerClient(url, signer=signer, broker=pin.broker_id) as client:
-                told.append({"broker": url, "index": client.succeed(file.envelope)})
+                answers.append({"broker": url, "index": client.succeed(file.envelope)})
             say(f"{url} ended consortium {members.consortium_id}")
         except SealtrainError as error:
             failed.append(error)
-            told.append({"broker": url, "index": None, "error": error.to_dict()})
+            answers.append({"broker": url, "index": None, "error": error.to_dict()})
             say(f"{url} did not take it [{error.code}]: {error.message}")
     emit(
         as_json,
-        {**consortium_shown(found.successor), "file": str(out), "brokers": told},
+        {**consortium_shown(found.successor), "file": str(out), "brokers": answers},
         consortium_lines(found.successor),
     )
     if failed:
@@ -232,10 +212,6 @@ def follow(
 
     One step is followed by every command that looks at the ledger; this is for more than one.
     """
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.succession import SuccessionFile
-
     members = Consortium.load(consortium)
     files = [SuccessionFile.load(path) for path in succession]
     with watched_ledger(broker, members, identity, state, between=files) as watch:
@@ -249,26 +225,16 @@ def follow(
     )
 
 
-def _amended(
-    members: Consortium,
-    add: list[Path],
-    remove: list[str],
-    replace: list[Path],
-    thresholds: dict[str, int | None],
-) -> Consortium:
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import UsageError
-    from sealtrain.signing.identity import PublicIdentity
-
-    owners = {one.name: one for one in members.owners}
-    for name in remove:
+def _amended(members: Consortium, changes: ChangeOptions) -> Consortium:
+    owners = {owner.name: owner for owner in members.owners}
+    for name in changes.remove or ():
         members.owner(name)
         owners.pop(name, None)
-    for path in replace:
+    for path in changes.replace or ():
         other = PublicIdentity.load(path)
         members.owner(other.name)
         owners[other.name] = other
-    for path in add:
+    for path in changes.add or ():
         new = PublicIdentity.load(path)
         if new.name in owners:
             raise UsageError(
@@ -278,20 +244,29 @@ def _amended(
                 hint="--replace gives an owner other keys",
             )
         owners[new.name] = new
-    kept = {name: count for name, count in thresholds.items() if count is not None}
+    thresholds = {
+        "approve": changes.approve,
+        "revoke": changes.revoke,
+        "amend_members": changes.amend_members,
+        "amend_thresholds": changes.amend_thresholds,
+        "raise_logging": changes.raise_logging,
+        "export_model": changes.export_model,
+    }
+    changed = {name: count for name, count in thresholds.items() if count is not None}
+    consent = changes.own_data_consent
     return Consortium.from_dict(
         members.to_dict()
         | {
+            "name": members.name if changes.name is None else changes.name,
             "owners": [owners[name].to_dict() for name in sorted(owners)],
-            "thresholds": members.thresholds.to_dict() | kept,
+            "thresholds": members.thresholds.to_dict() | changed,
+            "own_data_consent": members.own_data_consent if consent is None else consent,
         }
     )
 
 
 def _newest(broker: Path, members: Consortium, identity: Path, state: Path | None) -> str:
-    """The newest checkpoint of a broker's ledger, which extends the one that was remembered."""
-    from sealtrain.cli.connection import watched_ledger
-
+    """The newest checkpoint of a broker's ledger, which extends the remembered ledger."""
     with watched_ledger(broker, members, identity, state) as watch:
         if watch.kept.note is None:
             raise AssertionError("a watched ledger has a checkpoint")
@@ -301,44 +276,36 @@ def _newest(broker: Path, members: Consortium, identity: Path, state: Path | Non
 def _saw(
     broker: Path, found: Succession, members: Consortium, identity: Path, state: Path | None
 ) -> None:
-    """See that the proposal names a checkpoint of the ledger as this owner knows it."""
-    from sealtrain.cli.connection import watched_ledger
-    from sealtrain.errors import LedgerInconsistent, SignatureInvalid
-    from sealtrain.ledger.ledger import verify_extension
-    from sealtrain.signing.checkpoint import verify_checkpoint
-
+    """Verify that the proposal names a checkpoint of the ledger that this owner remembers."""
     with watched_ledger(broker, members, identity, state) as watch:
         key, own, note = watch.kept.public_key, watch.kept.checkpoint, watch.kept.note
         if key is None or own is None or note is None:
             raise AssertionError("a watched ledger has a checkpoint")
-        for one in found.ledgers:
+        for checkpoint in found.ledgers:
             try:
-                seen = verify_checkpoint(one, key, origin=own.origin)
+                seen = verify_checkpoint(checkpoint, key, origin=own.origin)
             except SignatureInvalid:
                 continue  # of another broker
             path: tuple[str, ...] = ()
             if 0 < seen.size < own.size:
                 path = watch.client.ledger_consistency(seen.size, own.size)
-            verify_extension(one, note, path, key, origin=own.origin)
+            verify_extension(checkpoint, note, path, key, origin=own.origin)
             return
     raise LedgerInconsistent(
         "the proposal names no checkpoint of this broker's ledger",
         check="succession",
         got=f"{len(found.ledgers)} checkpoints of other ledgers",
-        hint="have it proposed again with --broker for every broker of the consortium",
+        hint="propose it again with --broker for every broker of the consortium",
     )
 
 
 def _say_changes(changes: list[str]) -> None:
     say("You are about to put another consortium in the place of this one:")
-    for one in changes:
-        say(f"  {one}")
+    for change in changes:
+        say(f"  {change}")
 
 
 def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any]) -> None:
-    from sealtrain.base.clock import to_rfc3339
-    from sealtrain.consortium.succession import read_succession
-
     found = read_succession(envelope, members)
     emit(
         as_json,
@@ -346,7 +313,9 @@ def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any
             **more,
             "predecessor": members.consortium_id,
             "successor": consortium_shown(found.successor),
-            "changes": [{"what": one.what, "takes": one.amendment} for one in found.changes],
+            "changes": [
+                {"what": change.what, "takes": change.amendment} for change in found.changes
+            ],
             "required": found.required,
             "signed_by": list(found.signed_by),
             "complete": found.complete,
@@ -355,7 +324,7 @@ def _tell(as_json: bool, envelope: Any, members: Consortium, more: dict[str, Any
             "digest": envelope.digest,
         },
         [
-            *(f"change        {one.what}" for one in found.changes),
+            *(f"change        {change.what}" for change in found.changes),
             f"successor     {found.successor.consortium_id}",
             f"signed        {', '.join(found.signed_by)} ({len(found.signed_by)} of "
             f"{found.required} needed)",

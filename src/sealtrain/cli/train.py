@@ -11,16 +11,12 @@ import typer
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, metric_lines, say
 from sealtrain.cli.runoptions import (
-    AcceleratorAddress,
-    Base,
     BrokerFiles,
-    Collateral,
     Data,
-    DealerAddress,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
+    HelperOptions,
     LockFile,
-    PlatformName,
     broker_missed,
     run_settings,
 )
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.closing import Outcome
 
-__all__ = ["register", "show_outcome"]
+__all__ = ["resume", "show_outcome", "train"]
 
 MetricsPort = Annotated[
     int | None,
@@ -49,24 +45,14 @@ WaitForLease = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(train)
-    app.command()(resume)
-
-
 def train(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for checkpoints, model and manifest.")],
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
-    accelerator: AcceleratorAddress = None,
-    dealer: DealerAddress = None,
+    files: FileOptions,
+    helpers: HelperOptions,
     metrics_port: MetricsPort = None,
     wait_for_lease: WaitForLease = None,
     as_json: Json = False,
@@ -82,16 +68,12 @@ def train(
 
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
         data=data,
-        base=base,
         out=out,
-        accelerator=accelerator,
-        dealer=dealer,
+        helpers=helpers,
     )
     show_outcome(_done(begin, out, metrics_port, wait_for_lease), as_json)
 
@@ -102,8 +84,8 @@ def resume(
         list[Path] | None,
         typer.Option("--broker", help="Ask these brokers instead of the run's; repeat for each."),
     ] = None,
-    accelerator: AcceleratorAddress = None,
-    dealer: DealerAddress = None,
+    *,
+    helpers: HelperOptions,
     metrics_port: MetricsPort = None,
     wait_for_lease: WaitForLease = None,
     as_json: Json = False,
@@ -114,8 +96,8 @@ def resume(
 
     if brokers:
         name_brokers(out, brokers)
-    if accelerator or dealer:
-        name_helpers(out, accelerator=accelerator, dealer=dealer)
+    if helpers.accelerator or helpers.dealer:
+        name_helpers(out, accelerator=helpers.accelerator, dealer=helpers.dealer)
     show_outcome(_done(_resumption(out, metrics_port), out, metrics_port, wait_for_lease), as_json)
 
 

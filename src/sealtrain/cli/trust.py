@@ -1,4 +1,4 @@
-"""``trust``: write down what an auditor takes as given."""
+"""``trust``: write the file of what an auditor trusts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.attest.policy import load_policy
+from sealtrain.base.encoding import to_base64
+from sealtrain.base.files import atomic_write
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli.brokers import BrokerFiles
+from sealtrain.cli.connection import attested_brokers, target_of
 from sealtrain.cli.output import Json, emit
+from sealtrain.consortium.members import Consortium
+from sealtrain.errors import UsageError
+from sealtrain.manifest.trust import parse_trust
 
-__all__ = ["app"]
-
-app = typer.Typer(help="The auditor's trust file.", no_args_is_help=True)
+__all__ = ["new"]
 
 
-@app.command()
 def new(
     consortium: Annotated[Path, typer.Option(help="The consortium file.")],
     deployment: Annotated[Path, typer.Option(help="app-compose.json of the recipe.")],
@@ -32,18 +37,9 @@ def new(
 
     Each broker attests itself first; its signing key is taken from that evidence.
     """
-    from sealtrain.attest.policy import load_policy
-    from sealtrain.base.encoding import to_base64
-    from sealtrain.base.files import atomic_write
-    from sealtrain.base.yamltext import yaml_text
-    from sealtrain.cli.connection import attested_brokers, target_of
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.errors import UsageError
-    from sealtrain.manifest.trust import parse_trust
-
     if threshold is None and len(brokers) > 1:
         raise UsageError(
-            "how many of the brokers must have released each dataset?",
+            "--threshold is missing: how many of the brokers must have released each dataset",
             check="--threshold",
             expected="as many as the data was sealed for; 1 where each owner has an own broker",
         )
@@ -57,7 +53,7 @@ def new(
         "compose_hash": target.compose_hash,
         "app_id": target.app_id,
         "brokers": {
-            "signing_keys": [to_base64(one.signing_key) for one in attested],
+            "signing_keys": [to_base64(broker.signing_key) for broker in attested],
             "threshold": threshold or 1,
             "datasets": "all",
         },
@@ -66,7 +62,7 @@ def new(
     }
     parse_trust(document)
     atomic_write(out, yaml_text(document).encode())
-    simulated = any(one.simulated for one in attested)
+    simulated = any(broker.simulated for broker in attested)
     emit(
         as_json,
         {"trust": str(out), "recipe_hash": target.recipe_hash, "simulated": simulated},

@@ -1,4 +1,4 @@
-"""``validate``: the recipe's rules for data, tried by an owner at home."""
+"""``validate``: try a recipe's rules for data on an owner's own machine."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.cli.connection import own_key
 from sealtrain.cli.output import Json, emit
+from sealtrain.consortium.datasets import load_dataset_manifest
+from sealtrain.errors import UsageError
+from sealtrain.guest.validating import token_counter
+from sealtrain.keys.identity import Identity
+from sealtrain.recipe.lock import load_lock
+from sealtrain.recipe.schema import Recipe, load_recipe
+from sealtrain.sealing.dataset import SealedDataset
+from sealtrain.training.data.sources import Source
+from sealtrain.training.data.validation.check import check
+from sealtrain.training.data.validation.plaintext import PlainRecords
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.schema import Recipe
     from sealtrain.recipe.terms import Dataset
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(validate)
+__all__ = ["validate"]
 
 
 def validate(
@@ -36,10 +41,6 @@ def validate(
 
     Nothing leaves this machine. What is printed is the report that the guest would make.
     """
-    from sealtrain.errors import UsageError
-    from sealtrain.guest.validating import token_counter
-    from sealtrain.training.data.validation.check import check
-
     wanted = _recipe(recipe)
     if wanted.validation is None:
         raise UsageError("the recipe has no rules for data", expected="a section validation")
@@ -58,25 +59,19 @@ def validate(
 
 
 def _recipe(path: Path) -> Recipe:
-    from sealtrain.recipe.lock import load_lock
-    from sealtrain.recipe.schema import load_recipe
-
     return load_lock(path).recipe if path.suffix == ".json" else load_recipe(path)
 
 
 def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
-    from sealtrain.errors import UsageError
-    from sealtrain.training.data.sources import Source
-
     name, _, path = word.partition("=")
     named: Dataset | None = next(
-        (one for one in recipe.datasets if f"{one.owner}.{one.name}" == name), None
+        (found for found in recipe.datasets if f"{found.owner}.{found.name}" == name), None
     )
     if named is None or not path:
         raise UsageError(
             "no dataset of this recipe",
             got=word,
-            expected=" or ".join(f"{one.owner}.{one.name}=PATH" for one in recipe.datasets),
+            expected=" or ".join(f"{known.owner}.{known.name}=PATH" for known in recipe.datasets),
         )
     dataset: Any = _dataset(Path(path), identity)
     return Source(
@@ -91,18 +86,10 @@ def _source(recipe: Recipe, word: str, identity: Path | None) -> Any:
 
 
 def _dataset(path: Path, identity: Path | None) -> Any:
-    from sealtrain.errors import UsageError
-    from sealtrain.training.data.validation.plaintext import PlainRecords
-
     if not (path / "dataset.json").is_file():
         return PlainRecords(path)
     if identity is None:
         raise UsageError("a sealed dataset opens with --identity", got=path.name)
-    from sealtrain.cli.connection import own_key
-    from sealtrain.consortium.datasets import load_dataset_manifest
-    from sealtrain.keys.identity import Identity
-    from sealtrain.sealing.dataset import SealedDataset
-
     me = Identity.load(identity)
     manifest = load_dataset_manifest(path, me.public)
     return SealedDataset.open(path, own_key(path, me), root=manifest.root)
@@ -111,13 +98,14 @@ def _dataset(path: Path, identity: Path | None) -> Any:
 def _lines(report: dict[str, Any]) -> list[str]:
     few = f"fewer than {report['counts_in_multiples_of']}"
     lines = []
-    for one in report["datasets"]:
-        lines.append(f"dataset  {one['owner']}.{one['name']}  records {one['records'] or few}")
-        for name, column in one["columns"].items():
+    for dataset in report["datasets"]:
+        named = f"{dataset['owner']}.{dataset['name']}"
+        lines.append(f"dataset  {named}  records {dataset['records'] or few}")
+        for name, column in dataset["columns"].items():
             lengths = column["lengths"]
             spread = "" if lengths is None else f"  lengths {'/'.join(map(str, lengths.values()))}"
             lines.append(f"  column   {name}  nulls {column['nulls'] or few}{spread}")
-        for kind, count in one.get("personal", {}).items():
+        for kind, count in dataset.get("personal", {}).items():
             lines.append(f"  personal {kind}  {count or few}")
     for owner, counts in report.get("duplicates", {}).items():
         lines.append(

@@ -1,4 +1,4 @@
-"""``withdraw``: take data back for good. ``log uses``: what became of it."""
+"""``withdraw`` takes data back for good; ``log uses`` lists the runs that used it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sealtrain.base.clock import system_clock
 from sealtrain.cli import log
 from sealtrain.cli.approvals import confirm
 from sealtrain.cli.brokers import BrokerFiles, at_each
 from sealtrain.cli.output import Json, emit, say
+from sealtrain.client.api import BrokerClient
+from sealtrain.client.pin import load_pin
+from sealtrain.consortium.datasets import dataset_id_in
+from sealtrain.consortium.members import Consortium
+from sealtrain.consortium.owned import sign_owned
+from sealtrain.consortium.withdrawals import Withdrawal
+from sealtrain.errors import Refused, SealtrainError, Unreachable, UsageError
+from sealtrain.keys.identity import Identity
+from sealtrain.ledger.uses import DatasetUse, Uses
 
 if TYPE_CHECKING:
-    from sealtrain.consortium.members import Consortium
     from sealtrain.ledger.audit import AuditReport
-    from sealtrain.ledger.uses import DatasetUse
 
-__all__ = ["register"]
+__all__ = ["uses", "withdraw"]
 
 Datasets = Annotated[
     list[str], typer.Argument(help="Sealed folders, or ids of datasets.", metavar="DATASET...")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add this noun's commands to the root."""
-    app.command()(withdraw)
-    log.app.command()(uses)
 
 
 def withdraw(
@@ -45,18 +47,9 @@ def withdraw(
     registered again. What left before stays where it is: the list names runs, manifests and model
     files. Every broker is told; exits 4 when one did not answer, 3 when one refused.
     """
-    from sealtrain.base.clock import system_clock
-    from sealtrain.client.api import BrokerClient
-    from sealtrain.client.pin import load_pin
-    from sealtrain.consortium.members import Consortium
-    from sealtrain.consortium.owned import sign_owned
-    from sealtrain.consortium.withdrawals import Withdrawal
-    from sealtrain.errors import SealtrainError
-    from sealtrain.keys.identity import Identity
-
     members, owner = Consortium.load(consortium), Identity.load(identity)
     members.owner(owner.name)
-    named = [_dataset_id(one) for one in dataset]
+    named = [_dataset_id(word) for word in dataset]
     if not as_json:
         say(f"You are about to withdraw for good: {', '.join(named)}")
     confirm("WITHDRAW", yes)
@@ -86,17 +79,17 @@ def withdraw(
         return {
             "index": index,
             "ledger_holds": report.holds,
-            "datasets": [one.to_dict() for one in found],
+            "datasets": [use.to_dict() for use in found],
         }
 
     answers = at_each(broker, at)
     say("keys and models that left before stay where they are; delete your copies of the data")
     lost = {url: {"index": None, "error": why.to_dict()} for url, why in answers.failed.items()}
-    told = [{"broker": url, **one} for url, one in (lost | answers.done).items()]
-    emit(as_json, {"digest": envelope.digest, "brokers": told}, lines)
+    shown = [{"broker": url, **answer} for url, answer in (lost | answers.done).items()]
+    emit(as_json, {"digest": envelope.digest, "brokers": shown}, lines)
     answers.finish()
-    if any("error" in one for one in told):
-        raise typer.Exit(4)
+    if any("error" in answer for answer in shown):
+        raise typer.Exit(Unreachable.exit_code)
 
 
 def uses(
@@ -113,23 +106,21 @@ def uses(
 
     Reads the whole ledger and verifies it as ``log audit`` does; exits 3 where it does not hold.
     """
-    from sealtrain.consortium.members import Consortium
-
     key, notes = log.given(state, None, [])
-    named = [_dataset_id(one) for one in dataset]
+    named = [_dataset_id(word) for word in dataset]
     members = Consortium.load(consortium)
     report, found = _uses_at(broker, members, key, notes, named, shown=not as_json)
     emit(
         as_json,
         {
             "ledger": {"size": report.size, "root": report.root, "holds": report.holds},
-            "datasets": [one.to_dict() for one in found],
+            "datasets": [use.to_dict() for use in found],
         },
         _lines(found),
     )
     if not report.holds:
         say(f"refused: the ledger does not hold ({len(report.findings)} findings): see log audit")
-        raise typer.Exit(3)
+        raise typer.Exit(Refused.exit_code)
 
 
 def _uses_at(
@@ -141,18 +132,13 @@ def _uses_at(
     *,
     shown: bool,
 ) -> tuple[AuditReport, tuple[DatasetUse, ...]]:
-    from sealtrain.ledger.uses import Uses
-
     collected = Uses(named)
     report = log.audit_broker(broker, members, key, notes, shown=shown, seen=collected.entry)
     return report, collected.found()
 
 
 def _dataset_id(given: str) -> str:
-    """An id as it is, or that of a sealed folder."""
-    from sealtrain.consortium.datasets import dataset_id_in
-    from sealtrain.errors import UsageError
-
+    """The id of a dataset, given as such or as a sealed folder."""
     if re.fullmatch("[0-9a-f]{32}", given):
         return given
     folder = Path(given)
@@ -168,11 +154,11 @@ def _dataset_id(given: str) -> str:
 
 def _lines(found: tuple[DatasetUse, ...]) -> list[str]:
     lines: list[str] = []
-    for one in found:
-        state = f"withdrawn {one.withdrawn_at}" if one.withdrawn_at else "not withdrawn"
-        name = f" {one.owner}/{one.name}" if one.name else ""
-        lines.append(f"dataset {one.dataset_id}{name}: {state}, {len(one.runs)} runs")
-        for run in one.runs:
+    for use in found:
+        state = f"withdrawn {use.withdrawn_at}" if use.withdrawn_at else "not withdrawn"
+        name = f" {use.owner}/{use.name}" if use.name else ""
+        lines.append(f"dataset {use.dataset_id}{name}: {state}, {len(use.runs)} runs")
+        for run in use.runs:
             lines.append(
                 f"  run {run.run_id} of recipe {run.recipe_hash[:16]}, keys {run.released_at}, "
                 f"lease until {run.leased_until}"

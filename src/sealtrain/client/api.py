@@ -13,7 +13,7 @@ from typing import Self
 from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.digests import sha256_hex
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.client.transport import Answer, Transport
 from sealtrain.consortium.approvals import SignedDecision, Tally, Target, tally, verify_decision
 from sealtrain.consortium.members import Consortium
@@ -44,7 +44,6 @@ from sealtrain.release.messages import (
     RenewalRequest,
     TallyAnswer,
 )
-from sealtrain.sealing.datakey import Randomness
 from sealtrain.signing.dsse import Envelope
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain.signing.http_signature import sign_request
@@ -75,7 +74,7 @@ class BrokerClient:
         signer: Ed25519Signer | None = None,
         broker: str | None = None,
         clock: Clock = system_clock,
-        random: Randomness = os.urandom,
+        random: Random = os.urandom,
     ) -> None:
         self._transport = Transport(url, timeout, total=total)
         self._signer = signer

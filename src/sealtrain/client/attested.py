@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from sealtrain.attest.appraise import Verdict, appraise
@@ -22,6 +22,7 @@ from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.attest.verify import verify
 from sealtrain.base.encoding import from_base64
+from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.pin import BrokerPin
 from sealtrain.client.rotated import rotations_to
@@ -139,7 +140,7 @@ def attested_identity(
     compose_hash: str,
     appraisal: AppraisalPolicy,
     now: int,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> AttestedIdentity:
     """Have a broker prove which one it is, to a client without a broker file.
 
@@ -181,7 +182,7 @@ def pinned_identity(
     *,
     now: int,
     brokers: Collection[str] = (),
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> AttestedIdentity:
     """Have the broker of a broker file prove which one it is.
 
@@ -219,7 +220,7 @@ def fetch_keys(
     compose_hash: str,
     brokers: Collection[str],
     now: int,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
     collateral: Collateral | None = None,
 ) -> AttestedBroker:
     """Have a broker prove itself and take its keys for one recipe.

@@ -22,7 +22,7 @@ from sealtrain.attest.report_data import Binding
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.encoding import from_base64, to_base64
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.consortium.receipts import (
@@ -128,7 +128,7 @@ def obtain(
     datasets: Sequence[tuple[str, str, Stanza]],
     resume: bool,
     elsewhere: Sequence[tuple[str, str]] = (),
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> Grant:
     """Ask for the keys of datasets.
 

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock
+from sealtrain.base.secret import Random
 from sealtrain.client.api import BrokerClient
 from sealtrain.client.attested import AttestedBroker, fetch_keys
 from sealtrain.client.grant import Collect, Grant, obtain, renew
@@ -73,7 +74,7 @@ class Quorum:
         brokers: Collection[str],
         clock: Clock,
         told: Told,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
         client: Callable[[str], BrokerClient] = BrokerClient,
     ) -> None:
         """Ask nobody yet.

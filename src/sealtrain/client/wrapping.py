@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from sealtrain.base.secret import Random
 from sealtrain.client.attested import AttestedBroker
 from sealtrain.errors import UsageError
 from sealtrain.keys.shares import check_threshold, split_key
-from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hpke import HpkePublicKey
 from sealtrain.sealing.stanza import (
     BrokerBinding,
@@ -54,7 +55,7 @@ def wrap_for_brokers(
     owner: PublicIdentity,
     brokers: Sequence[AttestedBroker],
     threshold: int | None,
-    random: Randomness = os.urandom,
+    random: Random = os.urandom,
 ) -> tuple[Stanza, ...]:
     """The stanzas that let brokers release a dataset for the recipe they were asked about.
 

@@ -15,7 +15,7 @@ A revocation is never refused for its date: a wrong clock must not keep an owner
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -25,6 +25,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex32, Hex40, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.base.secret import Random
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalUnknown, DataInvalid, StatementInvalid
 from sealtrain.signing import dsse
@@ -149,7 +150,7 @@ class Decision(StrictModel):
         lifts: Iterable[str] = (),
         signed_at: int,
         not_after: int,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
     ) -> Self:
         """Write an approval.
 
@@ -179,7 +180,7 @@ class Decision(StrictModel):
         consortium_id: str,
         target: Target,
         signed_at: int,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
     ) -> Self:
         """Write a revocation; arguments and errors as ``approve``."""
         fields: dict[str, JsonValue] = {"datasets": [], "needs": None, "lifts": []}
@@ -194,7 +195,7 @@ class Decision(StrictModel):
         fields: dict[str, JsonValue],
         signed_at: int,
         not_after: int | None,
-        random: Callable[[int], bytes],
+        random: Random,
     ) -> Self:
         document = {
             "version": 1,

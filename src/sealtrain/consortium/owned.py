@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Literal, Self, TypeVar
 
@@ -27,6 +26,7 @@ from sealtrain.base.models import (
     load_canonical,
     load_model,
 )
+from sealtrain.base.secret import Random
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import ApprovalUnknown, DataInvalid, DatasetMismatch, StatementInvalid
 from sealtrain.signing import dsse
@@ -68,7 +68,7 @@ class OwnedDocument(StrictModel):
         consortium_id: str,
         owner: PublicIdentity,
         signed_at: int,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
     ) -> Self:
         """Write a document.
 

@@ -15,7 +15,7 @@ A file holds the predecessor's document beside the envelope, so that it can be r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -26,6 +26,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.clock import from_rfc3339, to_rfc3339
 from sealtrain.base.files import read_bounded
 from sealtrain.base.models import Hex32, Hex64, StrictModel, Timestamp, load_model
+from sealtrain.base.secret import Random
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import (
     ApprovalsMissing,
@@ -245,7 +246,7 @@ def propose(
     *,
     ledgers: Iterable[str],
     not_after: int,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> SuccessionFile:
     """Write a succession down, signed by its first owner.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.secret import Random
 from sealtrain.consortium.decisions import Target
 from sealtrain.errors import UsageError
 from sealtrain.guest.admission import Admitted, admit
@@ -35,11 +36,9 @@ if TYPE_CHECKING:
     from sealtrain.recipe.recipe import Recipe
     from sealtrain_collab.channel.proofs import AcceptGuest, ProveGuest
 
-__all__ = ["AttestedGuest", "Random", "secluded"]
+__all__ = ["AttestedGuest", "secluded"]
 
 Done = TypeVar("Done")
-
-Random = Callable[[int], bytes]
 
 
 class AttestedGuest:

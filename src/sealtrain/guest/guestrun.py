@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write
+from sealtrain.base.secret import Random
 from sealtrain.errors import AlreadyExists, CheckpointRefused
-from sealtrain.guest.guest import Random
 from sealtrain.guest.holding import DataGuest
 from sealtrain.guest.inventory import ANCHOR_FILE
 from sealtrain.guest.journal import Journal, JournalStore

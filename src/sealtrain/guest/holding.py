@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
 from sealtrain.guest.datasets import FoundDataset, find_datasets
-from sealtrain.guest.guest import AttestedGuest, Random
+from sealtrain.guest.guest import AttestedGuest
 from sealtrain.guest.lease import Lease
 from sealtrain.guest.leasekeeper import LeaseKeeper
 

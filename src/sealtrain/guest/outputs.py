@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from sealtrain.base.files import atomic_folder
+from sealtrain.base.secret import Random
 from sealtrain.sealing.counted import new_file
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import seal_file
@@ -37,7 +38,7 @@ def seal_model(
     run_id: str,
     owner_id: str,
     recipients: Iterable[PublicIdentity],
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> TrainedModel:
     """Write ``out/model/NAME.sealed`` for every file; the folder appears whole or not at all.
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NoReturn, Self
 
@@ -17,7 +17,7 @@ from pydantic import field_validator
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import Base64, OwnerName, StrictModel, load_model
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, KeyFileInvalid
 from sealtrain.keys.derive import KEY_BYTES, derive
 from sealtrain.keys.keyfile import read_secret_file, write_secret_file
@@ -116,7 +116,7 @@ class Identity:
     def generate(
         cls,
         name: str,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
         *,
         post_quantum: bool = False,
     ) -> Self:

@@ -20,9 +20,9 @@ from shamir_mnemonic import split_ems as split
 from sealtrain.base.canonical import canonical_json, parse_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import Hex64, StrictModel, load_model
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid, SealtrainError, UsageError
-from sealtrain.sealing.datakey import KEY_BYTES, DataKey, Randomness
+from sealtrain.sealing.datakey import KEY_BYTES, DataKey
 
 __all__ = ["MAX_SHARES", "Joined", "check_threshold", "join_key", "split_key"]
 
@@ -84,7 +84,7 @@ def check_threshold(threshold: int, count: int) -> None:
 
 
 def split_key(
-    key: DataKey, *, threshold: int, count: int, random: Randomness = os.urandom
+    key: DataKey, *, threshold: int, count: int, random: Random = os.urandom
 ) -> tuple[Secret, ...]:
     """Share a data key.
 

@@ -9,13 +9,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from sealtrain.base.encoding import from_hex
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import AlreadyExists, DataInvalid, KeyFileInvalid, UsageError
 from sealtrain.keys import pkcs11
 from sealtrain.keys.derive import KEY_BYTES
@@ -33,9 +32,7 @@ SCHEMES = (
 )
 
 
-def root_secret(
-    uri: str, *, create: bool = False, random: Callable[[int], bytes] = os.urandom
-) -> Secret:
+def root_secret(uri: str, *, create: bool = False, random: Random = os.urandom) -> Secret:
     """Fetch the root secret that ``uri`` names.
 
     Args:
@@ -84,7 +81,7 @@ def _file_path(rest: str) -> Path:
     return Path(rest)
 
 
-def _from_file(path: Path, create: bool, random: Callable[[int], bytes]) -> Secret:
+def _from_file(path: Path, create: bool, random: Random) -> Secret:
     if create and not path.exists():
         with suppress(AlreadyExists):  # another process made it first; its secret counts
             write_secret_file(path, random(KEY_BYTES).hex().encode() + b"\n")

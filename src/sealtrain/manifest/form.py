@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_canonical
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
+from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import load_model
 from sealtrain.errors import ManifestMalformed, SealtrainError
 from sealtrain.manifest.predicate import PREDICATE_TYPE, Predicate, output_name
@@ -31,7 +32,6 @@ from sealtrain.signing import dsse, statement
 __all__ = [
     "BUNDLE_MEDIA_TYPE",
     "EVIDENCE_PAYLOAD_TYPE",
-    "MAX_MANIFEST_BYTES",
     "Manifest",
     "commitment",
     "key_hint",
@@ -41,7 +41,6 @@ __all__ = [
 
 BUNDLE_MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 EVIDENCE_PAYLOAD_TYPE = "application/vnd.sealtrain.evidence+json"
-MAX_MANIFEST_BYTES = 8 << 20
 _MAX_VALUES = 10_000
 """Of the file: statement and evidence are texts in it."""
 VERSION = 1

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from sealtrain.base.canonical import require_bounded
 from sealtrain.base.filenames import DATA_SUFFIXES, is_vocabulary, may_carry_code
 from sealtrain.base.files import atomic_folder, private_file
+from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain.manifest import form
 from sealtrain.manifest.outputs import model_of, require_named_entries, require_recipient
@@ -43,7 +44,6 @@ __all__ = [
 ]
 
 _PIECE = 1 << 20
-_MAX_SETTINGS_BYTES = 8 << 20
 
 
 def named_outputs(
@@ -161,9 +161,9 @@ def opened_digests(folder: Path, model: TrainedModel, me: Identity) -> dict[str,
 
 def _refuse_foreign_code(name: str, file: TrainedFile) -> None:
     with file.open() as content:
-        data = content.read(_MAX_SETTINGS_BYTES + 1)
-    problem = f"is longer than {_MAX_SETTINGS_BYTES} bytes"
-    if len(data) <= _MAX_SETTINGS_BYTES:
+        data = content.read(MAX_SETTINGS_BYTES + 1)
+    problem = f"is longer than {MAX_SETTINGS_BYTES} bytes"
+    if len(data) <= MAX_SETTINGS_BYTES:
         try:
             require_bounded(data)
             # Read as the libraries do that load it, not more strictly.

@@ -35,7 +35,6 @@ __all__ = [
     "KEYS_PURPOSE",
     "MAX_CHALLENGE_BYTES",
     "MAX_DATASETS",
-    "MAX_MANIFEST_BYTES",
     "MAX_REQUEST_BYTES",
     "MAX_REQUEST_VALUES",
     "RELEASE_PURPOSE",
@@ -77,7 +76,6 @@ __all__ = [
 ]
 
 MAX_REQUEST_BYTES = 2 << 20
-MAX_MANIFEST_BYTES = 8 << 20
 MAX_CHALLENGE_BYTES = 1 << 10
 MAX_REQUEST_VALUES = 20_000
 """Values in the JSON of a request, arrays and objects included."""

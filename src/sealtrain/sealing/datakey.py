@@ -22,15 +22,12 @@ from typing import Self
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import DataInvalid
 
-__all__ = ["KEY_BYTES", "DataKey", "Permit", "Randomness", "derivation_info"]
+__all__ = ["KEY_BYTES", "DataKey", "Permit", "derivation_info"]
 
 KEY_BYTES = 32
-
-Randomness = Callable[[int], bytes]
-"""Returns that many unpredictable bytes, as ``os.urandom`` does."""
 
 Permit = Callable[[], None]
 """Returns while a key may be used and raises when it may not."""
@@ -71,7 +68,7 @@ class DataKey(Secret):
         return DataKey(self.reveal(), permit)
 
     @classmethod
-    def generate(cls, random: Randomness = os.urandom) -> Self:
+    def generate(cls, random: Random = os.urandom) -> Self:
         """A fresh key."""
         return cls(random(KEY_BYTES))
 

@@ -15,9 +15,10 @@ from typing import BinaryIO
 
 from sealtrain.base.encoding import from_hex
 from sealtrain.base.files import atomic_writer
+from sealtrain.base.secret import Random
 from sealtrain.errors import RootMismatch
 from sealtrain.sealing.chunkreader import Ciphertext
-from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.hashtree import GROUP_BYTES, GROUP_CHUNKS, Suite, group_hash
 from sealtrain.sealing.header import FileContext, Header, read_header_from
 from sealtrain.sealing.places import Ranges
@@ -52,7 +53,7 @@ def seal_file(
     context: FileContext,
     stanzas: Sequence[Stanza] = (),
     padding: str | None = None,
-    random: Randomness = os.urandom,
+    random: Random = os.urandom,
     progress: Progress | None = None,
 ) -> SealedFileInfo:
     """Seal everything ``source`` yields.

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sealtrain.base.secret import Random
 from sealtrain.sealing.chunked import SEALED_CHUNK_BYTES
-from sealtrain.sealing.datakey import Randomness
 from sealtrain.sealing.hashtree import GROUP_CHUNKS
 
 __all__ = ["STRIPE_CHUNKS", "GroupMarks"]
@@ -37,7 +37,7 @@ class GroupMarks:
 
     __slots__ = ("_mac", "_marks")
 
-    def __init__(self, groups: int, random: Randomness = os.urandom) -> None:
+    def __init__(self, groups: int, random: Random = os.urandom) -> None:
         """Draw the key; nothing is marked yet.
 
         Args:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sealtrain.base.files import atomic_folder, atomic_write
+from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, LimitExceeded, UsageError
 from sealtrain.sealing.chunked import SALT_BYTES
 from sealtrain.sealing.commitments import COMMITMENTS_NAME, Committer
 from sealtrain.sealing.counted import Counted, new_file
-from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.description import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -116,7 +117,7 @@ def seal_dataset(
     options: SealOptions | None = None,
     *,
     progress: Progress | None = None,
-    random: Randomness = os.urandom,
+    random: Random = os.urandom,
 ) -> DatasetDescription:
     """Seal records or files into a new folder.
 
@@ -240,7 +241,7 @@ class _Sealing:
 
     folder: Path
     data_key: DataKey
-    random: Randomness
+    random: Random
     shard_bytes: int
     progress: _Meter
     index: Index

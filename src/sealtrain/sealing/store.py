@@ -15,8 +15,9 @@ from pathlib import Path
 
 from sealtrain.base.filenames import portable_name
 from sealtrain.base.files import TEMPORARY_SUFFIX, atomic_writer
+from sealtrain.base.secret import Random
 from sealtrain.errors import StorageFailed, UsageError
-from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.file import audit_file, open_file, read_header, root_of
 from sealtrain.sealing.hashtree import Suite
 from sealtrain.sealing.header import FileContext
@@ -43,7 +44,7 @@ class SealedStore:
         *,
         label: str,
         suite: Suite = Suite.BLAKE3,
-        random: Randomness = os.urandom,
+        random: Random = os.urandom,
     ) -> None:
         """Name the store; the folder is made by the first write.
 

@@ -15,9 +15,10 @@ from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
 from sealtrain.sealing.chunked import SALT_BYTES, ChunkCipher, sealed_size
-from sealtrain.sealing.datakey import DataKey, Randomness
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.groupbuffer import GROUP_PLAIN_BYTES, GroupBuffer, GroupPieces
 from sealtrain.sealing.groupcrew import GroupCrew
 from sealtrain.sealing.hashtree import GROUP_BYTES, file_root
@@ -63,7 +64,7 @@ class SealedWriter(io.RawIOBase):
         data_key: DataKey,
         context: FileContext,
         stanzas: Sequence[Stanza] = (),
-        random: Randomness = os.urandom,
+        random: Random = os.urandom,
         threads: int = 1,
     ) -> None:
         """Write the header and start the payload.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,7 +26,7 @@ from sealtrain.base.canonical import JsonValue, canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.encoding import from_base64, to_base64
 from sealtrain.base.models import Base64, Hex64, StrictModel, load_canonical
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import ChannelRefused, DataInvalid, WrongKey
 from sealtrain.sealing.hpke import HpkePrivateKey, HpkePublicKey
 from sealtrain_collab.channel.proofs import Acceptance, Peer, Proof
@@ -50,8 +49,6 @@ _PURPOSE = LABEL.decode().strip()
 _HPKE_KEY = Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
 _SEALED = Annotated[Base64, StringConstraints(min_length=1560, max_length=1560)]
 _LENGTH = struct.Struct(">I")
-
-Random = Callable[[int], bytes]
 
 
 class _Hello(StrictModel):

@@ -7,45 +7,34 @@ from typing import Annotated
 
 import typer
 
+from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
-    Base,
     BrokerFiles,
-    Collateral,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     Listen,
     LockFile,
-    PlatformName,
     broker_missed,
     run_settings,
 )
 from sealtrain.cli.train import show_outcome
 
-__all__ = ["register"]
+__all__ = ["client", "serve"]
 
 Patience = Annotated[
     float, typer.Option(min=1, help="Seconds the other side may be silent, or gone.")
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to their noun."""
-    app.command()(serve)
-    app.command()(client)
-
-
 def serve(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     listen: Listen = ANYWHERE,
     wait: Annotated[float, typer.Option(min=1, help="Seconds for all owners to join.")] = 3600,
     patience: Patience = 600,
@@ -56,18 +45,13 @@ def serve(
     Brokers are asked for the owners' approvals; no key is released. Ends with the manifest.
     """
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.cut.guest.serve import serve as serve_run
 
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
-        data=[],
-        base=base,
         out=out,
     )
     outcome = serve_run(
@@ -107,7 +91,6 @@ def client(
     Your machine runs the front of the model. The guest proves itself first; you sign a consent to
     this one run. Whoever sees activations can guess at the text: they are for that guest alone.
     """
-    from sealtrain.base.hostport import host_and_port
     from sealtrain.cli.connection import own_key
     from sealtrain.consortium.members import Consortium
     from sealtrain.keys.identity import Identity

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.room import Room
+from sealtrain.base.secret import Random
 from sealtrain.consortium.consents import SignedConsent, verify_consent
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.errors import (
@@ -53,7 +54,6 @@ __all__ = ["Clients", "RemoteRecords"]
 
 KEPT_BYTES: Final = 4 << 30
 _POLL_SECONDS: Final = 0.2
-Random = Callable[[int], bytes]
 
 
 @dataclass(slots=True)

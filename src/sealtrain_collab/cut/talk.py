@@ -5,13 +5,13 @@ Without torch: a client that finds another guest than it approved leaves before 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
 from sealtrain.base.canonical import canonical_json
 from sealtrain.base.models import Hex32, Hex40, Hex64, OwnerName, StrictModel, load_canonical
+from sealtrain.base.secret import Random
 from sealtrain.consortium.decisions import Target
 from sealtrain.errors import ChannelBroken
 from sealtrain_collab.channel.channel import AttestedChannel
@@ -101,7 +101,7 @@ def conversation_of(
     accept: AcceptGuest,
     target: Target,
     *,
-    random: Callable[[int], bytes],
+    random: Random,
 ) -> Conversation:
     """How a client talks to a server.
 

@@ -10,58 +10,41 @@ import typer
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
-    Base,
     BrokerFiles,
-    Collateral,
     Data,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     LockFile,
-    PlatformName,
     broker_missed,
     run_settings,
 )
-from sealtrain_collab.federated import demo as federate_demo
+from sealtrain.cli.train import show_outcome
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    help="Fine-tune together without pooling data: parties learn, a lead merges.",
-    no_args_is_help=True,
-)
+__all__ = ["join", "lead", "relay"]
 
 Relay = Annotated[
     Path, typer.Option(help="Unix socket to make; the relay's Flower app connects to it.")
 ]
 
 
-@app.command()
 def lead(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     relay: Relay,
     out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Merge what parties learn, seal the adapter, sign the manifest. Holds no data and no key."""
     alone()
-    from sealtrain.cli.train import show_outcome
     from sealtrain_collab.federated.guest.lead import lead as lead_run
 
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
-        data=[],
-        base=base,
         out=out,
     )
     outcome = lead_run(
@@ -75,23 +58,20 @@ def lead(
     show_outcome(outcome, as_json)
 
 
-@app.command()
 def join(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     data: Data,
     party: Annotated[str, typer.Option(help="Owner whose data this guest holds.")],
     run: Annotated[str, typer.Option(help="Id of the run, as its lead told it.")],
     relay: Relay,
     out: Annotated[Path, typer.Option(help="Folder of this party.")],
+    *,
     again: Annotated[
         bool, typer.Option("--again", help="It took part before and was interrupted.")
     ] = False,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
@@ -100,13 +80,10 @@ def join(
 
     settings = run_settings(
         lock,
-        platform=platform,
-        guest=guest,
-        collateral=collateral,
-        gpu_collateral=gpu_collateral,
+        guest,
+        files,
         brokers=brokers,
         data=data,
-        base=base,
         out=out,
     )
     done = join_run(
@@ -124,7 +101,6 @@ def join(
     emit(as_json, done, [f"party        {party}", f"rounds       {rounds}"])
 
 
-@app.command()
 def relay(
     out: Annotated[Path, typer.Option(help="Folder to make.")],
     as_json: Json = False,
@@ -138,6 +114,3 @@ def relay(
         {"app": str(out), "flwr": FLWR_VERSION},
         [f"app          {out}", f"flwr         {FLWR_VERSION}"],
     )
-
-
-federate_demo.register(app)

@@ -20,7 +20,7 @@ from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["register"]
+__all__ = ["demo"]
 
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 _ROUNDS = 5
@@ -84,11 +84,6 @@ RECIPE: dict[str, Any] = ON_SIMULATOR | {
         "model": {"recipients": [HOSPITALS[0]]},
     },
 }
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to its noun."""
-    app.command()(demo)
 
 
 def demo(

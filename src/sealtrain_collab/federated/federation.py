@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.models import load_model
+from sealtrain.base.secret import Random
 from sealtrain.errors import (
     DataInvalid,
     PeerUnreachable,
@@ -155,7 +156,7 @@ class Federation:
         record: Callable[[str, dict[str, JsonValue]], None],
         told: Callable[[int, float | None], None] | None = None,
         again_after: float = 3.0,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
     ) -> None:
         self._rounds = rounds
         self._carrier = carrier

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sealtrain.base.canonical import canonical_json
+from sealtrain.base.secret import Random
 from sealtrain.errors import ChannelBroken, SealtrainError
 from sealtrain.release.messages import load_message
 from sealtrain_collab.channel.answers import receive_answer
@@ -86,7 +87,7 @@ class Seat:
         *,
         patience: int,
         again_after: float,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
     ) -> None:
         self._carry = carry
         self._conversation = conversation

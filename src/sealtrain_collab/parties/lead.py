@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.secret import Random
 from sealtrain.errors import AlreadyExists
-from sealtrain.guest.guest import AttestedGuest, Random
+from sealtrain.guest.guest import AttestedGuest
 from sealtrain.guest.journal import Journal
 from sealtrain.guest.recorder import Recorder
 from sealtrain.keys.derive import joint_key

@@ -26,8 +26,8 @@ from sealtrain.base.models import (
     load_canonical,
     load_model,
 )
+from sealtrain.base.secret import Random
 from sealtrain.errors import AlreadyExists, ClaimContradicted, RunMismatch, UsageError
-from sealtrain.guest.guest import Random
 from sealtrain.guest.holding import DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain.manifest.condense import needed_releases

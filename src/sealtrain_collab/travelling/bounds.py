@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from sealtrain.base.secret import Random
+
 if TYPE_CHECKING:
     import torch
 
@@ -52,7 +54,7 @@ class PrivateSteps:
         model: Any,
         privacy: SequencePrivacy,
         sequences: int,
-        random: Callable[[int], bytes],
+        random: Random,
     ) -> None:
         from sealtrain.sealing.datakey import DataKey
         from sealtrain.training.privacy.accounting import Plan

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.encoding import from_base64, from_hex, to_base64
 from sealtrain.base.fingerprint import PIECE_BYTES, ZEROS, Fingerprint, pieces
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.errors import (
     CapabilityRefused,
     ChannelBroken,
@@ -40,7 +40,6 @@ _LABEL = b"sealtrain/travelling/v1 "
 _OFFSET = struct.Struct(">Q")
 _RECEIPT_BYTES = 32
 
-Random = Callable[[int], bytes]
 Fill = Callable[[int, memoryview], None]
 """A byte of the chunk, and what to fill from there on; raises where it cannot."""
 

@@ -7,48 +7,41 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sealtrain.base.hostport import host_and_port
 from sealtrain.cli.alone import alone
 from sealtrain.cli.output import Json, emit, say
 from sealtrain.cli.runoptions import (
     ANYWHERE,
-    Base,
     BrokerFiles,
-    Collateral,
     Data,
-    GpuCollateral,
-    GuestAddress,
+    FileOptions,
+    GuestOptions,
     LockFile,
-    PlatformName,
     Threads,
     broker_missed,
+    pairs,
     run_settings,
 )
 from sealtrain.cli.train import show_outcome
-from sealtrain_collab.travelling import demo as travel_demo
+from sealtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from sealtrain_collab.travelling.guest.orchestrate import Place
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    help="Train with data that stay with their holders: the accelerator travels.",
-    no_args_is_help=True,
-)
+__all__ = ["accelerate", "hold", "orchestrate"]
 
 Device = Annotated[str, typer.Option(help="Where the accelerator computes: cpu or cuda.")]
 
 
-@app.command()
 def hold(
     lock: LockFile,
     party: Annotated[str, typer.Option(help="Owner whose data this guest gives.")],
     writes: Annotated[str, typer.Option(metavar="HOST:PORT", help="The accelerator's write port.")],
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for this party's receipts.")],
+    *,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where orchestrators come; port 0 for any.")
     ] = ANYWHERE,
@@ -60,9 +53,7 @@ def hold(
     resume: Annotated[
         bool, typer.Option("--resume", help="It was interrupted in this run.")
     ] = False,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Hold one owner's data: give chunks to the accelerator, a model never comes here.
@@ -70,20 +61,16 @@ def hold(
     Keys are asked for when an orchestrator has proved itself, and dropped when the run is over.
     """
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.travelling.guest.hold import Holding
     from sealtrain_collab.travelling.guest.hold import hold as hold_data
 
     held = hold_data(
         run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
+            guest,
+            files,
             brokers=brokers,
             data=data,
-            base=base,
             out=out,
         ),
         party,
@@ -101,11 +88,10 @@ def hold(
     emit(as_json, held.to_dict(), [f"{held.party} gave {held.chunks} chunks, {held.bytes} bytes"])
 
 
-@app.command()
 def accelerate(
     lock: LockFile,
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
+    *,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="For orchestrators; port 0 for any.")
     ] = ANYWHERE,
@@ -119,16 +105,13 @@ def accelerate(
         float, typer.Option(min=1, help="Seconds a holder may be silent within a write.")
     ] = 60,
     threads: Threads = 1,
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
 ) -> None:
     """Be the accelerator: memory and the recipe's program, no data of its own and no keys.
 
     Ends with Ctrl-C; what is in its memory ends with it.
     """
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.travelling.guest.accelerate import Ports
     from sealtrain_collab.travelling.guest.accelerate import accelerate as serve
 
@@ -139,13 +122,8 @@ def accelerate(
     serve(
         run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
-            brokers=[],
-            data=[],
-            base=base,
+            guest,
+            files,
             out=lock.parent,
         ),
         Ports(
@@ -160,7 +138,6 @@ def accelerate(
     )
 
 
-@app.command()
 def orchestrate(
     lock: LockFile,
     holders: Annotated[
@@ -174,10 +151,10 @@ def orchestrate(
     states: Annotated[
         Path, typer.Option(help="Folder for sealed states; a standby takes over from it.")
     ],
-    platform: PlatformName,
-    guest: GuestAddress,
+    guest: GuestOptions,
     brokers: BrokerFiles,
     out: Annotated[Path, typer.Option(help="Folder for model and manifest.")],
+    *,
     take_over: Annotated[
         bool,
         typer.Option("--take-over", help="Go on with a run whose orchestrator is gone."),
@@ -192,27 +169,20 @@ def orchestrate(
         float, typer.Option(min=1, help="Seconds an operation of the accelerator may take.")
     ] = 3600,
     device: Device = "cpu",
-    collateral: Collateral = None,
-    gpu_collateral: GpuCollateral = None,
-    base: Base = None,
+    files: FileOptions,
     as_json: Json = False,
 ) -> None:
     """Lead a travelling run: send the accelerator round, seal the model, sign the manifest."""
     alone()
-    from sealtrain.base.hostport import host_and_port
     from sealtrain_collab.travelling.guest.orchestrate import Leading
     from sealtrain_collab.travelling.guest.orchestrate import orchestrate as lead
 
     outcome = lead(
         run_settings(
             lock,
-            platform=platform,
-            guest=guest,
-            collateral=collateral,
-            gpu_collateral=gpu_collateral,
+            guest,
+            files,
             brokers=brokers,
-            data=[],
-            base=base,
             out=out,
         ),
         Leading(
@@ -238,28 +208,18 @@ def orchestrate(
 
 
 def _places(words: list[str]) -> dict[str, tuple[str, int]]:
-    from sealtrain.base.hostport import host_and_port
-    from sealtrain.cli.rehearse import pairs
-
     return {name: host_and_port(place) for name, place in pairs(words).items()}
 
 
 def _place(take_over: bool, standby: bool) -> Place:
-    from sealtrain.errors import UsageError
-
     if take_over and standby:
         raise UsageError("choose one of --take-over and --standby")
     return "take-over" if take_over else "standby" if standby else "first"
 
 
 def _device(name: str) -> Literal["cpu", "cuda"]:
-    from sealtrain.errors import UsageError
-
     if name == "cpu":
         return "cpu"
     if name == "cuda":
         return "cuda"
     raise UsageError("no such device", got=name, expected="cpu or cuda")
-
-
-travel_demo.register(app)

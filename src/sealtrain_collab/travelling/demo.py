@@ -19,7 +19,7 @@ from sealtrain.cli.programs import Part
 from sealtrain.cli.rehearsal import ON_SIMULATOR, Rehearsal, result_lines, run_log
 from sealtrain.errors import Unreachable
 
-__all__ = ["register"]
+__all__ = ["demo"]
 
 HOLDERS: Final = ("library-a", "library-b", "library-c")
 _TOKENS: Final = 49_152
@@ -64,11 +64,6 @@ RECIPE: dict[str, Any] = ON_SIMULATOR | {
         "model": {"recipients": [HOLDERS[0]]},
     },
 }
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to its noun."""
-    app.command()(demo)
 
 
 def demo(

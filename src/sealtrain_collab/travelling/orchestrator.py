@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import Clock, system_clock
+from sealtrain.base.secret import Random
 from sealtrain.errors import (
     CapabilityRefused,
     DataInvalid,
@@ -71,7 +72,7 @@ class Orchestrator:
         log: RunLog | None = None,
         record: Record | None = None,
         clock: Clock = system_clock,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
         sealed: Callable[[bytes], None] | None = None,
         told: Callable[[Trip, float], None] | None = None,
         reported: Callable[[str, bytes], None] | None = None,

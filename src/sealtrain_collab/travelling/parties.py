@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sealtrain.base.canonical import JsonValue
+from sealtrain.base.secret import Random
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.travelling.giving import HolderLane, Joined
 from sealtrain_collab.travelling.holder import HOLDER_PURPOSE
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["Parties", "Progress", "joined"]
 
 Address = tuple[str, int]
-Random = Callable[[int], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from sealtrain.base.canonical import JsonValue, canonical_json, parse_json
 from sealtrain.base.models import StrictModel, load_model
+from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, ModelInvalid, UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.training.trained import model_files
@@ -116,7 +116,7 @@ class Program:
         settings: ProgramSettings,
         state: bytes | None = None,
         *,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
     ) -> None:
         import torch
 

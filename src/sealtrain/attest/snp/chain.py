@@ -20,6 +20,7 @@ from typing import get_args
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat import asn1
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.utils import CryptographyDeprecationWarning
@@ -298,13 +299,15 @@ def _value(extensions: dict[str, x509.ExtensionType], oid: str) -> bytes:
 
 
 def _level(extensions: dict[str, x509.ExtensionType], oid: str) -> int:
-    """One security version: a DER integer of 0 to 255, shortest form."""
+    """One security version: a DER integer of 0 to 255."""
     value = _value(extensions, oid)
-    if len(value) == 3 and value[:2] == b"\x02\x01" and value[2] < 0x80:
-        return value[2]
-    if len(value) == 4 and value[:3] == b"\x02\x02\x00" and value[3] >= 0x80:
-        return value[3]
-    raise _broken("leaf has a malformed security version", value[:8].hex(), oid)
+    try:
+        level = asn1.decode_der(int, value)
+    except ValueError:
+        level = -1
+    if not 0 <= level <= 255:
+        raise _broken("leaf has a malformed security version", value[:8].hex(), oid)
+    return level
 
 
 def _text(extensions: dict[str, x509.ExtensionType], oid: str) -> str:

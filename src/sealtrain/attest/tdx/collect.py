@@ -15,6 +15,7 @@ from sealtrain.attest.tdx.parse import TdxQuote, canonical_quote, parse_quote
 from sealtrain.attest.tsm import REPORTS, Folders, tsm_report
 from sealtrain.base.canonical import parse_json
 from sealtrain.base.files import parsing_once
+from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, ReportDataMismatch, TrustInvalid
 
 __all__ = ["CollateralSource", "collect_quote", "load_collateral"]
@@ -31,7 +32,7 @@ def collect_quote(
     *,
     base: Path = REPORTS,
     folders: Folders | None = None,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> bytes:
     """A quote of this guest over 64 bytes, in its one encoding.
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.limits import MAX_MANIFEST_BYTES
 from sealtrain.base.models import StrictModel
 from sealtrain.broker.http.admission import Admission, account_of
 from sealtrain.broker.http.bodies import answer, read_body
@@ -22,7 +23,6 @@ from sealtrain.broker.service.service import Broker
 from sealtrain.errors import SignatureInvalid
 from sealtrain.release.messages import (
     MAX_CHALLENGE_BYTES,
-    MAX_MANIFEST_BYTES,
     MAX_REQUEST_BYTES,
     MAX_REQUEST_VALUES,
     Accepted,

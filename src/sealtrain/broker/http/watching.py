@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.http.bodies import error_answer
 from sealtrain.broker.http.metrics import Metrics
 from sealtrain.broker.logs import request_line
@@ -38,7 +39,7 @@ class Watch:
         *,
         now: Callable[[], int],
         metrics: Metrics,
-        random: Callable[[int], bytes],
+        random: Random,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._app = app

@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Callable
 from typing import Final
 
-from sealtrain.base.secret import Secret
+from sealtrain.base.secret import Random, Secret
 from sealtrain.broker.store.memory import Store
 from sealtrain.broker.store.served_once import UsedChallenges
 from sealtrain.release.facts import ChallengeState
@@ -29,7 +29,7 @@ Key = Callable[[ChallengePurpose, str], Secret]
 """The key of challenges for one purpose, of one generation."""
 
 
-def make_challenge(key: Secret, *, expires_at: int, random: Callable[[int], bytes]) -> str:
+def make_challenge(key: Secret, *, expires_at: int, random: Random) -> str:
     """A challenge, 64 hex digits.
 
     Args:
@@ -68,7 +68,7 @@ class Challenges:
         random: Makes them differ.
     """
 
-    def __init__(self, key: Key, store: Store, random: Callable[[int], bytes]) -> None:
+    def __init__(self, key: Key, store: Store, random: Random) -> None:
         self._key = key
         self._store = store
         self._random = random

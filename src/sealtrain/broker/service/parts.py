@@ -11,12 +11,12 @@ from sealtrain.attest.nvidia.collateral import GpuCollateral
 from sealtrain.attest.policy import AppraisalPolicy
 from sealtrain.attest.report_data import Binding
 from sealtrain.base.clock import Clock
+from sealtrain.base.secret import Random
 from sealtrain.broker.config import BrokerLimits
 from sealtrain.broker.service.keyring import Keyring
 from sealtrain.broker.store.memory import Store
 from sealtrain.consortium.members import Consortium
 from sealtrain.ledger.ledger import Ledger
-from sealtrain.sealing.datakey import Randomness
 from sealtrain.signing.identity import broker_id
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BrokerParts:
     collateral: Callable[[Evidence], Collateral | None]
     gpu_collateral: Callable[[], GpuCollateral | None]
     clock: Clock
-    random: Randomness
+    random: Random
     limits: BrokerLimits
     lease_seconds: int
     gateway_app_id: str | None = None

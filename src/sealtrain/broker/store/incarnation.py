@@ -13,12 +13,12 @@ standby that takes over is the same database. A file needs no note: ``store.back
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.tables import home, incarnations
 from sealtrain.errors import ConfigError
 
@@ -77,7 +77,7 @@ def incarnation_of(connection: Connection) -> Incarnation | None:
 
 
 def begin_anew(
-    connection: Connection, random: Callable[[int], bytes], *, began_at: int | None = None
+    connection: Connection, random: Random, *, began_at: int | None = None
 ) -> Incarnation:
     """Make a database another memory; no challenge that was made before serves.
 

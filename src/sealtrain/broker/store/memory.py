@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.database import begin, begun, commit, engine_of, failures
 from sealtrain.broker.store.following import Following
 from sealtrain.broker.store.group_commit import GroupCommit, Limits
@@ -37,7 +38,7 @@ class Store:
         self,
         where: Path | Postgres,
         *,
-        random: Callable[[int], bytes] = os.urandom,
+        random: Random = os.urandom,
         limits: Limits | None = None,
     ) -> None:
         """Open or create.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.incarnation import begin_anew
 from sealtrain.broker.store.statements import run
 from sealtrain.broker.store.tables import incarnations, nonces, used_challenges
@@ -69,7 +69,7 @@ class UsedChallenges:
         said = {"key": challenge, "until": expires_at}
         return bool(run(self._connection, _USE, said).rowcount == 1)
 
-    def begin_anew(self, random: Callable[[int], bytes]) -> Remembered:
+    def begin_anew(self, random: Random) -> Remembered:
         """Let no challenge serve that was made before, and forget all."""
         self._connection.execute(used_challenges.delete())
         return Remembered(begin_anew(self._connection, random).generation, 0)

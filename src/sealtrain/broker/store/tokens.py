@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from sealtrain.base.digests import sha256_hex
+from sealtrain.base.secret import Random
 from sealtrain.broker.store.tables import tokens
 from sealtrain.errors import AlreadyExists, LimitExceeded, TokenRefused, UsageError
-from sealtrain.sealing.datakey import Randomness
 
 __all__ = [
     "MAX_TOKENS",
@@ -67,7 +67,7 @@ def name_of(name: str) -> str:
     return name
 
 
-def make_token(random: Randomness) -> str:
+def make_token(random: Random) -> str:
     """A new token.
 
     Args:

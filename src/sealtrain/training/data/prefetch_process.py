@@ -18,7 +18,6 @@ import ctypes
 import mmap
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -29,6 +28,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from sealtrain.base.processes import answer_of, packed_error
 from sealtrain.errors import DecryptionLost
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class PrefetchProcess(Generic[Item]):
         if kind == "over":
             return None
         if kind == "failed":
-            raise _rebuilt(told)
+            raise answer_of(told)
         if kind == "sent":
             return _read(told), finished
         self._lent -= 1
@@ -219,7 +219,7 @@ class _Filling:
                     batch = finish(item, batch)
                 yield self._handed_over(batch, finished)
         except Exception as error:
-            yield "failed", _told(error), False
+            yield "failed", packed_error(error), False
         else:
             yield "over", None, False
 
@@ -278,18 +278,3 @@ def _copied(data: pa.Buffer) -> pa.Buffer:
     with memoryview(room).cast("B") as target, memoryview(data).cast("B") as source:
         target[:] = source
     return room
-
-
-def _told(error: Exception) -> bytes:
-    try:
-        return pickle.dumps((type(error), error.args, vars(error)))
-    except Exception:  # what cannot be told stays here
-        return pickle.dumps((RuntimeError, (type(error).__name__,), {}))
-
-
-def _rebuilt(told: bytes) -> BaseException:
-    kind, args, state = pickle.loads(told)  # noqa: S301  # from our own child
-    error: BaseException = kind.__new__(kind, *args)
-    error.args = args
-    vars(error).update(state)
-    return error

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.canonical import parse_json
+from sealtrain.base.limits import MAX_SETTINGS_BYTES
 from sealtrain.errors import DataInvalid, ModelInvalid
 from sealtrain.recipe.modelspec import refuse_foreign_code
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["sealed_model", "sealed_tokenizer"]
 
-MAX_SETTINGS_BYTES = 8 << 20
 MAX_VOCABULARY_BYTES = 256 << 20
 _SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 

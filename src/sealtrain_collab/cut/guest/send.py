@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.files import atomic_write, read_bounded
+from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
 from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.base.secret import Random
 from sealtrain.consortium.decisions import Target
 from sealtrain.errors import (
     ChannelBroken,
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Sending", "Sent", "send"]
 
-_MAX_COMPOSE_BYTES = 4 << 20
 _PAUSE_SECONDS = 0.5
 
 
@@ -102,7 +103,7 @@ def send(
     ready: Callable[[], object],
     told: Callable[[int], None],
     clock: Clock = system_clock,
-    random: Callable[[int], bytes] = os.urandom,
+    random: Random = os.urandom,
 ) -> Sent:
     """Take part in one run to its end.
 
@@ -120,7 +121,7 @@ def send(
         RunMismatch: It runs something else.
         PeerUnreachable: It is not there, or left before the run had ended.
     """
-    compose = read_bounded(how.deployment, _MAX_COMPOSE_BYTES)
+    compose = read_bounded(how.deployment, MAX_DEPLOYMENT_BYTES)
     lock = parse_lock(extract_lock(compose))
     of_kind(lock.recipe, Cut)
     policy = lock.appraisal

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import Clock, system_clock, to_rfc3339
 from sealtrain.base.hostport import written
-from sealtrain.guest.guest import Random, secluded
+from sealtrain.base.secret import Random
+from sealtrain.guest.guest import secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.recipe.collaboration import Cut, of_kind
 from sealtrain.signing.parties import party_run_id

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
+from sealtrain.base.secret import Random
 from sealtrain.errors import UsageError
-from sealtrain.guest.guest import AttestedGuest, Random, secluded
+from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.guest.sandbox.border import saying
 from sealtrain.recipe.collaboration import Pads, of_kind
 from sealtrain_collab.channel.ports import bound, listening

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
-from sealtrain.guest.guest import AttestedGuest, Random, secluded
+from sealtrain.base.secret import Random
+from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import Travelling, of_kind
 from sealtrain_collab.channel.handshake import Conversation
 from sealtrain_collab.channel.ports import bound, listening

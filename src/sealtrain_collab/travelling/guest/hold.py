@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
 from sealtrain.base.models import Hex32, OwnerName, StrictModel, load_model
+from sealtrain.base.secret import Random
 from sealtrain.errors import (
     ChannelRefused,
     DataInvalid,
@@ -26,7 +27,7 @@ from sealtrain.errors import (
     SealtrainError,
     UsageError,
 )
-from sealtrain.guest.guest import AttestedGuest, Random, secluded
+from sealtrain.guest.guest import AttestedGuest, secluded
 from sealtrain.recipe.collaboration import Travelling, of_kind
 from sealtrain_collab.channel.channel import accept
 from sealtrain_collab.channel.handshake import Conversation

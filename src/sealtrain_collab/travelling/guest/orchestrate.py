@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from sealtrain.base.clock import Clock, system_clock
 from sealtrain.base.hostport import written
+from sealtrain.base.secret import Random
 from sealtrain.errors import (
     AlreadyExists,
     ClaimContradicted,
@@ -29,7 +30,7 @@ from sealtrain.errors import (
     Unreachable,
     UsageError,
 )
-from sealtrain.guest.guest import Random, secluded
+from sealtrain.guest.guest import secluded
 from sealtrain.recipe.collaboration import Travelling, of_kind
 from sealtrain.training.telemetry.bar import Bar, progress_bar
 from sealtrain.training.telemetry.facts import environment

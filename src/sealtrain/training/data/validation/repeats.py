@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+
+from sealtrain.base.secret import Random
 
 __all__ = ["Repeats", "Share"]
 
@@ -35,9 +36,7 @@ class Share:
 class Repeats:
     """Counts equal records. Owners are numbers from 0."""
 
-    def __init__(
-        self, *, most: int = MAX_KEPT, random: Callable[[int], bytes] = os.urandom
-    ) -> None:
+    def __init__(self, *, most: int = MAX_KEPT, random: Random = os.urandom) -> None:
         """Begin with no record.
 
         Args:

@@ -1,0 +1,14 @@
+"""Caps of documents that several packages read; other caps stand beside the reader they bound."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["MAX_DEPLOYMENT_BYTES", "MAX_MANIFEST_BYTES", "MAX_SETTINGS_BYTES"]
+
+MAX_DEPLOYMENT_BYTES: Final = 4 << 20
+"""Of a deployment document (``app-compose.json``) in a file, whoever made it."""
+MAX_MANIFEST_BYTES: Final = 8 << 20
+"""Of a run's manifest."""
+MAX_SETTINGS_BYTES: Final = 8 << 20
+"""Of a settings file of a trained model, such as ``config.json``."""

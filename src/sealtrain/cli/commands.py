@@ -1,0 +1,413 @@
+"""Every command: its name, where its function is, and its line in ``--help``.
+
+A summary is the first sentence of the function's docstring; a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sealtrain.cli.lazy import Entries, Entry, Noun
+
+__all__ = ["COMMANDS"]
+
+_RECIPE: Final[Entries] = {
+    "schema": Entry("sealtrain.cli.recipe:schema", "Print the JSON Schema of recipes."),
+    "show": Entry(
+        "sealtrain.cli.recipe:show", "Show all that a lock fixes, as an owner reviews it."
+    ),
+    "diff": Entry(
+        "sealtrain.cli.recipe:show_diff",
+        "Show what changed between two locks: what an owner reads before approving.",
+    ),
+}
+
+_LOG: Final[Entries] = {
+    "witness": Entry(
+        "sealtrain.cli.log:witness",
+        "See that the ledger of each broker only grew since last time, and cosign it.",
+    ),
+    "audit": Entry(
+        "sealtrain.cli.log:audit",
+        "Verify the whole ledger again: every entry, hash, checkpoint, decision, release and "
+        "budget.",
+    ),
+    "uses": Entry(
+        "sealtrain.cli.withdraw:uses",
+        "List what became of datasets: runs that got them, their manifests and model files.",
+    ),
+}
+
+_APPROVALS: Final[Entries] = {
+    "status": Entry(
+        "sealtrain.cli.approvals:status",
+        "Show threshold and progress of a recipe's approval, counted from the signed decisions.",
+    ),
+}
+
+_POLICY: Final[Entries] = {
+    "set": Entry(
+        "sealtrain.cli.policy:set_policy",
+        "Ask more of guests that read your data than the broker asks of all.",
+    ),
+    "clear": Entry(
+        "sealtrain.cli.policy:clear",
+        "Ask for nothing of your own any more: what the broker asks of all suffices.",
+    ),
+    "show": Entry(
+        "sealtrain.cli.policy:show", "List what each owner asks, as the owners signed it."
+    ),
+}
+
+_CONSORTIUM: Final[Entries] = {
+    "create": Entry(
+        "sealtrain.cli.consortium:create",
+        "Found a consortium: owners, their public keys and the thresholds, every one written.",
+    ),
+    "propose": Entry(
+        "sealtrain.cli.succession:propose",
+        "Write down what is to take the consortium's place, and sign it first.",
+    ),
+    "sign": Entry(
+        "sealtrain.cli.succession:sign",
+        "Read what would change, then add your signature to the file.",
+    ),
+    "verify": Entry(
+        "sealtrain.cli.succession:verify",
+        "Verify a succession of the consortium you hold: who signed, what changes, until when.",
+    ),
+    "succeed": Entry(
+        "sealtrain.cli.succession:succeed",
+        "Put a succession in force: end the consortium at its brokers, write the successor's file.",
+    ),
+    "follow": Entry(
+        "sealtrain.cli.succession:follow",
+        "Take your memory of a ledger along over successions that you did not see happen.",
+    ),
+}
+
+_ATTEST: Final[Entries] = {
+    "collect": Entry(
+        "sealtrain.cli.attest:collect",
+        "Collect evidence of the guest this runs in, for a verifier that sent a nonce.",
+    ),
+    "verify": Entry(
+        "sealtrain.cli.attest:verify", "Verify evidence at a moment under a policy, claim by claim."
+    ),
+    "explain": Entry(
+        "sealtrain.cli.attest:explain",
+        "Say what a file of evidence says, what it means, and which policy lines it meets or "
+        "breaks.",
+    ),
+    "bundle": Entry(
+        "sealtrain.cli.attest:bundle",
+        "Keep evidence with all that is needed to verify it again, years later and offline.",
+    ),
+    "policy": Entry(
+        "sealtrain.cli.attest:write_policy",
+        "Write a policy to begin from; its comments say what to fill in.",
+    ),
+    "fetch": Entry(
+        "sealtrain.cli.attest:fetch",
+        "Fetch what a vendor publishes about a platform, to verify with it offline.",
+    ),
+}
+
+_TRUST: Final[Entries] = {
+    "new": Entry(
+        "sealtrain.cli.trust:new",
+        "Write a trust file: consortium, recipe, brokers and appraisal policy, all pinned.",
+    ),
+}
+
+_BROKER_ROOT: Final[Entries] = {
+    "split": Entry(
+        "sealtrain.cli.broker_root:split",
+        "Split a root secret into SLIP-39 mnemonics, one file each.",
+    ),
+    "join": Entry("sealtrain.cli.broker_root:join", "Put a root secret together from its shares."),
+}
+
+_BROKER_TOKEN: Final[Entries] = {
+    "create": Entry("sealtrain.cli.broker_tokens:create", "Make a token."),
+    "list": Entry("sealtrain.cli.broker_tokens:listed", "Show every token's name, scope and end."),
+    "remove": Entry(
+        "sealtrain.cli.broker_tokens:remove",
+        "Remove a token: a running broker refuses it from now on.",
+    ),
+}
+
+_BROKER: Final[Entries] = {
+    "serve": Entry(
+        "sealtrain.cli.broker:serve",
+        "Serve keys to guests that prove themselves, while enough owners approve.",
+    ),
+    "deployment": Entry(
+        "sealtrain.cli.broker:deployment",
+        "Write the broker's own deployment document; its hash is what owners pin.",
+    ),
+    "pin": Entry(
+        "sealtrain.cli.broker:pin",
+        "Write a broker file: where the broker is, which one it is and what it must prove to you.",
+    ),
+    "status": Entry("sealtrain.cli.broker_operations:status", "Ask a broker how it is."),
+    "backup": Entry(
+        "sealtrain.cli.broker_operations:backup", "Copy a broker's state while it runs."
+    ),
+    "restore": Entry(
+        "sealtrain.cli.broker_operations:restore",
+        "Put a backup back, verified, into an empty folder.",
+    ),
+    "migrate": Entry(
+        "sealtrain.cli.broker_database:migrate", "Bring a broker's tables to this version."
+    ),
+    "restored": Entry(
+        "sealtrain.cli.broker_database:restored",
+        "Check a restored PostgreSQL database, so that a broker starts on it.",
+    ),
+    "openapi": Entry(
+        "sealtrain.cli.broker_operations:openapi", "Print the OpenAPI document of the service."
+    ),
+    "approve-kms": Entry(
+        "sealtrain.cli.broker_operations:approve_kms",
+        "Approve a dstack KMS that asks this broker who may boot (serve --boot-auth).",
+    ),
+    "rotate-root": Entry(
+        "sealtrain.cli.broker_root:rotate",
+        "Replace a broker's root secret: its ledger's key names the one that comes after it.",
+    ),
+    "root": Noun("Keep a root secret in shares, and put it together again.", _BROKER_ROOT),
+    "token": Noun("Operators' tokens.", _BROKER_TOKEN),
+}
+
+_CHAIN: Final[Entries] = {
+    "deploy": Entry(
+        "sealtrain.cli.chain_setup:deploy",
+        "Deploy an OwnersAppAuth; nothing about it can be changed.",
+    ),
+    "pin": Entry(
+        "sealtrain.cli.chain_setup:pin",
+        "Write a chain file: which contract decides, with the code it has now, and whom to ask.",
+    ),
+    "propose": Entry(
+        "sealtrain.cli.chain_safe:propose",
+        "Write a proposal to a Safe: add or remove a recipe's compose hash.",
+    ),
+    "sign": Entry(
+        "sealtrain.cli.chain_safe:sign",
+        "Read what a proposal would allow, then add your signature to a copy of it.",
+    ),
+    "status": Entry(
+        "sealtrain.cli.chain:status",
+        "Show what a contract says, proven under a block that enough nodes agree on.",
+    ),
+    "approve": Entry(
+        "sealtrain.cli.chain:approve",
+        "Sign for your OwnersAppAuth the approval that you gave in the ledger (sealtrain approve).",
+    ),
+    "revoke": Entry(
+        "sealtrain.cli.chain:revoke",
+        "Sign a revocation for your OwnersAppAuth; it also voids approvals that still wait.",
+    ),
+    "device": Entry(
+        "sealtrain.cli.chain:device",
+        "Sign a decision on a machine for your OwnersAppAuth, where not every machine may run.",
+    ),
+    "execute": Entry("sealtrain.cli.chain:execute", "Send what enough owners signed."),
+}
+
+_SIMULATOR: Final[Entries] = {
+    "serve": Entry(
+        "sealtrain.cli.simulator:serve",
+        "Serve dstack's guest API, or an enclave's security module, with simulated evidence.",
+    ),
+    "policy": Entry(
+        "sealtrain.cli.simulator:policy",
+        "Write an appraisal policy that trusts this simulator and nothing else.",
+    ),
+    "faults": Entry(
+        "sealtrain.cli.simulator:faults",
+        "List the lies a simulated machine can tell, and the refusal each must end in.",
+    ),
+}
+
+_SPLIT: Final[Entries] = {
+    "accelerator": Entry(
+        "sealtrain_collab.split:accelerator",
+        "Multiply public matrices for guests, which hide and check what they ask for.",
+    ),
+    "dealer": Entry(
+        "sealtrain_collab.split:dealer",
+        "Make pads for guests of the same deployment, in a guest of its own.",
+    ),
+    "try": Entry(
+        "sealtrain_collab.split:try_out",
+        "Train at home twice, on records you may show: the int8 model, and as it is under pads.",
+    ),
+    "serve": Entry(
+        "sealtrain_collab.cut.cli:serve",
+        "Train the back of a cut model in a guest, on activations that owners' clients send.",
+    ),
+    "client": Entry(
+        "sealtrain_collab.cut.cli:client",
+        "Send activations of your records to a guest you approved; the records stay with you.",
+    ),
+    "demo": Entry(
+        "sealtrain_collab.split_demo:demo",
+        "Play split fine-tuning on the simulator, from founding to verification; some minutes.",
+    ),
+}
+
+_TRAVEL: Final[Entries] = {
+    "hold": Entry(
+        "sealtrain_collab.travelling.cli:hold",
+        "Hold one owner's data: give chunks to the accelerator, a model never comes here.",
+    ),
+    "accelerate": Entry(
+        "sealtrain_collab.travelling.cli:accelerate",
+        "Be the accelerator: memory and the recipe's program, no data of its own and no keys.",
+    ),
+    "orchestrate": Entry(
+        "sealtrain_collab.travelling.cli:orchestrate",
+        "Lead a travelling run: send the accelerator round, seal the model, sign the manifest.",
+    ),
+    "demo": Entry(
+        "sealtrain_collab.travelling.demo:demo",
+        "Play a travelling run on the simulator, from founding to verification; about a minute.",
+    ),
+}
+
+_FEDERATE: Final[Entries] = {
+    "lead": Entry(
+        "sealtrain_collab.federated.cli:lead",
+        "Merge what parties learn, seal the adapter, sign the manifest.",
+    ),
+    "join": Entry(
+        "sealtrain_collab.federated.cli:join",
+        "Attest, get the keys of one owner's data, and learn what a proven lead asks.",
+    ),
+    "relay": Entry(
+        "sealtrain_collab.federated.cli:relay",
+        "Write the Flower app that carries messages between lead and parties, for: flwr run.",
+    ),
+    "demo": Entry(
+        "sealtrain_collab.federated.demo:demo",
+        "Play a federation of three hospitals on the simulator; some minutes.",
+    ),
+}
+
+COMMANDS: Final[Entries] = {
+    "keygen": Entry(
+        "sealtrain.cli.keys:keygen",
+        "Make an owner's identity: a private file (0600) and a public one to share.",
+    ),
+    "lock": Entry(
+        "sealtrain.cli.recipe:lock",
+        "Resolve everything a recipe names to digests: recipe.lock.json and app-compose.json.",
+    ),
+    "seal": Entry("sealtrain.cli.data:seal", "Seal data for one locked recipe."),
+    "rewrap": Entry(
+        "sealtrain.cli.data:rewrap",
+        "Change which recipients may unwrap the data key; the sealed records stay as they are.",
+    ),
+    "inspect": Entry(
+        "sealtrain.cli.data:inspect", "Show what a sealed dataset or file tells without any key."
+    ),
+    "open": Entry(
+        "sealtrain.cli.opening:open_sealed",
+        "Open what was sealed to you: your own dataset, or a model trained for you.",
+    ),
+    "approve": Entry(
+        "sealtrain.cli.approvals:approve", "Read what a recipe will do, then approve exactly that."
+    ),
+    "revoke": Entry(
+        "sealtrain.cli.approvals:revoke",
+        "Stop further key releases and lease renewals for a recipe.",
+    ),
+    "train": Entry(
+        "sealtrain.cli.train:train",
+        "Attest, get the keys, train, seal the model, sign the manifest.",
+    ),
+    "resume": Entry(
+        "sealtrain.cli.train:resume",
+        "Continue an interrupted run from its last sealed checkpoint, bit for bit.",
+    ),
+    "evaluate": Entry(
+        "sealtrain.cli.evaluate:evaluate",
+        "Measure a model on sealed data; only noisy or thresholded aggregates leave.",
+    ),
+    "checkpoints": Entry(
+        "sealtrain.cli.checkpoints:checkpoints",
+        "List the sealed checkpoints of a run, newest first, as their files claim them.",
+    ),
+    "merge": Entry("sealtrain.cli.merge:merge", "Merge an opened adapter into its base model."),
+    "rehearse": Entry(
+        "sealtrain.cli.rehearse:rehearse",
+        "Play every part on the simulator: found, lock, seal, approve, train, verify, open.",
+    ),
+    "verify": Entry("sealtrain.cli.manifest:verify", "Verify a run manifest offline."),
+    "report": Entry(
+        "sealtrain.cli.manifest:report",
+        "Write one self-contained HTML page about a run, its checks and its limits.",
+    ),
+    "export": Entry(
+        "sealtrain.cli.exports:export",
+        "Write what other tools read about a model; only of a manifest that verifies.",
+    ),
+    "validate": Entry(
+        "sealtrain.cli.validate:validate",
+        "Hold your data against the rules of a recipe, as the guest will before training.",
+    ),
+    "publish": Entry("sealtrain.cli.publish:publish", "Send a sealed dataset to a store."),
+    "doctor": Entry(
+        "sealtrain.cli.doctor:doctor",
+        "Look at this machine: its TEE, GPUs, clock, memory and software.",
+    ),
+    "withdraw": Entry(
+        "sealtrain.cli.withdraw:withdraw",
+        "Take datasets of yours back for good, and list what has them in it.",
+    ),
+    "explain": Entry(
+        "sealtrain.cli.ready:explain", "Say what an error means and what to do about it."
+    ),
+    "recipes": Entry(
+        "sealtrain.cli.ready:recipes", "List the ready recipes, or print one to start from."
+    ),
+    "demo": Entry(
+        "sealtrain.cli.ready:demo",
+        "Play three hospitals that train one model together, on the simulator (about 3 minutes).",
+    ),
+    "recipe": Noun("Read recipes: their schema, content and differences.", _RECIPE),
+    "log": Noun(
+        "Show the ledger: every approval, release, refusal and manifest, in order.",
+        _LOG,
+        place="sealtrain.cli.entries:show",
+    ),
+    "approvals": Noun("Where the approval of a recipe stands.", _APPROVALS),
+    "policy": Noun(
+        "What guests must show that read your data, beyond what the broker asks.", _POLICY
+    ),
+    "consortium": Noun("Who the owners are, and how many must agree to what.", _CONSORTIUM),
+    "attest": Noun(
+        "Collect, verify, explain and bundle evidence of guests and accelerators.", _ATTEST
+    ),
+    "trust": Noun("The auditor's trust file.", _TRUST, no_args_is_help=True),
+    "broker": Noun("The key-release service.", _BROKER),
+    "chain": Noun("Owners' decisions on a public chain.", _CHAIN),
+    "simulator": Noun("A simulated guest API. SIMULATED — NOT ATTESTED.", _SIMULATOR),
+    "split": Noun(
+        "Fine-tune in a slow guest on a fast machine that nobody trusts.",
+        _SPLIT,
+        no_args_is_help=True,
+    ),
+    "travel": Noun(
+        "Train with data that stay with their holders: the accelerator travels.",
+        _TRAVEL,
+        no_args_is_help=True,
+    ),
+    "federate": Noun(
+        "Fine-tune together without pooling data: parties learn, a lead merges.",
+        _FEDERATE,
+        no_args_is_help=True,
+    ),
+}

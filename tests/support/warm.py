@@ -1,0 +1,218 @@
+"""Commands of sealtrain in processes that are forked from a warm one.
+
+Importing the training libraries costs seconds of a processor, and a test of a whole run starts them
+again and again. Here one process a pytest worker imports them once, as a run imports them (by
+``cli.alone`` and ``sandbox.imports``), and forks for each command. A child has its own arguments,
+environment, folder and streams, ends as any process does, and what it gives up it gives up for
+itself.
+
+Tests about how a process starts use ``subprocess``; with SEALTRAIN_COLD in the environment all do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from sealtrain.cli.alone import BEGIN
+
+WARM = "SEALTRAIN_COLD" not in os.environ
+"""Whether tests use this."""
+CLOSED = ("evaluate", "resume", "train")
+"""Commands that begin anew in an interpreter of their own, with the training libraries."""
+_START_SECONDS = 120
+_POLL_SECONDS = 0.005
+
+_SERVER = Path(__file__).with_name("warm_server.txt").read_text("utf-8")
+_LIGHT = f"""\
+import sys
+{_SERVER}
+begin(sys.argv[1:])
+"""
+_HEAVY = f"""\
+{BEGIN.partition("sys.argv[0]")[0]}
+{_SERVER}
+begin(sys.argv[1:])
+"""
+_ALONE = """\
+import sys
+from sealtrain.cli.alone import alone
+program = sys.argv.pop(1)
+alone(program)
+"""
+
+
+class WarmProcess:
+    """A forked command, as ``subprocess.Popen`` shows one.
+
+    Attributes:
+        pid: Its process id.
+        returncode: As ``Popen.returncode``.
+        stdout: What it prints, with ``stdout=subprocess.PIPE``.
+    """
+
+    def __init__(self, connection: socket.socket, stdout: IO[Any] | None) -> None:
+        self._connection = connection
+        self._told = connection.makefile("rb")
+        self.stdout = stdout
+        self.pid: int = json.loads(self._told.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, if it ended."""
+        with contextlib.suppress(TimeoutError, subprocess.TimeoutExpired):
+            self.wait(timeout=0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, when it ended; negative for a signal."""
+        if self.returncode is None:
+            until = None if timeout is None else time.monotonic() + timeout
+            while not self._ended():
+                if until is not None and time.monotonic() >= until:
+                    raise subprocess.TimeoutExpired("sealtrain", timeout or 0)
+                time.sleep(_POLL_SECONDS)
+            self.returncode = json.loads(self._told.readline())
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, None]:
+        """What it printed, and nothing for its talk, when it ended."""
+        said = None
+        if self.stdout is not None and not self.stdout.closed:
+            with self.stdout:
+                said = self.stdout.read()
+        self.wait(timeout)
+        return said, None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self) -> bool:
+        self._connection.setblocking(False)
+        try:
+            return len(self._connection.recv(1, socket.MSG_PEEK)) > 0
+        except BlockingIOError:
+            return False
+        finally:
+            self._connection.setblocking(True)
+
+
+class Warm:
+    """A process that has imported what commands need."""
+
+    def __init__(self, program: str, *, alone: bool, given: Mapping[str, Any]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        address = Path(self._folder.name) / "commands.sock"
+        words = [sys.executable, "-c", *([_ALONE] if alone else []), program]
+        (Path(self._folder.name) / "home").mkdir()
+        home = str(Path(self._folder.name) / "home")
+        self._process = subprocess.Popen(
+            [*words, str(address), json.dumps(given)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "HOME": home, "HF_HOME": home},
+        )
+        self._address = str(address)
+        until = time.monotonic() + _START_SECONDS
+        while not address.exists():
+            assert self._process.poll() is None, "the warm process ended"
+            assert time.monotonic() < until, "the warm process does not start"
+            time.sleep(_POLL_SECONDS)
+
+    def start(
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        stdout: int | IO[Any] = subprocess.DEVNULL,
+        stderr: int | IO[Any] = subprocess.DEVNULL,
+    ) -> WarmProcess:
+        """Start a command; ``stdout`` and ``stderr`` as ``Popen`` takes them."""
+        with contextlib.ExitStack() as stack:
+            nothing = stack.enter_context(Path(os.devnull).open("r+b", buffering=0))
+            read = None
+            streams = [nothing.fileno()]
+            for stream in (stdout, stderr):
+                if stream == subprocess.PIPE:
+                    out, into = os.pipe()
+                    read = os.fdopen(out, "r", encoding="utf-8")
+                    stack.callback(os.close, into)
+                    streams.append(into)
+                elif isinstance(stream, int):
+                    streams.append(nothing.fileno() if stream < 0 else stream)
+                else:
+                    streams.append(stream.fileno())
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.connect(self._address)
+            asked = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd)}).encode()
+            socket.send_fds(connection, [len(asked).to_bytes(4, "big")], streams)
+            connection.sendall(asked)
+        return WarmProcess(connection, read)
+
+    def run(
+        self, words: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, as ``subprocess.run`` with ``capture_output`` does."""
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as talked:
+            process = self.start(words, env=env, cwd=cwd, stdout=said, stderr=talked)
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            texts = []
+            for file in (said, talked):
+                file.seek(0)
+                texts.append(file.read().decode())
+        return subprocess.CompletedProcess(list(words), code, *texts)
+
+    def close(self) -> None:
+        """End it, and what it started."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(timeout=20)
+        self._folder.cleanup()
+
+
+@cache
+def light() -> Warm:
+    """For every command: it has no training library."""
+    made = Warm(_LIGHT, alone=False, given={"recipe": None})
+    atexit.register(made.close)
+    return made
+
+
+@cache
+def heavy(recipe: str) -> Warm:
+    """For ``CLOSED`` commands of recipes that need the packages that this one needs.
+
+    Args:
+        recipe: JSON of a recipe.
+    """
+    made = Warm(_HEAVY, alone=True, given={"recipe": json.loads(recipe)})
+    atexit.register(made.close)
+    return made
