@@ -25,7 +25,13 @@ from sealtrain.consortium.datasets import (
 )
 from sealtrain.errors import UsageError
 from sealtrain.keys.identity import Identity
-from sealtrain.sealing.dataset import DatasetDescription, read_stanzas, seal_dataset
+from sealtrain.sealing.dataset import (
+    DatasetDescription,
+    NewDataset,
+    SealOptions,
+    read_stanzas,
+    seal_dataset,
+)
 from sealtrain.sealing.dataset import rewrap as rewrap_dataset
 from sealtrain.sealing.file import read_header
 from sealtrain.sealing.hpke import HpkePublicKey
@@ -95,8 +101,6 @@ def seal(
 
     Interrupted, it continues when run again: finished shards are not sealed twice.
     """
-    from sealtrain.sealing.dataset import NewDataset, SealOptions
-
     owner = Identity.load(identity)
     target = out or Path(f"{name}.sealed")
     if not target.absolute().parent.is_dir():
