@@ -1,16 +1,17 @@
-"""Before a run asks for keys it makes sure that it is what it will claim to be.
+"""Before a run asks for keys, the guest checks that it is the guest its evidence will describe.
 
 1. the guest's platform is one the recipe allows;
 2. the deployment document the guest measured holds the very lock that is to run;
 3. code, packages, base model and tokenizer are those of the lock;
-4. the recipe's scripts import nothing that the lock does not pin, and a process that is for this
-   run alone can import nothing else from now on.
+4. the recipe's scripts import nothing that the lock does not pin, and a process that serves only
+   this run can import nothing else from now on.
 
-What the operator may still change afterwards is taken along: the lock as it was read, its scripts,
-and every file of models and tokenizers, of the very bytes that were hashed. From here on the run
-reads that copy and never the operator's folder again.
+The guest copies everything that the operator could still change afterwards: the lock as it was
+read, its scripts, and every file of models and tokenizers, from the very bytes that were hashed.
+From here on the run reads that copy and never the operator's folder again.
 
-The broker checks evidence itself and trusts nothing of this; owners do, for the code is measured.
+The broker checks evidence itself and does not rely on these checks; owners do, because the code is
+measured.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Admitted:
     Attributes:
         lock: As measured.
         lock_bytes: Its bytes.
-        app_id: Of the deployment.
-        compose_hash: Of the deployment document.
-        guest: Gives evidence.
+        app_id: Id of the deployment.
+        compose_hash: Hash of the deployment document.
+        guest: Collects evidence.
         taken: Copies of models, tokenizers and scripts, as the lock pins them.
     """
 
@@ -58,7 +59,7 @@ class Admitted:
 
     @property
     def base(self) -> Path:
-        """Folder that the recipe's paths start from: of the copies."""
+        """The folder of the copies, from which the recipe's paths start."""
         return self.taken.path / BASE
 
 
@@ -67,7 +68,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
 
     Args:
         settings: Where everything is.
-        alone: This process is for the run only: it imports nothing unpinned until it ends.
+        alone: This process serves only the run: it imports nothing unpinned until it ends.
 
     Raises:
         PlatformMismatch: Check 1.
@@ -87,7 +88,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
             check="platform",
             got=settings.platform,
             expected=" or ".join(allowed),
-            hint="hardware.platforms is part of what the owners approved",
+            hint="run on a platform of hardware.platforms, which the owners approved",
         )
     guest = open_guest(
         settings.platform,
@@ -99,7 +100,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
     measured = _measured_lock(compose)
     if measured != lock_bytes:
         raise RecipeChanged(
-            "the guest measured another recipe than the one to run",
+            "the guest measured a different lock than the one to run",
             check="recipe hash",
             got=lock.recipe_hash,
             expected=parse_lock(measured).recipe_hash,
@@ -125,7 +126,7 @@ def admit(settings: RunSettings, *, alone: bool = False) -> Admitted:
 
 
 def _take_scripts(lock: Lock, importable: Importable, taken: PrivateFolder) -> None:
-    """Lay the scripts beside the models, for what reads its own folder."""
+    """Copy the scripts beside the models, for scripts that read their own folder."""
     (taken.path / BASE).mkdir(exist_ok=True)
     problem = script_problem(lock.scripts, lock.recipe.scripts, importable.top_level)
     if problem is not None:

@@ -1,4 +1,4 @@
-"""The end of a run: seal the model, write the manifest, take the final quote, tell the ledger."""
+"""The end of a run: seal the model, take the final quote, sign the manifest, enter the ledger."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished run leaves.
+    """The result of a finished run.
 
     Attributes:
         run_id: 32 hex digits.
-        simulated: The guest proved nothing about hardware.
+        simulated: The guest's evidence proves nothing about hardware.
         steps: Optimizer steps.
-        metrics: Final metrics the release policy lets out.
+        metrics: Final metrics that the release policy allows.
         history: Released metrics by step, ``[{"step": int, name: number}]``.
         model: Folder of sealed model files.
         manifest: The signed manifest.
@@ -83,7 +83,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a manifest says of the data and keys of a run, whoever held them.
+    """The data and keys of a run as its manifest states them, whichever guest held them.
 
     Attributes:
         datasets: Manifests of the datasets (DSSE envelopes).
@@ -156,11 +156,11 @@ def close_run(run: GuestRun, trained: Trained) -> Outcome:
     """Steps 6 and 7 of a run (``guest.run``).
 
     Args:
-        run: The run, its keys still held.
-        trained: Model files in memory and what training counted.
+        run: The run, which still holds its keys.
+        trained: Model files in memory, and the counts of training.
 
     Returns:
-        Where everything is.
+        The paths of model and manifest, and the final metrics.
 
     Raises:
         SealtrainError: The newest checkpoint is not anchored, or the lease has ended.
@@ -192,9 +192,9 @@ def written(
     """Seal the model, write the manifest over a final quote into the run's folder.
 
     Args:
-        run: Whose run log it is.
-        trained: What training counted.
-        files: Name → content of what is sealed to the recipients.
+        run: The run whose log the manifest carries.
+        trained: The counts of training.
+        files: Name → content of the files to seal to the recipients.
         held: Called once the outputs are sealed.
 
     Returns:
@@ -226,7 +226,7 @@ def written(
 
 
 def outcome_of(run: LoggedRun, trained: Trained) -> Outcome:
-    """Where a finished run left everything."""
+    """The outcome of a finished run, read from its folder."""
     out = run.settings.out
     return Outcome(
         run_id=run.run_id,
@@ -255,7 +255,7 @@ def _predicate(
     signer: Ed25519Signer,
     held: Held,
 ) -> dict[str, Any]:
-    """The predicate as JSON but for its limits; ``manifest.predicate`` validates it."""
+    """The predicate as JSON, without its limits; ``manifest.predicate`` validates it."""
     lock = run.admitted.lock
     together = {} if held.together is None else {"collaboration": held.together}
     return together | {

@@ -1,10 +1,10 @@
 """Find the sealed datasets a recipe names.
 
-1. every dataset of the recipe is there exactly once, by owner and name;
+1. every dataset of the recipe is present exactly once, by owner and name;
 2. its manifest is signed by that owner, a member of the consortium;
 3. its header carries stanzas for brokers.
 
-Whether it may be opened for this recipe is the brokers' decision, and the cipher's.
+The brokers decide whether it may be opened for this recipe; the cipher enforces it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def find_datasets(
     Args:
         paths: Sealed datasets, or folders that hold them; a URL names one dataset.
         recipe: Names them by owner and name.
-        consortium: Whose signatures count.
-        owner: Only those of this owner; all when ``None``.
+        consortium: Its members' signatures count.
+        owner: Only the datasets of this owner; all when ``None``.
 
     Raises:
-        DatasetUnknown: One is missing.
-        DatasetMismatch: One lies there twice.
-        NoStanza: One was never wrapped for any recipe.
+        DatasetUnknown: A dataset is missing.
+        DatasetMismatch: A dataset is present twice.
+        NoStanza: A dataset was never wrapped for any recipe.
         SignatureInvalid: A manifest is not signed by its owner.
     """
     present: dict[tuple[str, str], tuple[Folder, DatasetManifest, Envelope]] = {}
@@ -72,11 +72,11 @@ def find_datasets(
         key = (manifest.owner, manifest.name)
         if key in present:
             raise DatasetMismatch(
-                f"dataset {manifest.name} lies there twice",
+                f"dataset {manifest.name} was found twice",
                 check="datasets",
                 owner=manifest.owner,
                 got=f"{present[key][0].name} and {folder.name}",
-                hint="leave only the one that its owner registered",
+                hint="keep only the folder that its owner registered",
             )
         present[key] = (folder, manifest, envelope)
     found = []
@@ -85,7 +85,7 @@ def find_datasets(
             continue
         if (wanted.owner, wanted.name) not in present:
             raise DatasetUnknown(
-                f"dataset {wanted.name} is not there",
+                f"dataset {wanted.name} is missing",
                 check="datasets",
                 owner=wanted.owner,
                 expected=f"a sealed dataset {wanted.name} of {wanted.owner}",
@@ -116,7 +116,7 @@ def _for_brokers(folder: Folder) -> tuple[Stanza, ...]:
             check="stanza",
             got=f"{len(stanzas)} other stanzas",
             expected="a recipe stanza, or a share for each of several brokers",
-            hint="its owner runs: sealtrain rewrap --deployment",
+            hint="ask its owner to run: sealtrain rewrap --deployment",
         )
     return wrapped
 
@@ -132,4 +132,6 @@ def _folders(paths: Iterable[Path | str]) -> Iterator[Folder]:
         elif path.is_dir():
             yield from sorted(inner.parent for inner in path.glob("*/dataset.json"))
         else:
-            raise UsageError(f"no sealed dataset at {path}", hint="name a folder made by: seal")
+            raise UsageError(
+                f"{path} is not a sealed dataset", hint="name a folder made by: sealtrain seal"
+            )

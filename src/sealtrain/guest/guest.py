@@ -1,4 +1,4 @@
-"""A guest of a run, whatever its role: it is what the lock says, and can prove it to others.
+"""A guest of a run, whatever its role: it runs what the lock says, and proves it to other guests.
 
 1. admit: the measured deployment holds this lock, and the environment is the locked one.
 
@@ -41,13 +41,13 @@ Done = TypeVar("Done")
 
 
 class AttestedGuest:
-    """See the module. By itself it is a guest without keys: an accelerator, or a dealer.
+    """See the module. Without a subclass it is a guest without keys: an accelerator, or a dealer.
 
     Attributes:
         settings: Where everything is.
         admitted: The lock, and the guest that measured it.
-        recipe: Of the lock.
-        tally: Counts what was not said or was refused.
+        recipe: The recipe of the lock.
+        tally: Counts dropped output and refused calls.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AttestedGuest:
             settings: Where everything is.
             shared_out: Whether this role belongs to recipes for several parties or for one guest;
                 ``None`` where it belongs to both.
-            alone: This process is for the run only (``guest.admission``, check 4).
+            alone: This process serves only the run (``guest.admission``, check 4).
             clock: Source of the time.
             random: Source of nonces and ephemeral keys.
 
@@ -88,42 +88,42 @@ class AttestedGuest:
 
     @property
     def lock(self) -> Lock:
-        """What was measured."""
+        """The lock that the guest measured."""
         return self.admitted.lock
 
     @property
     def app_id(self) -> str:
-        """Of the deployment."""
+        """Id of the deployment."""
         return self.admitted.app_id
 
     @property
     def compose_hash(self) -> str:
-        """Of the deployment document."""
+        """Hash of the deployment document."""
         return self.admitted.compose_hash
 
     @property
     def base(self) -> Path:
-        """Folder that the recipe's paths start from: copies of what the lock pins."""
+        """Folder that the recipe's paths start from: the copies of the files that the lock pins."""
         return self.admitted.base
 
     @property
     def target(self) -> Target:
-        """What the owners approved."""
+        """The deployment that the owners approved."""
         return Target(
             app_id=self.app_id, compose_hash=self.compose_hash, recipe_hash=self.lock.recipe_hash
         )
 
     @property
     def simulated(self) -> bool:
-        """The guest proves nothing about hardware."""
+        """Whether the guest's evidence proves nothing about hardware."""
         return self.settings.platform == "simulator"
 
     @property
     def policy(self) -> AppraisalPolicy:
-        """What the guests of other parties must meet.
+        """The policy that the guests of other parties must meet.
 
         Raises:
-            UsageError: The recipe names none: it is for one guest.
+            UsageError: The recipe names no such policy: it is for one guest.
         """
         if self._policy is None:
             self._policy = self.lock.appraisal
@@ -131,13 +131,13 @@ class AttestedGuest:
             raise UsageError(
                 "the recipe names no policy for other guests",
                 check="collaboration",
-                hint="a recipe for several parties has a collaboration with a policy",
+                hint="name a collaboration with a policy in the recipe and lock it again",
             )
         return self._policy
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where this guest has to reach, beside other parties."""
+        """The services that this guest has to reach, besides other parties."""
         return self.admitted.guest.services
 
     def now(self) -> int:
@@ -145,7 +145,7 @@ class AttestedGuest:
         return self._clock()
 
     def collect(self, binding: Binding) -> Evidence:
-        """Evidence of this guest for one conversation; no event is measured meanwhile."""
+        """Evidence of this guest for one connection; no event is measured meanwhile."""
         with self._measuring:
             return self.admitted.guest.evidence(binding)
 
@@ -153,13 +153,13 @@ class AttestedGuest:
         """From now on, who hears of brokers that did not help. A guest without keys asks none."""
 
     def closed(self, held: Held) -> None:
-        """Note how far the kernel holds the closed border. Without a run log, nothing is noted."""
+        """Record how far the kernel enforces the sandbox; without a run log, record nothing."""
 
     def close(self) -> None:
-        """Let go of what the guest holds: nothing, without keys."""
+        """Release what the guest holds; a guest without keys holds nothing."""
 
     def _brokers(self, told: Told) -> Quorum:
-        """The brokers of the settings, asked by nobody yet."""
+        """The brokers of the settings, before the first request."""
         from sealtrain.client.pin import load_pin
         from sealtrain.client.quorum import Quorum
 
@@ -183,7 +183,7 @@ def _other_roles(recipe: Recipe) -> UsageError:
         else "the recipe is for one guest that trains on all data",
         check="collaboration",
         got="none" if how is None else how.kind,
-        hint="recipes of several parties run by sealtrain travel, federate or split",
+        hint="run a recipe of several parties with sealtrain travel, federate or split",
     )
 
 
@@ -196,19 +196,19 @@ def secluded(
     writable: Sequence[Path] = (),
     alone: bool = False,
 ) -> Done:
-    """Do ``work`` with nothing to be said, reached or written but what is named.
+    """Do ``work`` in the sandbox: it prints nothing, and reaches and writes only what is named.
 
     Args:
         guest: Its brokers, stores and services stay reachable, its folder writable.
-        work: Given the terminal, for progress.
+        work: Called with the terminal, for progress.
         peers: Addresses of other parties, as ``tcp://host:port``.
-        sockets: Further unix sockets that are connected to.
-        writable: Further folders that are written in.
-        alone: This process is for the work only: give up for good what it gives up.
+        sockets: Further unix sockets that ``work`` may connect to.
+        writable: Further folders that ``work`` may write in.
+        alone: This process serves only the work: the sandbox lasts until it ends.
 
     Raises:
-        SealtrainError: In place of whatever ``work`` raised: a typed event, as far as the recipe's
-            release policy goes.
+        SealtrainError: A typed event in place of any exception of ``work``, with as much detail as
+            the recipe's release policy allows.
     """
     platform = guest.admitted.guest
     ways = Ways(

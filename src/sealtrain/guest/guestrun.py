@@ -1,6 +1,6 @@
-"""A run that holds released keys: what it may do with them, and what it records.
+"""A run that holds released keys: its log, its metrics, its checkpoints and its lease.
 
-Made by ``GuestRun.begin`` or ``GuestRun.again``, which take steps 1 to 4 of ``guest.holding``.
+``GuestRun.begin`` and ``GuestRun.again`` make it; they take steps 1 to 4 of ``guest.holding``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GuestRun(DataGuest):
 
         Raises:
             AlreadyExists: The folder holds a run.
-            SealtrainError: As the constructor; then nothing is left behind.
+            SealtrainError: As the constructor; the folder is then left as it was.
         """
         if settings.out.exists() and any(settings.out.iterdir()):
             raise AlreadyExists(
@@ -112,10 +112,10 @@ class GuestRun(DataGuest):
         return cls(settings, run_id, resuming=True, told=told, alone=alone, clock=clock)
 
     def newest_checkpoint(self) -> CheckpointRef | None:
-        """The checkpoint to continue from, with its journal taken up; ``None`` to begin again.
+        """Load the journal of the newest checkpoint and return it; ``None`` to begin again.
 
         Raises:
-            CheckpointRefused: The folder holds an older state than the broker knows of.
+            CheckpointRefused: The folder holds an older state than the broker anchored.
         """
         from sealtrain.training.checkpoints.checkpoint import newest
 
@@ -130,13 +130,13 @@ class GuestRun(DataGuest):
             kept = self._recorder.resumed(ref.counter, ref.step, ref.digest)
             self.record("run.resumed", kept)
         self.note_release()
-        # Only now: what is renewed after the release comes after it in the journal.
+        # Only now: receipts of renewals follow the receipt of the release in the journal.
         self.keeper.goes_on_from(ref, anchored=0 if anchor is None else anchor.counter)
         return ref
 
     @property
     def journal(self) -> Journal:
-        """What the manifest is made of."""
+        """The journal that the manifest is built from."""
         return self._recorder.journal
 
     def record(self, event: str, fields: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class GuestRun(DataGuest):
         self._recorder.record(event, fields)
 
     def closed(self, held: Held) -> None:
-        """As ``AttestedGuest``: into the run log, from which the manifest's limits follow."""
+        """Record it in the run log, from which the manifest's limits follow."""
         self.record(BORDER_CLOSED, held.to_dict())
 
     def note_release(self) -> None:
@@ -155,7 +155,7 @@ class GuestRun(DataGuest):
             self.record("keys.released", {"lease_id": lease.lease_id, "not_after": lease.not_after})
 
     def released_metrics(self, step: int, values: dict[str, float | None]) -> None:
-        """Keep metrics that passed the release policy; stop when the lease has ended.
+        """Keep metrics that passed the release policy, unless the lease has ended.
 
         Raises:
             LeaseStale: The keys must not be used any longer.
@@ -166,15 +166,15 @@ class GuestRun(DataGuest):
     def checkpointed(self, ref: CheckpointRef) -> None:
         """Write the journal of a checkpoint, anchor it at the brokers and renew the lease.
 
-        Called once the checkpoint is complete, by the thread that sealed it, which waits for the
-        anchoring only while the brokers answer.
+        The thread that sealed the checkpoint calls it once the checkpoint is complete, and waits
+        for the anchoring only while the brokers answer.
 
         Raises:
-            CheckpointRefused: The counter does not grow.
+            CheckpointRefused: The counter does not increase.
         """
         if ref.counter <= self._counter:
             raise CheckpointRefused(
-                "checkpoint counter does not grow",
+                "the checkpoint counter does not increase",
                 check="checkpoint counter",
                 got=ref.counter,
                 expected=f"above {self._counter}",
@@ -193,14 +193,14 @@ class GuestRun(DataGuest):
         super().renew(checkpoint)
         if checkpoint is not None:
             receipt = self.grant.fresh[-1].to_dict()
-            # For people who look into the folder; what counts lies with the brokers.
+            # For the operator who looks into the folder; only the brokers' record counts.
             with contextlib.suppress(OSError):
                 atomic_write(
                     self.settings.out / ANCHOR_FILE, canonical_json(receipt), overwrite=True
                 )
 
     def wall(self) -> float:
-        """Seconds of work so far, earlier processes of this run included."""
+        """Seconds of work so far, including earlier processes of this run."""
         return self.journal.wall_s + time.monotonic() - self._began
 
     def _keep(self, receipts: Sequence[dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
-"""A guest that holds released keys, as long as its lease lasts.
+"""A guest that holds released keys for as long as its lease lasts.
 
 After step 1 of ``guest.guest``:
 
-2. find the sealed datasets that it is to open, signed by their owners;
+2. find the sealed datasets that the guest is to open, signed by their owners;
 3. attest to the brokers and obtain data keys and lease; the run's key follows from them;
 4. open the datasets as streams: plaintext exists in memory only.
 """
@@ -42,12 +42,12 @@ class DataGuest(AttestedGuest):
     Attributes:
         asked_as: Run id under which the brokers know this guest.
         quorum: The brokers.
-        consortium: That they serve.
-        found: Its datasets.
-        sealed: The same, opened.
-        lease: Until when its keys may be used.
-        keeper: Renews the lease while it is entered.
-        grant: What the brokers released last.
+        consortium: The consortium that the brokers serve.
+        found: The guest's datasets, sealed.
+        sealed: The same datasets, opened.
+        lease: Until when the guest may use its keys.
+        keeper: Renews the lease while its context is entered.
+        grant: The brokers' last release.
     """
 
     grant: Grants
@@ -70,8 +70,8 @@ class DataGuest(AttestedGuest):
         Args:
             settings: Where everything is.
             asked_as: 32 hex digits.
-            resuming: Continue a run the brokers know.
-            told: Hears of each broker that did not help while the others suffice.
+            resuming: Continue a run that the brokers know.
+            told: Called for each broker that failed while the others suffice.
             shared_out: As ``AttestedGuest``.
             owner: Ask for the datasets of this owner alone; for all of the recipe when ``None``.
             alone: As ``AttestedGuest``.
@@ -81,7 +81,7 @@ class DataGuest(AttestedGuest):
         Raises:
             UsageError: The recipe is for other roles, or reads no data of this owner.
             Refused: Any check of steps 1 to 4 fails; its class says which.
-            Unreachable: Too few brokers answered, or the guest API did not.
+            Unreachable: Too few brokers answered, or the guest API did not answer.
         """
         super().__init__(settings, shared_out=shared_out, alone=alone, clock=clock, random=random)
         if owner is not None and owner not in self.recipe.owners:
@@ -126,17 +126,18 @@ class DataGuest(AttestedGuest):
 
     @property
     def secret(self) -> DataKey:
-        """What only this run on this data has, the same after a resume: noise and coins come of it.
+        """The secret of this run on this data, the same after a resume; seeds noise and coins.
 
-        The key behind it is another one for each id under which keys are asked for, so no two runs
-        share noise, and one run cannot have two draws of it. Brokers charge each id's privacy once.
+        It follows from a key that differs for each run id under which the guest asks for keys, so
+        no two runs share noise and no run draws its noise twice. Brokers charge each id's privacy
+        once.
         """
         roots = sorted(f"{one.manifest.dataset_id} {one.manifest.root}" for one in self.found)
         return self.grant.run_key.derive("training-secret", *roots)
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """URLs of the servers that hold sealed data of this run, beside this machine."""
+        """URLs of the servers that hold sealed data of this run, besides this machine."""
         return tuple(host for one in self.found for host in getattr(one.folder, "hosts", ()))
 
     @property
@@ -145,14 +146,15 @@ class DataGuest(AttestedGuest):
         return (*self.quorum.urls, *self.stores, *super().urls)
 
     def renew(self, checkpoint: tuple[int, str] | None = None) -> None:
-        """Ask for a later end of the lease; may be called by several threads, one asks at a time.
+        """Ask the brokers for a later end of the lease. Thread-safe; one thread asks at a time.
 
         Args:
-            checkpoint: (counter, digest) of a sealed checkpoint to anchor on the way.
+            checkpoint: (counter, digest) of a sealed checkpoint to anchor with the renewal.
 
         Raises:
-            Refused: Not renewed by enough brokers: approvals revoked, lease stale, counter too low.
-            Unreachable: Too few brokers answered, or the guest API did not; the lease is as it was.
+            Refused: Too few brokers renewed: approvals revoked, lease stale, or counter too low.
+            Unreachable: Too few brokers answered, or the guest API did not answer; the lease stays
+                as it was.
         """
         with self._renewing:
             asked = self.lease.moment()
@@ -167,7 +169,7 @@ class DataGuest(AttestedGuest):
         self.quorum.told = told
 
     def close(self) -> None:
-        """End the use of the keys and let go of the opened datasets."""
+        """End the use of the keys and close the opened datasets."""
         self.lease.end()
         self.quorum.close()
         for dataset in self.sealed:
@@ -178,7 +180,7 @@ class DataGuest(AttestedGuest):
         raise NotImplementedError
 
     def _open(self, owner: str | None, undoing: ExitStack, *, resuming: bool) -> None:
-        """Steps 2 to 4; where one fails, ``undoing`` ends the lease and closes what was opened."""
+        """Steps 2 to 4; on failure ``undoing`` ends the lease and closes the opened datasets."""
         from sealtrain.sealing.dataset import SealedDataset
 
         self.consortium: Consortium = self.quorum.meet()
@@ -204,7 +206,7 @@ class DataGuest(AttestedGuest):
         ]
 
     def _obtained(self, *, resuming: bool) -> Grants:
-        """The keys of the run, lent until the lease ends."""
+        """Ask the brokers for the keys of the run, which are lent until the lease ends."""
         from sealtrain.client.grants import Wanted
 
         asked = self.lease.moment()

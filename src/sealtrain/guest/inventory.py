@@ -1,8 +1,9 @@
 """The checkpoints in a run's folder, as far as they can be known without keys.
 
-Counter, step and predecessor are what a blob's header claims; opening it in the guest proves them.
-Its digest follows from its ciphertext. What the broker anchored is read from the receipt that the
-run leaves beside its checkpoints, unverified; the ones before it were anchored if they lead to it.
+The header of a blob claims counter, step and predecessor; opening the blob in the guest proves
+them. Its digest follows from its ciphertext. The anchored checkpoint is read, unverified, from the
+broker's receipt that the run leaves beside its checkpoints; the checkpoints that it follows from
+were anchored too.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ class FoundCheckpoint:
         written_at: RFC 3339 time of the file.
         digest: File root, which the broker anchors.
         previous: Digest of the checkpoint before it, empty for the first.
-        complete: It ends as a sealed file does; every byte was hashed when asked for.
-        follows: The one before it is here and has that digest; ``None`` when it is not here.
-        anchored: The broker knows it: it is the one in the newest receipt, or leads there;
-            ``None`` when that cannot be told here.
+        complete: It ends as a sealed file does; with ``whole`` every byte was hashed.
+        follows: The checkpoint before it has the digest ``previous``; ``None`` when that
+            checkpoint is missing.
+        anchored: The broker anchored it: it is in the newest receipt, or the checkpoint there
+            follows from it; ``None`` when the folder does not show this.
     """
 
     name: str
@@ -65,7 +67,7 @@ def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
 
     Args:
         out: The run's folder.
-        whole: Hash every byte, which finds one that is damaged inside.
+        whole: Hash every byte, which detects a checkpoint that is damaged inside.
 
     Raises:
         UsageError: The folder holds no run.
@@ -83,7 +85,7 @@ def checkpoints_in(out: Path, *, whole: bool = False) -> list[FoundCheckpoint]:
 
 
 def _looked_at(path: Path, run_id: str, *, whole: bool) -> FoundCheckpoint:
-    there = path.lstat()  # a link that leads nowhere is there too
+    there = path.lstat()  # finds a broken link too
     found = FoundCheckpoint(
         name=path.name, size=there.st_size, written_at=to_rfc3339(int(there.st_mtime))
     )
@@ -117,7 +119,7 @@ def _follows(one: FoundCheckpoint, digests: dict[int | None, str | None]) -> boo
 def _known(found: list[FoundCheckpoint], anchor: tuple[int, str] | None) -> dict[int, str]:
     """Counter → digest of the anchored checkpoint and of those before it, as far back as it goes.
 
-    One above the anchor has an empty digest: the broker does not know it.
+    A checkpoint above the anchor has an empty digest: the broker does not know it.
     """
     if anchor is None:
         return {}
@@ -146,4 +148,4 @@ def _anchor(path: Path, run_id: str) -> tuple[int, str] | None:
         of_this_run = receipt["run_id"] == run_id
         return (int(anchor["counter"]), str(anchor["digest"])) if of_this_run else None
     except (LookupError, TypeError, ValueError):
-        raise DataInvalid(f"{path} is no receipt of this version") from None
+        raise DataInvalid(f"{path} is not a receipt of this version") from None

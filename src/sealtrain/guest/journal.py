@@ -1,8 +1,9 @@
-"""What a run remembers besides its weights: log, receipts, history. Kept sealed beside checkpoints.
+"""The journal of a run: log, receipts and history, kept sealed beside the checkpoints.
 
-A journal is written before its checkpoint is anchored at the broker, under the same counter, so a
+The guest writes a journal before the broker anchors its checkpoint, under the same counter, so a
 resumed run continues the log of exactly the checkpoint it continues from. Metrics of later steps,
-which may be there while the checkpoint is being sealed, are left out: they come again.
+which may exist while the checkpoint is being sealed, are left out: the resumed run measures them
+again.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class Journal:
 
     @classmethod
     def from_dict(cls, run_id: str, document: Mapping[str, Any]) -> Journal:
-        """Take up what ``to_dict`` gave of a run.
+        """Restore a journal from the document that ``to_dict`` made.
 
         Raises:
-            RunLogBroken: The log is of another run, or broken.
+            RunLogBroken: The log belongs to another run, or is broken.
         """
         return cls(
             log=RunLog.restore(run_id, document["log"]),
@@ -84,7 +85,7 @@ class JournalStore:
         """Write the journal that belongs to checkpoint ``counter`` of ``step``.
 
         Raises:
-            StorageFailed: The disk does not take it.
+            StorageFailed: The disk refuses it.
         """
         document = journal.to_dict() | {
             "history": [one for one in journal.history if one["step"] <= step],
@@ -103,14 +104,14 @@ class JournalStore:
         """Read the journal of checkpoint ``counter``.
 
         Raises:
-            SealRefused: It is absent, damaged or of another run.
+            SealRefused: It is missing, damaged or of another run.
         """
         with self._store.read(_name(counter), _binding(counter)) as file:
             document: Mapping[str, Any] = parse_json(file.read(), max_bytes=_MAX_BYTES)
         return Journal.from_dict(self._run_id, document)
 
     def _names(self) -> list[str]:
-        """Of the journals, oldest first; the folder is the operator's and may hold other files."""
+        """Names of the journals, oldest first; the operator's folder may hold other files."""
         return [name for name in self._store.names() if _FORM.fullmatch(name)]
 
 

@@ -1,15 +1,15 @@
-"""Until when the keys of a run may be used, in every process that was forked from the run.
+"""The lease on the keys of a run, shared by every process that was forked from the run.
 
-A lease is measured by two clocks, and the earlier end counts:
+The guest measures a lease by two clocks, and the earlier end counts:
 
 - the guest's wall clock, against ``not_after`` of the receipt;
-- seconds since the question for it was sent, against the lease's length by the broker's own clock.
-  That clock never goes back and goes on while the machine sleeps, so setting the wall clock back
-  gains nothing. Setting it forward ends the lease early.
+- seconds since the guest sent its request, against the lease's length by the broker's own clock.
+  This second clock never goes back and counts on while the machine sleeps, so setting the wall
+  clock back gains nothing. Setting it forward ends the lease early.
 
-The ends lie in anonymous memory that is shared with forked processes: ranks and readers that
-decrypt aside learn of a renewal without being told. Every key of the run is lent under ``require``
-(``sealing.datakey``): no key of a lapsed lease is used, whoever holds it.
+Both ends lie in anonymous memory that is shared with forked processes, so ranks and prefetch
+processes see a renewal without a message. Every key of the run is lent under ``require``
+(``sealing.datakey``): no process uses a key of a lapsed lease.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Lease:
     def __init__(
         self, clock: Clock, *, elapsed: Callable[[], float] = seconds_awake_and_asleep
     ) -> None:
-        """Share the ends with whatever is forked from now on.
+        """Share the ends with every process that is forked from now on.
 
         Args:
             clock: The guest's wall clock.
@@ -54,36 +54,36 @@ class Lease:
         self.seconds = 0.0
 
     def moment(self) -> float:
-        """Now, by the clock that never goes back. Take it before asking for keys or a renewal."""
+        """Now, by the clock that never goes back. Read it before asking for keys or a renewal."""
         return self._elapsed()
 
     def extend(self, not_after: int, seconds: float, asked: float) -> None:
-        """Take the end that a broker gave.
+        """Set the end that a broker granted.
 
         Args:
             not_after: First second at which the keys must not be used, by the broker's clock.
             seconds: From the broker's decision to that end, by the broker's clock.
-            asked: ``moment()`` before the question was sent, so before the decision.
+            asked: ``moment()`` before the guest sent its request, so before the decision.
         """
         self.seconds = seconds
         if not self._over:
             self._write(float(not_after), asked + seconds)
 
     def end(self) -> None:
-        """End it now and for good, in all processes: no key is used any more."""
+        """End the lease now and for good: no process uses a key any more."""
         self._over = True
         self._write(-math.inf, -math.inf)
 
     def left(self) -> float:
-        """Seconds until the end by the clock that is nearer to it; not positive after it."""
+        """Seconds until the end by the clock that reaches it first; not positive after it."""
         by_wall, by_elapsed = _ENDS.unpack_from(self._ends)
         return min(float(by_wall) - self._clock(), float(by_elapsed) - self._elapsed())
 
     def require(self) -> None:
-        """Return while the keys may be used.
+        """Return if the keys may be used.
 
         Raises:
-            LeaseStale: They may not be used any longer.
+            LeaseStale: The lease has ended.
         """
         if self.left() > 0:
             return
@@ -93,10 +93,10 @@ class Lease:
             check="lease",
             got=to_rfc3339(self._clock()),
             expected=f"before {to_rfc3339(int(by_wall))}" if math.isfinite(by_wall) else None,
-            hint="sealtrain resume asks for the keys again",
+            hint="ask the brokers for the keys again: sealtrain resume",
         )
 
     def _write(self, by_wall: float, by_elapsed: float) -> None:
-        # Each end is one aligned word. A reader between the two sees one old and one new end, both
-        # of which the broker gave.
+        # Each end is an aligned word. A reader between the two writes sees an old and a new end,
+        # and the broker granted both.
         _ENDS.pack_into(self._ends, 0, by_wall, by_elapsed)

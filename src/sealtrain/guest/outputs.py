@@ -1,4 +1,4 @@
-"""Seal what training made: every model file to every recipient the recipe names."""
+"""Seal the trained model: every model file to every recipient that the recipe names."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def seal_model(
 ) -> TrainedModel:
     """Write ``out/model/NAME.sealed`` for every file; the folder appears whole or not at all.
 
-    Digests and roots are taken of the bytes on their way to the disk: it belongs to the operator,
-    who may exchange a file as soon as it is there.
+    Digests and roots are computed over the bytes on their way to the disk: the operator owns the
+    disk and may replace a file as soon as it is written.
 
     Args:
-        files: Name → content, as the trainer made them in memory.
+        files: Name → content, as the trainer built them in memory.
         out: The run's folder.
         run_id: Bound into every file.
         owner_id: Bound into every file: the consortium's id.
-        recipients: Owners who can open the files.
+        recipients: Keys of the owners who can open the files.
         random: Source of the data key and salts.
 
     Returns:
-        What the manifest signs.
+        The entries that the manifest signs.
 
     Raises:
-        ValueError: The files have names that one folder cannot hold everywhere.
+        ValueError: Two names collide in a folder on some file system.
     """
     data_key = DataKey.generate(random)
     stanzas = [
@@ -93,7 +93,7 @@ def seal_model(
 
 
 class _Hashed(io.RawIOBase):
-    """Passes on what is written, and hashes it."""
+    """Passes on the written bytes, and hashes them."""
 
     def __init__(self, target: BinaryIO) -> None:
         self._target, self._seen = target, hashlib.sha256()

@@ -1,4 +1,4 @@
-"""The run log as it grows: each event is appended, and its head measured where the guest can."""
+"""The recorder of a run: it appends each event to the log and measures the log's head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Recorder:
     """Journal of one run, and the guest that measures it. Thread-safe.
 
     Attributes:
-        journal: What the manifest is made of.
+        journal: The journal that the manifest is built from.
         lock: Held while an event is recorded: no evidence is collected meanwhile.
     """
 
@@ -31,7 +31,7 @@ class Recorder:
 
         Args:
             guest: Measures heads.
-            lock: Held by whoever collects evidence of the guest.
+            lock: Held by the thread that collects evidence of the guest.
             run_id: 32 hex digits.
             clock: Source of the time.
         """
@@ -42,14 +42,14 @@ class Recorder:
         self.journal = Journal(log=RunLog(run_id), started_at=to_rfc3339(clock()))
 
     def record(self, event: str, fields: dict[str, Any]) -> None:
-        """Append an event to the run log, and measure its head where the guest can."""
+        """Append an event to the run log; measure its head if the guest measures app events."""
         with self.lock:
             head = self.journal.log.append(event, fields, self._clock())
             if self._measures:
                 self._measures = self._guest.note(RUN_LOG_EVENT, bytes.fromhex(head))
 
     def resumed(self, counter: int, step: int, digest: str) -> dict[str, Any]:
-        """Note that the run goes on from a sealed state; returns what is noted of it."""
+        """Record that the run continues from a sealed state; returns the recorded entry."""
         kept = {"counter": counter, "step": step, "checkpoint": digest}
         with self.lock:
             self.journal.resumes.append({"at": to_rfc3339(self._clock()), **kept})

@@ -3,8 +3,8 @@
 Steps in this order and no other:
 
 1. to 4. as ``guest.guestrun``: admit, find, attest and obtain, open;
-5. fork the other ranks, if the recipe wants some (``training.distributed.ranks``), and train,
-   sealing checkpoints, whose counters are anchored, while the lease is kept (``leasekeeper``);
+5. fork the other ranks, if the recipe has several (``training.distributed.ranks``), and train; the
+   guest seals checkpoints, the brokers anchor their counters, and ``leasekeeper`` renews the lease;
 6. seal the model to its recipients;
 7. build and sign the manifest over a final quote, and hand it to the broker's ledger.
 """
@@ -53,14 +53,14 @@ def start(
     Args:
         settings: Where everything is.
         progress: Show a bar on stderr.
-        missed: Hears, until training begins, of each broker that did not help while others suffice.
-        metrics_port: Loopback port of the page for Prometheus; none without.
-        alone: This process is for the run only: it gives up for good what it gives up
+        missed: Called, until training begins, for each broker that failed while others suffice.
+        metrics_port: Loopback port of the page for Prometheus; no page when ``None``.
+        alone: This process serves only the run: the sandbox lasts until it ends
             (``sandbox.border``).
         clock: Source of the time.
 
     Raises:
-        SealtrainError: Whatever step fails; no plaintext is left anywhere.
+        SealtrainError: A step failed; no plaintext is left anywhere.
     """
     expect_helpers(settings)
     run = GuestRun.begin(settings, told=missed, alone=alone, clock=clock)
@@ -83,7 +83,7 @@ def resume(
 
 
 class _Work:
-    """What is done while the process holds keys."""
+    """The work of the run while the process holds keys."""
 
     def __init__(self, run: GuestRun, *, resuming: bool, progress: bool) -> None:
         self._run = run
@@ -116,7 +116,7 @@ class _Work:
                 raise run.keeper.lapsed(error) from None
 
     def _in_ranks(self, monitor: Monitor, room: Room, ways: Ways) -> Outcome:
-        """Train as rank 0 of as many as the recipe wants, each secured once it is connected."""
+        """Train as rank 0; the sandbox closes around each rank once it is connected."""
         run, backend = self._run, self._run.recipe.backend
         with gathered(
             backend.ranks,
@@ -133,13 +133,13 @@ class _Work:
                 return self._trained(checkpoint, monitor, room, ranks)
 
     def _secure_rank(self, room: Room) -> None:
-        """Another rank reads sealed data, wherever it lies; it reaches and writes nothing else."""
+        """Confine another rank: it reads the sealed data, and reaches and writes nothing else."""
         ways = Ways(urls=self._run.stores)
         self._rest_of_life.enter_context(room.closed(ways))
         room.lock(ways)
 
     def _rank(self, checkpoint: CheckpointRef | None) -> None:
-        """What another rank does: train, and keep nothing of it."""
+        """Train as another rank, which keeps nothing."""
         from sealtrain.training.run import Checkpoints, Inputs, train
 
         run = self._run
@@ -169,7 +169,7 @@ class _Work:
         if run.recipe.scripts:
             from sealtrain.guest.script import run_script
 
-            # Relative names that it writes to lie in memory, and end with the run.
+            # Relative names that the rank writes to lie in memory, and end with the run.
             with chdir(room.scratch.folder):
                 return run_script(run, checkpoint, monitor)
         with ranks.together(checkpoint), stand_ins(run) as standins:

@@ -1,10 +1,11 @@
-"""A user's own training script inside a run.
+"""The engineer's own training script inside a run.
 
 The recipe names the script and the lock holds its text. ``sealtrain train`` attests and obtains the
 keys as for any recipe, then runs the script in this process; ``unwrap_dataset``, ``SealedRun`` (or
-``SealedLoop``) and ``sign_manifest`` act on that run. Outside a run they refuse: there are no keys.
+``SealedLoop``) and ``sign_manifest`` act on that run. Outside a run they refuse, because the
+process holds no keys.
 
-A script gets the columns that the recipe names, of the datasets that it names, and no others.
+A script gets the columns and the datasets that the recipe names, and no others.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def run_script(run: GuestRun, resume: CheckpointRef | None, monitor: Monitor) ->
     Args:
         run: Admitted and granted.
         resume: Checkpoint ``SealedRun`` continues from.
-        monitor: Watches.
+        monitor: Watches the training.
 
     Raises:
         UsageError: The script ended without ``sign_manifest``.
@@ -88,7 +89,7 @@ def run_script(run: GuestRun, resume: CheckpointRef | None, monitor: Monitor) ->
         raise UsageError(
             "the training script ended without a manifest",
             check="script",
-            hint="call sealtrain.sign_manifest(trainer) at its end",
+            hint="call sealtrain.sign_manifest(trainer) at the end of the script",
         )
     return outcome
 
@@ -106,16 +107,16 @@ def unwrap_dataset(
         map_style: Give a ``datasets.Dataset`` held in memory instead of a shuffled endless stream.
 
     Raises:
-        UsageError: Not inside a run, no dataset of this run, or ``map_style`` for one of which the
-            recipe gives so many records an epoch (``max_records``).
-        SchemaMismatch: A dataset lacks a column, or has it in another type.
+        UsageError: Not inside a run, no dataset of this run, or ``map_style`` for a dataset of
+            which the recipe gives only so many records an epoch (``max_records``).
+        SchemaMismatch: A column of a dataset is missing, or has another type.
     """
     script = _running()
     sources = _sources_at(script.run, path)
     if map_style:
         if any(source.max_records is not None for source in sources):
             raise UsageError(
-                "a dataset with max_records is given as a stream, a part each epoch",
+                "map_style is refused: a dataset with max_records is a stream, a part each epoch",
                 check="datasets",
                 hint="leave map_style out, or max_records",
             )
@@ -130,9 +131,8 @@ class SealedRun(sealed_callback.SealedRun):
         """Attach to the run.
 
         Args:
-            evaluation: Measures the model it is given, metrics by name; called every
-                ``trainer.eval_steps`` of the recipe, and what early stopping and the choice of the
-                best weights compare.
+            evaluation: Measures a model, metrics by name; called every ``trainer.eval_steps`` of
+                the recipe. Early stopping and the choice of the best weights compare its metrics.
 
         Raises:
             UsageError: Not inside a run.
@@ -158,9 +158,9 @@ class SealedLoop(sealed_loop.SealedLoop):
         """Attach to the run, and continue from its checkpoint if it has one.
 
         Args:
-            model: ``torch.nn.Module`` that learns.
-            optimizer: Of its parameters.
-            scheduler: Of the optimizer, ``None`` without one.
+            model: The ``torch.nn.Module`` to train.
+            optimizer: Optimizer of its parameters.
+            scheduler: Scheduler of the optimizer, or ``None``.
             processing_class: Tokenizer to seal with the model.
             path: As in ``unwrap_dataset``.
 
@@ -185,7 +185,7 @@ def sign_manifest(trainer: Any, **metrics: float) -> Path:
 
     Args:
         trainer: The trainer that ran with ``SealedRun``, or the ``SealedLoop``.
-        metrics: Final measurements; those the release policy names go into the manifest.
+        metrics: Final measurements; the manifest holds those that the release policy names.
 
     Returns:
         Path of ``manifest.json``; the sealed model lies beside it.

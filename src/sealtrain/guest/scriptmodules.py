@@ -1,8 +1,8 @@
 """A recipe's own scripts as Python runs them: the text of the lock, never a file.
 
-The first one runs as ``__main__``. The others are modules that it imports by name, found after all
-others, and text that it reads beside itself: ``__file__`` lies in the folder of the copies
-(``guest.admission``). Their lines are known to tracebacks and to ``inspect``.
+The first script runs as ``__main__``. It imports the others by name, found after all other modules,
+and reads them beside itself: ``__file__`` lies in the folder of the copies (``guest.admission``).
+Tracebacks and ``inspect`` know their lines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run_as_main(texts: Mapping[str, str], scripts: Sequence[str], base: Path) ->
     main.__file__ = place
     for path, text in texts.items():
         lines = text.splitlines(keepends=True)
-        # Without a time of change: this text is the last word on the file.
+        # Without a modification time, linecache keeps this text.
         linecache.cache[str(base / path)] = (len(text), None, lines, str(base / path))
     before = sys.modules["__main__"], sys.argv
     sys.modules["__main__"], sys.argv = main, [place]
@@ -61,14 +61,14 @@ class _ScriptModules(MetaPathFinder, ExecutionLoader):
 
     @property
     def names(self) -> set[str]:
-        """Of the modules, and of the packages they lie in."""
+        """Names of the modules, and of the packages they lie in."""
         parts = [name.split(".") for name in self._modules]
         return {".".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a script, or of a folder of scripts, in which nothing else is found."""
+        """The spec of a script, or of a folder of scripts, which holds no other modules."""
         if fullname in self._modules:
             return spec_from_file_location(
                 fullname,

@@ -1,4 +1,4 @@
-"""Where a run finds what it needs. No secret: it lies in the run's folder so that it can resume."""
+"""Paths and addresses of a run, kept in its folder so that it can resume. They hold no secret."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _MAX_BYTES = 1 << 20
 class RunSettings:
     """Paths and addresses of one run; relative ones become absolute.
 
-    A script of a run has another working directory, and a resumed run may.
+    A script of a run has another working directory, and a resumed run may have.
 
     Attributes:
         lock: ``recipe.lock.json``.
-        platform: What proves the guest. Always chosen explicitly.
+        platform: The TEE that proves the guest. Always chosen explicitly.
         guest: Where evidence comes from (``attest.guest``): a socket, or a device by its TEE.
         collateral: Source of the collateral for the guest's quotes (``file:…`` or the URL of a
             service), ``None`` for TEEs that have none.
         gpu_collateral: The same for its accelerators.
-        accelerator: ``HOST:PORT`` of who multiplies under pads; ``None`` for recipes without.
-        dealer: ``HOST:PORT`` of who makes the pads; ``None`` where the guest does.
-        brokers: A broker file (spec/key-release.md §2) for each broker that is asked.
+        accelerator: ``HOST:PORT`` of the accelerator; ``None`` for recipes without pads.
+        dealer: ``HOST:PORT`` of the dealer; ``None`` where the guest makes the pads.
+        brokers: A broker file (spec/key-release.md §2) for each broker that the run asks.
         data: Sealed datasets, or folders that hold them; a URL, as text, of a dataset elsewhere.
         base: Folder that relative paths of the recipe start from.
         out: The run's folder: sealed checkpoints, sealed model, manifest.
@@ -96,7 +96,7 @@ class _RunFile(StrictModel):
 
 
 def place_of(text: str) -> Path | str:
-    """A path, or the URL that the text is."""
+    """The text as a path, unless it is a URL."""
     return text if is_url(text) else Path(text)
 
 
@@ -135,7 +135,7 @@ def name_brokers(out: Path, brokers: Sequence[Path]) -> None:
 
 
 def name_helpers(out: Path, *, accelerator: str | None = None, dealer: str | None = None) -> None:
-    """Have an interrupted run ask these for products and pads from now on.
+    """Have an interrupted run use this accelerator and dealer from now on.
 
     Args:
         out: The run's folder.
@@ -151,7 +151,7 @@ def name_helpers(out: Path, *, accelerator: str | None = None, dealer: str | Non
 
 
 def _lasting_address(guest: str) -> str:
-    """A guest's address (``attest.guest``) as it is from any working directory."""
+    """A guest's address (``attest.guest``), valid from any working directory."""
     if ":" not in guest:
         return str(Path(guest).absolute())
     device, mark, words = guest.partition("?")
@@ -171,7 +171,7 @@ def _lasting_source(uri: str | None) -> str | None:
 
 
 def holds_run(out: Path) -> bool:
-    """Whether a folder is one of a run that was released keys before."""
+    """Whether the folder belongs to a run that has already obtained keys."""
     return (out / FILE_NAME).is_file()
 
 

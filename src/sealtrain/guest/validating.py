@@ -1,4 +1,4 @@
-"""The step before the first step: the records against the recipe's rules, inside the guest."""
+"""Before the first step, the guest checks the records against the recipe's rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORT_NAME = "validation.json"
 
 
 def validate_data(run: GuestRun) -> None:
-    """Check all records of a run that has rules for them; note in the run log that they hold.
+    """Check all records of a run that has rules for them; record in the run log that they hold.
 
     Raises:
         ValidationFailed: A rule does not hold.

@@ -1,12 +1,13 @@
 """Wait for a lease that lapsed, without a key in memory.
 
-The run has a process of its own. When it ended because its keys were not lent any longer, its
-memory is gone with it; a checkpoint is sealed. After a pause another process asks for the keys
-again and resumes from that checkpoint, as ``sealtrain resume`` would: bit for bit. The process that
-waits never holds a key or a record.
+The run has a process of its own. When that process ends because its lease ended, its memory is
+gone; a checkpoint is sealed. After a pause another process asks for the keys again and resumes from
+that checkpoint, as ``sealtrain resume`` would: bit for bit. The process that waits never holds a
+key or a record.
 
-Refusals that owners or operators can take back are waited out, and whatever did not answer
-(``SealtrainError.retry``). The limit counts from the lapse, and anew once the run has got further.
+The run waits out refusals that owners or operators can take back, and services that did not answer
+(``SealtrainError.retry``). The limit counts from the end of the lease, and anew once the run has
+sealed a newer checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["until_released"]
 
 Waits = Callable[[SealtrainError, float], None]
-"""Hears why the run waits and for how many seconds before it asks again."""
+"""Called with the reason of the wait and the seconds until the run asks again."""
 
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 300.0
@@ -47,20 +48,20 @@ def until_released(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Outcome:
-    """Run, and resume as often as the lease comes back in time.
+    """Run, and resume each time the brokers grant a new lease in time.
 
     Args:
         begin: Starts or resumes the run; called in a process of its own.
-        again: Resumes it; the same.
+        again: Resumes it; called in a process of its own.
         out: The run's folder.
         seconds: How long to wait for the keys before giving up.
-        waits: Told of each pause.
+        waits: Called at each pause.
         first_pause: Seconds; each pause after it is twice as long, up to five minutes.
-        monotonic: What ``seconds`` are counted by.
+        monotonic: Clock that counts ``seconds``.
         sleep: Waits so many seconds.
 
     Raises:
-        SealtrainError: What the run ended with, where waiting does not help or was too long.
+        SealtrainError: The run's last error, if waiting does not help or took too long.
         RankLost: The run's process is gone.
     """
     work, until, reached, pause = begin, 0.0, "", first_pause
@@ -87,7 +88,7 @@ def _newest(out: Path) -> str:
 
 
 def _apart(work: Callable[[], Outcome]) -> Outcome:
-    """Do ``work`` in a forked process, and give or raise what it gives or raises."""
+    """Do ``work`` in a forked process; returns its result or raises its error."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
         target=_serve, args=(work, here, there), name="sealtrain-run"
@@ -100,7 +101,7 @@ def _apart(work: Callable[[], Outcome]) -> Outcome:
             answer = answer_of(here.recv_bytes())
         process.join()
     finally:
-        if process.is_alive():  # interrupted here; at a terminal it was interrupted, too
+        if process.is_alive():  # interrupted here; a terminal interrupts both processes
             process.join(_GRACE_SECONDS)
         if process.is_alive():
             process.kill()
@@ -110,10 +111,10 @@ def _apart(work: Callable[[], Outcome]) -> Outcome:
         raise answer
     if answer is None:
         raise RankLost(
-            "the process of the run is gone",
+            "the process of the run ended without a result",
             check="process",
             got=f"status {process.exitcode}",
-            hint="see whether the machine ran out of memory, then: sealtrain resume",
+            hint="check whether the machine ran out of memory, then: sealtrain resume",
         )
     outcome: Outcome = answer
     return outcome
@@ -129,5 +130,5 @@ def _serve(work: Callable[[], Outcome], here: Connection, answers: Connection) -
         answer = packed_error(KeyboardInterrupt())
     except BaseException as error:
         answer = packed_error(error)
-    with contextlib.suppress(OSError):  # nobody listens any more, and no traceback leaves from here
+    with contextlib.suppress(OSError):  # the reader is gone, and no traceback leaves from here
         answers.send_bytes(answer)

@@ -1,1 +1,1 @@
-"""What a run gives up while it holds records: output, network, files, programs, system calls."""
+"""The sandbox of a run that holds records: output, network, files, programs, system calls."""

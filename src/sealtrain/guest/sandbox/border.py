@@ -1,7 +1,7 @@
-"""What a process gives up while it holds what others own: output, other hosts, files, programs.
+"""The sandbox around a process that holds keys or records: output, network, files, programs.
 
-``enclosed`` is one closed room for every role of a run. Whatever has to be opened or started comes
-before it: listening sockets, the answers of programs, the process that compiles kernels, the
+``enclosed`` is the same sandbox for every role of a run. The guest opens and starts everything it
+needs before it: listening sockets, the answers of programs, the process that compiles kernels, the
 accelerator's driver.
 """
 
@@ -38,10 +38,10 @@ _DRIVER_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """What stays possible from inside.
+    """The exceptions that the sandbox allows.
 
     Attributes:
-        urls: What may be reached; ``tcp://host:port`` for other parties.
+        urls: Reachable services; ``tcp://host:port`` for other parties.
         folders: Folders to write in, beside the run's folder in memory.
         sockets: Unix sockets that may be connected to.
     """
@@ -52,10 +52,10 @@ class Ways:
 
 
 class Room:
-    """What ``enclosed`` gave up, and how a process gives it up for good.
+    """The sandbox that ``enclosed`` prepared, which a process then closes for good.
 
     Attributes:
-        terminal: For our own progress.
+        terminal: For sealtrain's own progress.
         scratch: The run's folder in memory.
     """
 
@@ -79,9 +79,9 @@ class Room:
         )
 
     def lock(self, ways: Ways) -> Held:
-        """Have the kernel hold it for native code, too, for good, in a process of the run only.
+        """Have the kernel enforce it on native code too, for good, in a process of the run only.
 
-        Threads begin afterwards, so that it binds them too; older ones are counted.
+        Threads start afterwards, so that it binds them too; older threads are counted.
         """
         landlock, seccomp, older = 0, False, other_threads()
         if self._alone:
@@ -104,11 +104,11 @@ class Room:
 
 @contextmanager
 def enclosed(tally: Tally, *, alone: bool, accelerated: bool | None = None) -> Iterator[Room]:
-    """Silence this process and prepare what it needs inside closed borders.
+    """Silence this process and prepare what it needs inside the sandbox.
 
     Args:
-        tally: Counts what was not said or was refused.
-        alone: This process is for the run only: what it gives up, it gives up for good.
+        tally: Counts dropped output and refused calls.
+        alone: This process serves only the run: the sandbox lasts until it ends.
         accelerated: There is an accelerator to build kernels for; looked up when ``None``.
     """
     if accelerated is None:
@@ -124,7 +124,7 @@ def enclosed(tally: Tally, *, alone: bool, accelerated: bool | None = None) -> I
 
 
 def saying(terminal: TextIO) -> Callable[[str], None]:
-    """Say a line where output is hushed. It holds names and codes alone."""
+    """Print a line past the silence. The caller passes names and codes only."""
 
     def say(line: str) -> None:
         terminal.write(f"{line}\n")
@@ -134,13 +134,13 @@ def saying(terminal: TextIO) -> Callable[[str], None]:
 
 
 def telling(terminal: TextIO) -> Callable[[str, SealtrainError], None]:
-    """Tell of brokers where output is hushed: which one and the kind of reason, no words of it."""
+    """Report a broker's failure past the silence: its URL and the error's code, not the message."""
     say = saying(terminal)
     return lambda url, error: say(f"broker {url}: {error.code}")
 
 
 def _wake_driver() -> None:
-    """Have the accelerator's driver start what it starts once a machine, in a process of its own.
+    """Have the accelerator's driver run its once-per-machine start in a child process.
 
     Where device files are missing it executes a program that makes them. A process that has used
     the driver cannot fork ranks any more, so a child does it.

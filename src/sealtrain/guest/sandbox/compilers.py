@@ -1,17 +1,17 @@
-"""Where compilers of kernels run for a run: a process without network, forked before it holds more.
+"""The workshop: a process without network that runs compilers of kernels, forked before keys.
 
 Triton and Inductor build code for an accelerator while they train: a C compiler, a linker, ptxas.
 The process that trains executes nothing (``sandbox.seccomp``). It hands a compiler's command to
 this one, which
 
-1. starts a program only if it is one of the tools by name, found before the border closed. An
-   interpreter or a shell is none of them. But a compiler loads code that it is told to load,
-   so a name alone holds nothing:
-2. has no network of any kind, nor have its children: the kernel refuses every socket;
+1. starts a program only if it is on the list of tools, found before the sandbox closed. The list
+   has no interpreter and no shell. But a compiler loads any code its command names, so the list
+   alone confines nothing:
+2. has no network of any kind, and neither have its children: the kernel refuses every socket;
 3. writes in the run's folder in memory only: the kernel refuses every other file.
 
-Without a kernel that holds 2 and 3 there is no workshop, and compilers are refused as all programs
-are.
+Without a kernel that enforces 2 and 3 there is no workshop, and compilers are refused as all
+programs are.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Workshop:
         return program in self._programs
 
     def run(self, program: str, words: Sequence[str], folder: str | None, variables: Any) -> int:
-        """Have a tool run with this process's standard streams.
+        """Run a tool with this process's standard streams.
 
         Args:
             program: Path of the tool.
-            words: Its command, its name first.
+            words: Its command line, its name first.
             folder: Working directory; this process's where ``None``.
             variables: Its environment.
 
@@ -109,7 +109,7 @@ def workshop(scratch: Path) -> Iterator[Workshop | None]:
         scratch: The only folder it writes in.
 
     Yields:
-        ``None`` where the kernel cannot hold it.
+        ``None`` where the kernel cannot confine it.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     programs = tools()
@@ -118,11 +118,11 @@ def workshop(scratch: Path) -> Iterator[Workshop | None]:
         _work(theirs, scratch, programs)
     theirs.close()
     try:
-        # It says one byte once the kernel holds it, and nothing where the kernel does not.
+        # The process sends one byte once the kernel confines it, and nothing otherwise.
         ready = ours.recv(1) == b"1"
         yield Workshop(ours, programs) if ready else None
     finally:
-        # Also where a forked process still has a copy; a signal may not reach it any more.
+        # Also when a forked process still has a copy; a signal may no longer reach it.
         with contextlib.suppress(OSError):
             ours.shutdown(socket.SHUT_RDWR)
         ours.close()
@@ -132,14 +132,14 @@ def workshop(scratch: Path) -> Iterator[Workshop | None]:
 def _work(commands: socket.socket, scratch: Path, programs: frozenset[str]) -> None:
     """The whole life of the process. Its peer closes the connection when it ends."""
     try:
-        gc.disable()  # objects of the run must not close numbers that are used anew here
+        gc.disable()  # objects of the run must not close descriptors reused here
         os.setsid()  # no signal of the terminal ends it before the run
         _close_all_but(commands.fileno())
         leave_no_memory()
         held = restrict([scratch], connect=[], programs=True) >= _NEEDED_LANDLOCK
         if not refuse_calls(network=False, programs=True) or not held:
             return
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for attendants
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
         commands.send(b"1")
         while True:
             command, descriptors, _flags, _peer = socket.recv_fds(commands, _MAX_COMMAND, 8)
@@ -155,7 +155,7 @@ def _work(commands: socket.socket, scratch: Path, programs: frozenset[str]) -> N
 
 
 def _attend(command: bytes, descriptors: Sequence[int], programs: frozenset[str]) -> None:
-    """Run one command and say how it ended."""
+    """Run one command and send its status."""
     try:
         *streams, answer = descriptors
         asked = json.loads(command)
@@ -172,7 +172,7 @@ def _attend(command: bytes, descriptors: Sequence[int], programs: frozenset[str]
 
 
 def _close_all_but(descriptor: int) -> None:
-    """Connections and files of the run are not the compiler's."""
+    """Close the run's connections and files, which the compiler must not have."""
     os.closerange(_STREAMS, descriptor)
     os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
 

@@ -1,19 +1,19 @@
-"""What a failed run may say of its failure: a typed event, as far as the release policy goes.
+"""The failure of a run as a typed event, with as much detail as the release policy allows.
 
 Between the release of keys and the manifest any text may quote a record: messages, tracebacks,
-names of files, a host that a library looked up. What leaves is the class of the error, its code and
-the text that the reference has for it; of what is no error of ours, that it happened. Only classes
-that are those of ``sealtrain.errors`` count, as they were when this module was loaded: a script can
-make subclasses of them, name them as it likes, and write into their attributes.
+names of files, a host that a library looked up. Only the class of an error leaves, with its code
+and the text that the reference has for it; of a foreign exception only that it happened leaves.
+Only the classes of ``sealtrain.errors`` count, as they were when this module was loaded: a script
+can make subclasses of them, name them as it likes, and write into their attributes.
 
 | `logs` | leaves |
 |---|---|
-| `none` | code of what stood in the way outside the data; `data-invalid` for faults of the data |
+| `none` | code of an error outside the data; `data-invalid` for faults of the data |
 | `error-summary` | code of any error |
-| `structured` | also the kind of exception, the scripts' line, and counts of what was not said |
+| `structured` | also the kind of exception, the scripts' line, and counts of dropped output |
 
-A program that was refused is named at every level, if it is a file that the run did not make: which
-one cannot be said otherwise to the engineer who has to do without it.
+A refused program is named at every level, if it is a file that the run did not make: the engineer
+has to know which program to do without.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Known:
     meaning: str
 
 
-# By identity, and not by ``==`` or ``hash``, which a class of a script's making can answer itself.
+# By identity, and not by ``==`` or ``hash``, which a class of a script's making can override.
 _KNOWN: Final = MappingProxyType(
     {
         id(kind): (
@@ -79,16 +79,16 @@ def told(
     *,
     scripts: Mapping[str, str] = MappingProxyType({}),
 ) -> Done:
-    """Do ``work``; what goes wrong leaves as a typed event only.
+    """Do ``work``; a failure leaves as a typed event only.
 
     Args:
         work: Holds plaintext.
         logs: The recipe's ``release_policy.logs``.
-        counts: What was printed, logged or refused so far, by event.
+        counts: Gives the counts of dropped output and refused calls so far, by event.
         scripts: File of each script of the user's own, with its name in the recipe.
 
     Raises:
-        SealtrainError: In place of whatever was raised, without its text, cause or context.
+        SealtrainError: In place of any exception, without its text, cause or context.
         KeyboardInterrupt: Without text.
     """
     event: BaseException
@@ -98,7 +98,7 @@ def told(
         event = KeyboardInterrupt()
     except BaseException as error:
         event = _event(error, logs, counts(), scripts)
-    raise event  # outside the handlers, so that nothing refers to the original any more
+    raise event  # outside the handlers, so that it does not refer to the original
 
 
 def _event(
@@ -134,7 +134,7 @@ def _kind(error: BaseException, scripts: Mapping[str, str]) -> type[SealtrainErr
 
 
 def _where(error: BaseException, kind: type[SealtrainError], scripts: Mapping[str, str]) -> str:
-    """Kind of exception, and its last line in a script. A class of unknown make has no name."""
+    """Kind of exception, and its last line in a script. A class from elsewhere is not named."""
     name = type(error).__name__
     if isinstance(error, (SealtrainError, PlaceRefused, ProgramRefused)):
         name = kind.__name__

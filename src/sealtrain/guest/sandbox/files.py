@@ -1,12 +1,12 @@
-"""Where a run may make, change or remove files: in its own folders, judged by where a path leads.
+"""The files a run may make, change or remove: in its own folders, judged by where a path leads.
 
 1. Links on the way are followed, and the last name too where the call follows it.
 2. A path relative to an open directory (``dir_fd``) begins at that directory. Python's audit event
-   of an open does not say which one: ``os.open`` writes to absolute paths only.
-3. A move or a hard link has two places. Both count: a file from outside that gets a second name
-   inside could be changed by that name.
-4. Of devices only those are written that keep nothing, and those of accelerators and of evidence.
-   Of ``/proc`` only the names of threads.
+   of an open does not name that directory: ``os.open`` writes to absolute paths only.
+3. A move or a hard link has two places. Both count: a run could change a file from outside through
+   a second name inside.
+4. A run writes only to devices that keep nothing, to those of accelerators and to those of
+   evidence; in ``/proc`` only to the names of threads.
 
 This module judges what Python does. ``sandbox.landlock`` has the kernel judge the same for native
 code.
@@ -41,7 +41,7 @@ _Check = Callable[[tuple[Path, ...], tuple[Any, ...]], None]
 
 
 class PlaceRefused(PermissionError):
-    """A file outside the run's folder. Libraries that only try whether they may write go on."""
+    """A file outside the run's folder. Libraries that only probe whether they may write go on."""
 
     def __init__(self) -> None:
         """Without the path: its name may quote a record."""
@@ -64,7 +64,7 @@ def _check(writable: Iterable[Path], place: str) -> None:
 
 
 def _place(path: Any, directory: int = _HERE, *, followed: bool) -> str | None:
-    """Where a path leads; ``None`` for a descriptor, which was judged when it was opened."""
+    """The file a path leads to; ``None`` for a descriptor, which was judged when it was opened."""
     if isinstance(path, int):
         return None
     name = os.fsdecode(path)

@@ -1,6 +1,6 @@
-"""In the process that trains, what the lock does not pin is not there.
+"""In the process that trains, Python finds only the modules that the lock pins.
 
-``only_pinned`` replaces the ways in which Python finds modules by one. It finds a module only in
+``only_pinned`` replaces all of Python's finders by a single one. It finds a module only in
 
 1. the interpreter and its standard library;
 2. sealtrain's own measured files;
@@ -11,11 +11,11 @@ Everything else is as if it were not installed: ``ModuleNotFoundError`` for an i
 libraries behave alike on every machine. Neither ``sys.path`` nor a ``.pth`` file, a working
 directory, an archive or a namespace package adds anything. Children that are forked inherit it.
 
-What was imported before is looked at once: a process that loaded something else is refused.
-``cli.alone`` starts a process that has loaded nothing of the kind.
+``only_pinned`` checks the modules that are loaded already: it refuses a process that loaded
+anything else. ``cli.alone`` starts a process that has loaded nothing of the kind.
 
-This finds what is imported by name. Code that reads a file and runs it does what it wants: it is
-pinned itself, and reviewed.
+The finder judges imports by name. Code that reads a file and runs it is not judged: it is pinned
+itself, and reviewed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def only_pinned(importable: Importable) -> None:
         importable: Modules of the pinned packages.
 
     Raises:
-        ImportRefused: Something else was imported before; names the module.
+        ImportRefused: The process imported another module before; the error names it.
     """
     finder = PinnedFinder(importable)
     for name, module in tuple(sys.modules.items()):
@@ -74,7 +74,7 @@ def only_pinned(importable: Importable) -> None:
                 check="imports",
                 got=name,
                 expected="the standard library, sealtrain and pinned packages",
-                hint="remove it from the environment of the guest, or from what Python starts with",
+                hint="remove it from the environment of the guest, or from Python's start-up files",
             )
     before = sys.meta_path[1:] if isinstance(sys.meta_path[0], PinnedFinder) else []
     sys.meta_path[:] = [finder, *before]
@@ -94,7 +94,7 @@ class PinnedFinder(DistributionFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As Python's finders: the spec of a module, ``None`` where nothing pinned has it."""
+        """As Python's finders: the spec of a module, ``None`` where no pinned file has it."""
         parent, _, name = fullname.rpartition(".")
         if not parent:
             return self._of_interpreter(fullname) or self._found(
@@ -105,7 +105,7 @@ class PinnedFinder(DistributionFinder):
     def find_distributions(
         self, context: DistributionFinder.Context = _ANY_PACKAGE
     ) -> Iterator[Distribution]:
-        """Metadata of pinned packages and of sealtrain, of one of them if the context names it."""
+        """Metadata of sealtrain and the pinned packages, or of the package the context names."""
         known = self._distributions
         if context.name is None:
             return iter(known.values())
@@ -113,10 +113,10 @@ class PinnedFinder(DistributionFinder):
         return iter([known[wanted]] if wanted in known else [])
 
     def invalidate_caches(self) -> None:
-        """Nothing is added while the process lives."""
+        """Do nothing: no module is added while the process lives."""
 
     def knows(self, file: str) -> bool:
-        """Whether a file is one that modules are found in."""
+        """Whether the finder may load a module from this file."""
         return file in self._own_files or self._importable.lists(file) or self._in_library(file)
 
     def _in_library(self, path: str) -> bool:
@@ -190,5 +190,5 @@ def _file_of(module: ModuleType) -> str | None:
     spec = getattr(module, "__spec__", None)
     file = getattr(spec, "origin", None) if getattr(spec, "has_location", False) else None
     file = file or getattr(module, "__file__", None)
-    # Some that are made in memory carry the name of no file.
+    # Some modules that are made in memory carry a name that is not a file's.
     return os.path.normpath(file) if isinstance(file, str) and file.startswith("/") else None

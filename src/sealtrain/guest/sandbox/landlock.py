@@ -1,9 +1,9 @@
-"""What a process gives up for good before it trains. Holds for native code too, and for children.
+"""Rules that the kernel enforces on a process before it trains, on native code and children too.
 
-Core dumps and their readers: a crash leaves no memory behind, and no process of the same user reads
-this one's. Where the kernel has Landlock, its version says what is held:
+Core dumps and debuggers are off: a crash leaves no memory behind, and no process of the same user
+reads this one's memory. Where the kernel has Landlock, its version says what the kernel enforces:
 
-| version | Linux | held |
+| version | Linux | enforced |
 |---|---|---|
 | 1 | 5.13 | files are made, written and removed in the run's folders only; no program is executed |
 | 3 | 6.2 | nor are files cut short elsewhere |
@@ -13,7 +13,7 @@ this one's. Where the kernel has Landlock, its version says what is held:
 | 9 | later | unix sockets of other processes are connected to by the named paths only |
 | 10 | later | UDP goes to name servers only, and nowhere where no name is looked up |
 
-A port is not a host: that is the audit hook's and the deployment's. ``sandbox.seccomp`` binds all
+A port is not a host: the audit hook and the deployment judge hosts. ``sandbox.seccomp`` binds all
 threads on every kernel, by the kind of a call and not by its address.
 """
 
@@ -53,13 +53,14 @@ _BINDS_ALL_THREADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """How far the kernel holds what Python's audit hook holds.
+    """How far the kernel enforces the rules of Python's audit hook.
 
     Attributes:
         landlock: Version in force, 0 for none.
         seccomp: A filter of system calls is in force.
         unbound: Threads of this process that Landlock does not bind: they are older than its rules.
-        memory: ``private``: shared memory is this run's own; ``folder``: it has a folder in it.
+        memory: ``private``: shared memory is this run's own; ``folder``: the run has a folder in
+            shared memory.
     """
 
     landlock: int
@@ -78,7 +79,7 @@ class Held:
 
 
 def leave_no_memory() -> None:
-    """No core dump, no fault trace, no debugger of the same user. Lasts until the process ends."""
+    """Refuse core dumps, fault traces and debuggers of the same user until the process ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.disable()
     # Also for core dumps that the kernel hands to a program, which the limit does not stop.
@@ -86,7 +87,7 @@ def leave_no_memory() -> None:
 
 
 def other_threads() -> int:
-    """How many threads this process has beside this one: those of native libraries, too."""
+    """How many threads this process has besides this one, including those of native libraries."""
     return sum(1 for _ in Path("/proc/self/task").iterdir()) - 1
 
 
@@ -94,8 +95,8 @@ def unbound(version: int, older: int) -> int:
     """How many threads are outside the rules of Landlock.
 
     Args:
-        version: That is in force, 0 for none.
-        older: Threads that there were beside this one before the rules.
+        version: Version in force, 0 for none.
+        older: Threads that this process had besides this one before the rules.
     """
     return 0 if version >= _BINDS_ALL_THREADS else older
 
@@ -109,13 +110,13 @@ def restrict(
     passing: Path | None = None,
     programs: bool = False,
 ) -> int:
-    """Put this thread, and whatever it starts from now on, under Landlock.
+    """Put this thread, and every thread and process it starts from now on, under Landlock.
 
     Args:
         writable: Existing folders in which files may be made, written and removed.
         connect: TCP ports that may be connected to.
         sockets: Unix sockets that may be connected to.
-        names: Names may be looked up.
+        names: Whether names may be looked up.
         passing: A folder among ``writable`` that is itself removed at the end.
         programs: Whether programs may be executed: for the process that compiles.
 
@@ -148,7 +149,7 @@ def restrict(
         for device in devices():
             _allow_below(libc, rules, device, changing)
         for path in sockets if resolving else ():
-            if path.exists():  # whoever connects will say so
+            if path.exists():  # connecting to a missing one reports it
                 _allow_below(libc, rules, path, resolving)
         if version >= 4:
             for port in connect:  # and none to listen on

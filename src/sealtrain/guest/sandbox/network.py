@@ -1,12 +1,11 @@
-"""What library code cannot send out while a run holds records in memory.
+"""Network confinement of library code while a run holds records in memory.
 
 ``confined_to``: an audit hook refuses every connection, datagram and name look-up but the broker's,
-and listening ports. Trackers, hubs and telemetry fail loudly instead of leaking. A host that is
-named may be looked up again at any time, and is reached under the addresses that were told: large
-stores answer each question with other ones. ``sandbox.files`` judges files and
-``sandbox.programs`` programs, through the same hook. A process may fork, as the loader does: the
-child keeps the hook. Native code does not pass an audit hook; ``sandbox.landlock`` and
-``sandbox.seccomp`` bind that too.
+and listening ports. Trackers, hubs and telemetry fail loudly instead of leaking. The run may look a
+named host up again at any time and reach it under the addresses of the answer: large stores give
+new addresses at each look-up. ``sandbox.files`` judges files and ``sandbox.programs`` programs,
+through the same hook. A process may fork, as the loader does: the child keeps the hook. Native code
+does not pass an audit hook; ``sandbox.landlock`` and ``sandbox.seccomp`` bind that too.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Borders:
-    """What stays possible.
+    """The connections, files and programs that stay possible.
 
     Attributes:
         reachable: Hosts (by name and by number) and ports.
         unix: Paths of unix sockets that may be connected to; ``None`` for any.
         writable: Folders whose files may be written; ``None`` for any.
-        programs: What stands in for programs that libraries start.
-        resolved: Further addresses of those hosts, as names are looked up again.
+        programs: The stand-ins for programs that libraries start.
+        resolved: Further addresses of those hosts, from later look-ups.
     """
 
     reachable: frozenset[tuple[str, int]]
@@ -78,17 +77,17 @@ def confined_to(
     """Allow connections to the hosts and ports of ``urls``; refuse all others.
 
     Args:
-        urls: Broker first; then whatever else the recipe names.
+        urls: Broker first; then the other services that the recipe names.
         unix: Unix sockets that may be connected to, any when ``None``.
         writable: Folders to write in, anywhere when ``None``.
         programs: See ``Borders``.
-        noted: Told the name of each refusal, for counting.
+        noted: Called with the event name of each refusal, for counting.
 
     Raises:
-        EgressRefused: From within the block, in whatever code tried to reach elsewhere.
+        EgressRefused: From within the block, in the code that tried to reach elsewhere.
         PlaceRefused: From within the block, on making, changing or removing a file elsewhere.
         ProgramRefused: From within the block, on starting a program. Both are ``PermissionError``,
-            so that libraries that only try go on.
+            so that libraries that only probe go on.
     """
     global _borders, _noted, _hooked
     borders = Borders(
@@ -112,7 +111,7 @@ def confined_to(
 
 
 def program_to_name(error: ProgramRefused) -> str | None:
-    """Path of a program that was refused, if it may leave: it is no words of a script's making."""
+    """Path of a refused program, if it may leave the run: if no script made it up."""
     writable = () if _borders is None else _borders.writable or ()
     return error.program if is_told(error.program, writable) else None
 
@@ -124,7 +123,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def _numbers(url: str) -> set[tuple[str, int]]:
-    """Name and numeric addresses, resolved before the gate closes."""
+    """Name and numeric addresses, resolved before the sandbox closes."""
     host, port = address_of(url)
     return {(host, port), *_numbers_of(host, port)}
 
@@ -132,13 +131,13 @@ def _numbers(url: str) -> set[tuple[str, int]]:
 def _numbers_of(host: str, port: int) -> set[tuple[str, int]]:
     try:
         found = socket.getaddrinfo(host, port)
-    except OSError:  # whoever connects will say so
+    except OSError:  # connecting reports it
         return set()
     return {(_plain(str(info[4][0])), port) for info in found}
 
 
 def _remembered(borders: Borders, real: Callable[..., Any]) -> Callable[..., Any]:
-    """``getaddrinfo``, after which the addresses it told of a host within borders are reachable."""
+    """``getaddrinfo`` that also makes the addresses of its answer for an allowed host reachable."""
 
     def look_up(host: Any, port: Any, *words: Any, **named: Any) -> Any:
         name = os.fsdecode(host) if isinstance(host, (str, bytes)) else ""
@@ -211,14 +210,14 @@ def _looking_up(borders: Borders, _event: str, arguments: tuple[Any, ...]) -> No
     if isinstance(host, tuple):  # getnameinfo
         host = host[0]
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
-    if host is None or is_number(name):  # nobody is asked
+    if host is None or is_number(name):  # needs no name server
         return
     ports = [port for allowed, port in borders.reachable if allowed == name]
     if not ports:
         raise _refused(
             "network.refused", "a library tried to look up a name from inside the run", name
         )
-    # Of other ways to ask than ``getaddrinfo`` the answer is not seen: ask as well.
+    # Only the answers of ``getaddrinfo`` are seen here: for other calls, look the name up as well.
     if not getattr(_resolving, "now", False):
         _resolving.now = True
         try:
@@ -265,7 +264,7 @@ def _starting(borders: Borders, event: str, arguments: tuple[Any, ...]) -> None:
     elif event == "os.forkpty":
         name = sys.executable
     program = found(os.fsdecode(name), variables)
-    if program is None:  # Python says so itself
+    if program is None:  # Python itself reports it
         return
     try:
         programs.judge(program, tuple(os.fsdecode(word) for word in words))

@@ -1,8 +1,9 @@
-"""Nothing that library code prints, logs or warns of leaves the process: it is counted.
+"""Silence: library code prints, logs and warns to nowhere, and the guest counts how often.
 
 Text could quote a record. Python's streams are replaced, and the descriptors 1 and 2 under them
-lead to nowhere, for code in C, C++ and Rust prints there directly. (A pipe read by a thread would
-let us count that too, and would stand still when native code prints while holding the interpreter.)
+lead to nowhere, because code in C, C++ and Rust prints there directly. (A pipe read by a thread
+could count that output too, but would deadlock when native code prints while it holds the
+interpreter.)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LEVELS = ((40, "logged.error"), (30, "logged.warning"), (0, "logged.info"))
 
 
 class Tally:
-    """How often something wanted to be said. Names of events only."""
+    """Counts of dropped output and refused calls, by event. It holds names of events only."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -50,10 +51,10 @@ def hushed(tally: Tally, *, for_good: bool = False) -> Iterator[TextIO]:
     Args:
         tally: Counts what was dropped.
         for_good: Leave descriptors 1 and 2 leading nowhere also after the block, and give Python
-            new streams to the terminal: what native code still holds in buffers never comes out.
+            new streams to the terminal: text that native code still buffers never comes out.
 
     Yields:
-        The terminal, for our own progress bar. Closed after the block.
+        The terminal, for sealtrain's own progress bar. Closed after the block.
     """
     streams = sys.stdout, sys.stderr
     for stream in streams:
@@ -70,7 +71,7 @@ def hushed(tally: Tally, *, for_good: bool = False) -> Iterator[TextIO]:
             yield terminal
     finally:
         terminal.close()
-        ctypes.CDLL(None).fflush(None)  # what C has buffered goes nowhere, too
+        ctypes.CDLL(None).fflush(None)  # C's buffered text goes nowhere, too
         for descriptor, saved in zip((1, 2), kept, strict=True):
             if not for_good:
                 os.dup2(saved, descriptor)
@@ -80,7 +81,7 @@ def hushed(tally: Tally, *, for_good: bool = False) -> Iterator[TextIO]:
 
 @contextmanager
 def _counted(tally: Tally) -> Iterator[None]:
-    """Count log records, warnings and exceptions nobody caught, instead of printing them."""
+    """Count log records, warnings and uncaught exceptions instead of printing them."""
     root, handler = logging.getLogger(), _Counting(tally)
     before = root.handlers[:], logging.lastResort, logging.raiseExceptions
     hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
@@ -111,7 +112,7 @@ class _Counting(logging.Handler):
         self._tally = tally
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count; the record itself is never formatted."""
+        """Count the record and never format it."""
         self._tally.note(next(name for level, name in _LEVELS if record.levelno >= level))
 
 
@@ -126,7 +127,7 @@ class _Sink(io.TextIOBase):
 
     @property
     def buffer(self) -> _BinarySink:
-        """For who writes bytes."""
+        """For code that writes bytes."""
         return _BinarySink(self._tally, self._event)
 
     def writable(self) -> bool:

@@ -1,18 +1,18 @@
-"""Which programs a run may have started: none by itself. What libraries ask programs is answered.
+"""A run starts no program by itself; libraries that start programs get prepared answers.
 
-A program that is started keeps no audit hook. So inside the border:
+A started program does not keep the audit hook. So inside the sandbox:
 
-1. What libraries ask programs for when they load or look for a driver was asked before the border
-   closed, and the same words get the same answer (``questions``).
-2. A compiler of kernels is started by the run's workshop (``sandbox.compilers``), which has no
-   network, where there is one.
-3. Everything else is refused by its path. Libraries that only try go on, as they do where a
+1. Libraries start programs when they load or look for a driver. The guest ran those programs
+   before the sandbox closed, and the same command line gets the same answer (``questions``).
+2. The run's workshop (``sandbox.compilers``), which has no network, starts compilers of kernels,
+   where the kernel can confine it.
+3. Every other program is refused by its path. Libraries that only probe go on, as they do where a
    program is missing.
 
 Python starts programs in one function of C, ``fork_exec``, which raises no audit event of its own:
-``subprocess`` does, ``multiprocessing`` does not. While the border is closed a function stands in
-its place that forks and never executes, so that the child stays inside. ``multiprocessing`` forks,
-whatever its default. Code that has kept the real function meets the kernel (``sandbox.seccomp``).
+``subprocess`` does, ``multiprocessing`` does not. While the sandbox is closed, a function in its
+place forks and never executes, so that the child stays inside. ``multiprocessing`` forks, whatever
+its default. The kernel refuses code that has kept the real function (``sandbox.seccomp``).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _FAILED: Final = 127
 
 
 class ProgramRefused(PermissionError):
-    """A program was to be started inside a run.
+    """Code tried to start a program inside a run.
 
     Attributes:
-        program: Path of the program, without its arguments; a record may be spelled in it.
+        program: Path of the program, without its arguments; the path may spell a record.
     """
 
     def __init__(self, program: str) -> None:
@@ -61,10 +61,10 @@ class ProgramRefused(PermissionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """What stands in for programs inside the border.
+    """The stand-ins for programs inside the sandbox.
 
     Attributes:
-        answers: What programs printed before the border closed, by their words.
+        answers: Output of programs from before the sandbox closed, by command line.
         workshop: Starts compilers of kernels, if there is one.
     """
 
@@ -72,14 +72,14 @@ class Programs:
     workshop: Workshop | None = None
 
     def judge(self, program: str, words: Words) -> None:
-        """Let pass what is answered or built.
+        """Accept a command that has an answer, or that the workshop runs.
 
         Args:
             program: Path of the file that would be executed.
-            words: The command, its name first.
+            words: The command line, its name first.
 
         Raises:
-            ProgramRefused: Nothing stands in for it.
+            ProgramRefused: It has no stand-in.
         """
         if words not in self.answers and not (self.workshop and self.workshop.has(program)):
             raise ProgramRefused(program)
@@ -87,10 +87,10 @@ class Programs:
     def serve(
         self, program: str, words: Words, folder: str | None, variables: dict[str, str]
     ) -> int:
-        """In a forked child whose standard streams are set: what the program would have done.
+        """Act as the program, in a forked child whose standard streams are set.
 
         Args:
-            program: As for ``judge``, which let it pass.
+            program: As for ``judge``, which accepted it.
             words: As for ``judge``.
             folder: Working directory; this process's where ``None``.
             variables: Environment.
@@ -113,9 +113,9 @@ NONE: Final = Programs()
 
 
 def questions() -> Mapping[Words, bytes]:
-    """Ask what libraries will ask. Called before the border closes.
+    """Run the programs that libraries will start. Called before the sandbox closes.
 
-    A program that is missing, fails or takes too long has no answer: inside the border it is
+    A program that is missing, fails or takes too long has no answer: inside the sandbox it is
     refused, and the library goes on as it does on a machine without the program.
     """
     answers: dict[Words, bytes] = {}
@@ -141,7 +141,7 @@ def answered(programs: Programs, refused: Callable[[], None]) -> Iterator[None]:
     """Have ``programs`` stand in for every program that Python code starts.
 
     Args:
-        programs: What stands in.
+        programs: The stand-ins.
         refused: Called at each refusal.
     """
     import _posixsubprocess
@@ -200,10 +200,10 @@ def _start(
     variables: Sequence[bytes] | None,
     *streams: int,
 ) -> int:
-    """In place of ``fork_exec``: a child that stands for the program, and its process id.
+    """In place of ``fork_exec``: fork a child that acts as the program; returns its process id.
 
     ``streams`` are both ends of the pipes for input, output and errors, then both ends of the pipe
-    on which the child tells why nothing was executed: it closes it, which says that all is well.
+    on which a child reports a failed execution: the stand-in closes it, which reports success.
     """
     paths = [os.fsdecode(path) for path in candidates]
     program = next((path for path in paths if os.access(path, os.X_OK)), None)

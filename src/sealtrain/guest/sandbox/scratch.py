@@ -1,12 +1,12 @@
-"""A folder in memory that is one run's alone and ends with it: temporary files and built kernels.
+"""A folder in memory that belongs to one run and ends with it: temporary files and built kernels.
 
-1. It lies in shared memory, never on a disk, under a name that nobody can guess, for its user only.
+1. It lies in shared memory, never on a disk, under an unguessable name, for its user only.
    ``TMPDIR`` and the caches of compilers lead there.
-2. Where the process may mount (CAP_SYS_ADMIN) and is for the run only, all of shared memory is
-   replaced for it by memory of its own. No other process sees it, and the kernel frees it with the
-   run's last process, however that ended.
-3. Elsewhere the folder is removed at the end. What a killed run left is removed by the next run of
-   the same user: a living run holds a lock on its folder.
+2. Where the process may mount (CAP_SYS_ADMIN) and serves only the run, it replaces all of shared
+   memory by memory of its own. No other process sees it, and the kernel frees it with the run's
+   last process, however that ended.
+3. Elsewhere the run removes the folder at its end. The next run of the same user removes the folder
+   of a killed run: a living run holds a lock on its folder.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Scratch:
 
     @property
     def writable(self) -> tuple[Path, ...]:
-        """What may be written because of it: all of shared memory, where that is the run's own."""
+        """Folders that it makes writable: all of shared memory, if that is the run's own."""
         return (SHARED_MEMORY,) if self.private else (self.folder,)
 
 
@@ -65,7 +65,7 @@ def scratch(*, alone: bool) -> Iterator[Scratch]:
     """Make the folder, have libraries use it, and remove it when the block ends.
 
     Args:
-        alone: This process is for the run only, so that shared memory may be replaced for good.
+        alone: This process serves only the run, so that shared memory may be replaced for good.
 
     Raises:
         UsageError: The machine has no shared memory that this process may write to.
@@ -108,14 +108,14 @@ def _is_memory(folder: Path) -> bool:
 
 
 def _replace_shared_memory() -> bool:
-    """Mount memory of this process's own over shared memory; whether the kernel let it."""
+    """Mount memory of this process's own over shared memory; returns whether the kernel agreed."""
     if not SHARED_MEMORY.is_dir():
         return False
     room = os.statvfs(SHARED_MEMORY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_MOUNTS) != 0:
         return False
-    # Mounts made here are seen by nobody else; those that others remove go here, too.
+    # No other process sees mounts made here; mounts that other processes remove go here, too.
     if libc.mount(None, b"/", None, _RECURSIVELY | _FOLLOWING, None) != 0:
         return False
     size = f"mode=1777,size={room.f_blocks * room.f_frsize}".encode()

@@ -1,17 +1,17 @@
 """System calls that the kernel refuses a run, whatever code makes them, in every thread and child.
 
 A seccomp filter needs no privilege and is in nearly every kernel of the last ten years. It sees the
-number and the plain arguments of a call, never what a pointer leads to: it can say which kind of
-socket, and not which address or which file. For those stands ``sandbox.landlock``. Refused are:
+number and the plain arguments of a call, never the memory behind a pointer: it judges the kind of a
+socket, and not an address or a file. ``sandbox.landlock`` judges those. The filter refuses:
 
 1. programs: no thread executes one;
-2. sockets but TCP, UDP and streams of unix sockets. A virtual machine's socket leads to its host,
-   SCTP and MPTCP pass Landlock's rules of TCP. Listening, too, and connections that a first
-   packet opens unseen;
-3. whatever outlives the process outside files: queues and memory of System V and POSIX, keyrings,
+2. sockets other than TCP, UDP and streams of unix sockets: a virtual machine's socket leads to its
+   host, and SCTP and MPTCP pass Landlock's rules of TCP. It also refuses listening, and connections
+   that a first packet opens unseen;
+3. state that outlives the process outside files: queues and memory of System V and POSIX, keyrings,
    the kernel's log;
-4. what would let it out: other namespaces and mounts, other processes' memory, io_uring (whose
-   operations no filter sees), kernel modules, the clock, keystrokes pushed into the terminal.
+4. ways out: other namespaces and mounts, other processes' memory, io_uring (whose operations no
+   filter sees), kernel modules, the clock, keystrokes pushed into the terminal.
 
 A refused call fails with an error; it does not end the process.
 """
@@ -128,16 +128,16 @@ class _Filter(ctypes.Structure):
 
 
 def refuse_calls(*, datagrams: bool = False, network: bool = True, programs: bool = False) -> bool:
-    """Put the filter before every thread of this process, and whatever it starts. For good.
+    """Put the filter before every thread of this process and all it starts, until they end.
 
     Args:
-        datagrams: UDP stays possible, as looking up names needs.
-        network: Sockets stay possible at all.
-        programs: Programs may be executed: for the process that compiles, and that one only.
+        datagrams: Allow UDP, which looking up names needs.
+        network: Allow sockets at all.
+        programs: Allow programs: only for the process that compiles.
 
     Returns:
-        Whether the kernel holds it. It does not where it has no seccomp, or on another processor
-        than x86-64 and ARM64.
+        Whether the kernel enforces it: not without seccomp, and not on a processor other than
+        x86-64 and ARM64.
 
     Raises:
         OSError: The kernel has seccomp and refuses this filter.

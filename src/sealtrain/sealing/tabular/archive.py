@@ -1,8 +1,8 @@
-"""Members of a tar file, one after another, in bounded memory; whatever is odd is refused.
+"""Members of a tar file, in order and in bounded memory; every member but a plain file is refused.
 
-Nothing is extracted: a name is only a name here, yet one that would leave its folder is refused, as
-are links, devices, sparse files and anything else that is no plain file. Headers are read by
-``tarfile`` through a window of few bytes, so that no header can fill memory, and the archive must
+Nothing is extracted: a name is only a name here, yet the reader refuses a name that would leave its
+folder, and links, devices, sparse files and all other members that are not plain files. ``tarfile``
+reads headers through a window of few bytes, so that no header can fill memory, and the archive must
 end as the format says: a damaged header in the middle would otherwise pass for its end.
 """
 
@@ -49,7 +49,8 @@ def members(path: Path) -> Iterator[Member]:
         path: ustar, pax or GNU format.
 
     Raises:
-        RecordInvalid: Damaged, cut short, or with a member that is no plain file below its folder.
+        RecordInvalid: The archive is damaged or cut short, or a member is not a plain file below
+            its folder.
         LimitExceeded: A member's headers are larger than ``MAX_HEADER_BYTES``.
     """
     with path.open("rb") as file:
@@ -58,13 +59,13 @@ def members(path: Path) -> Iterator[Member]:
             number += 1
             where = f"{path.name}: member {number}"
             if found.size < 0 or found.offset < end:
-                _refuse(f"{where} lies about its size")
+                _refuse(f"{where} has another size than its header says")
             end = found.offset_data + (0 if found.isdir() else -(-found.size // _BLOCK) * _BLOCK)
             name = _safe_name(found.name, where)
             if found.isdir():
                 continue
             if found.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or found.issparse():
-                _refuse(f"{where} is a link, a device or another thing that is no plain file")
+                _refuse(f"{where} is not a plain file, but a link, a device or the like")
             yield Member(number, name, found.size, _reader(file, found, where))
         _check_end(path, file, end)
 
@@ -80,7 +81,7 @@ def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
                 if found is None:
                     return
                 number += 1
-                vars(opened)["members"].clear()  # it keeps every one it has seen
+                vars(opened)["members"].clear()  # tarfile keeps every member it has read
                 yield found
     except (tarfile.TarError, ValueError, OSError, RecursionError):
         _refuse(
@@ -90,7 +91,7 @@ def _headers(path: Path, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
 
 
 class _Window:
-    """What ``tarfile`` reads headers through: a few bytes for each member, never all at once."""
+    """The window ``tarfile`` reads headers through: a few bytes for each member."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file, self._name = file, name
@@ -145,8 +146,8 @@ def _check_end(path: Path, file: BinaryIO, end: int) -> None:
         rest += len(piece)
         if piece.count(0) != len(piece):
             _refuse(
-                f"{path.name}: there is more after the last readable member",
-                hint="a header is damaged, or tar files were joined; write it again",
+                f"{path.name} has data after the last readable member",
+                hint="write the archive again: a header is damaged, or tar files were joined",
             )
     if rest < _END:
         _refuse(f"{path.name} ends before its end mark", hint="check that it is complete")

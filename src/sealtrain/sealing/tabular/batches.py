@@ -18,7 +18,7 @@ __all__ = ["BATCH_BYTES", "FORMS", "evenly", "is_tabular", "open_records"]
 
 BATCH_BYTES = 1 << 20
 FORMS = ("auto", "images", "tokens", "webdataset")
-"""What files hold: what their names say, a folder of images, token shards, or tar files."""
+"""Input: files of the format in their names, images in a folder, token shards, or tar files."""
 Progress = Callable[[int], None]
 _Infer = Callable[[Path], "pa.Schema"]
 _Read = Callable[[Path, "pa.Schema", Progress], "Iterator[pa.RecordBatch]"]
@@ -38,7 +38,7 @@ _LOOSE = (".jsonl", ".ndjson", ".tar")
 
 
 def is_tabular(path: Path) -> bool:
-    """Whether the name says that the file holds records this package converts."""
+    """Whether the file's name has the suffix of a record format that this package converts."""
     return path.suffix.lower() in _FORMATS
 
 
@@ -56,8 +56,8 @@ def open_records(
         sources: At least one file; all of one schema.
         progress: Called with source bytes as they are converted.
         form: One of ``FORMS``.
-        folder: Where images lie.
-        shards: How token shards are written.
+        folder: The folder of images.
+        shards: The layout of token shards.
 
     Returns:
         The schema (no dictionaries, no metadata) and a stream of batches of any size.
@@ -124,7 +124,7 @@ def _slices(
     rows = max(1, min(most_rows, int(table.num_rows * size / max(held_bytes, 1))))
     pieces = []
     for start in range(0, table.num_rows, rows):
-        # Joining each slice by itself keeps memory at a few batches, whatever came in.
+        # Joining each slice by itself keeps memory at a few batches, whatever the input sizes.
         piece = table.slice(start, rows).combine_chunks().to_batches()
         pieces.extend(piece)
     return pieces

@@ -63,7 +63,7 @@ def arrow_batches(path: Path, schema: pa.Schema, progress: Progress) -> Iterator
         else:
             batches = iter(reader)
         for batch in batches:
-            batch.validate(full=True)  # offsets of a foreign file are not trusted
+            batch.validate(full=True)  # the offsets in the file are untrusted
             yield _cast(batch, schema)
             progress(batch.nbytes)
 

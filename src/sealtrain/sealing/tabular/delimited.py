@@ -29,7 +29,7 @@ def infer_schema(path: Path) -> pa.Schema:
 
     Raises:
         RecordInvalid: A row has another number of fields or is not UTF-8.
-        SchemaMismatch: The header names no column or one twice.
+        SchemaMismatch: The header names no column, or a column twice.
     """
     import pyarrow as pa
 

@@ -2,9 +2,9 @@
 
 1. ``folder/LABEL/name.png``: columns ``image`` (binary, the file's bytes) and ``label`` (string,
    the sub-folder). Images in the folder itself give ``image`` alone. There is no mixture.
-2. With ``metadata.jsonl`` or ``metadata.csv`` in the folder: ``image`` and every column of it but
-   ``file_name``, the path of an image in the folder. Sub-folders are then no labels. Every image is
-   named once.
+2. With ``metadata.jsonl`` or ``metadata.csv`` in the folder: ``image`` and every column of that
+   file but ``file_name``, the path of an image in the folder. Sub-folders are then not labels. The
+   metadata names every image once.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def open_folder(
     """Schema and records of a folder of images.
 
     Args:
-        folder: Where the images lie.
+        folder: The folder of images.
         files: Every file below it, sorted.
         progress: Called with source bytes as they are converted.
 
     Raises:
         FormatUnknown: A file is neither an image nor the metadata.
         SchemaMismatch: Images lie in folders and beside them, or the metadata has no ``file_name``.
-        RecordInvalid: An image is not what its name says, or is not named once by the metadata.
+        RecordInvalid: An image is not of its name's format, or the metadata does not name it once.
         LimitExceeded: An image is larger than 256 MiB.
     """
     described = [path for path in files if path.parent == folder and path.name in METADATA_NAMES]
@@ -54,7 +54,7 @@ def open_folder(
         where = path.relative_to(folder).as_posix()
         if path.suffix.lower() not in IMAGE_SUFFIXES:
             raise FormatUnknown(
-                f"{where} is no image",
+                f"{where} is not an image",
                 got=path.suffix or "no suffix",
                 expected=", ".join(IMAGE_SUFFIXES),
                 hint="move other files out of the folder",
@@ -78,7 +78,7 @@ def _labelled(
             "the images do not all lie in one sub-folder for each label",
             check="schema",
             expected="folder/LABEL/name.png for all, or folder/name.png for all",
-            hint="or describe them in metadata.jsonl",
+            hint="move the images into label folders, or describe them in metadata.jsonl",
         )
     labelled = depths == {2}
     names = ["image", "label"] if labelled else ["image"]
@@ -117,7 +117,7 @@ def _described(
                 path = left.pop(str(values.pop(_FILE_NAME)), None)
                 if path is None:
                     raise RecordInvalid(
-                        f"{metadata.name}: record {number} names no image, or one named before",
+                        f"{metadata.name}: record {number} names no image, or a repeated image",
                         check="record",
                         expected="the path of an image in the folder, written as file_name",
                     )

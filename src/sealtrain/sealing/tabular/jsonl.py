@@ -37,7 +37,7 @@ def infer_schema(path: Path) -> pa.Schema:
         path: UTF-8 JSON lines, one object a line; blank lines are skipped.
 
     Raises:
-        RecordInvalid: A line is no JSON object, or Arrow cannot hold it.
+        RecordInvalid: A line is not a JSON object, or Arrow cannot hold it.
         SchemaMismatch: Two records give one field different types.
         LimitExceeded: A line is longer than 256 MiB.
     """
@@ -128,7 +128,7 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
         schema: Columns and types; inferred when ``None``.
 
     Raises:
-        RecordInvalid: A line is no JSON object of this schema.
+        RecordInvalid: A line is not a JSON object of this schema.
     """
     import pyarrow as pa
     from pyarrow import json as pa_json
@@ -146,7 +146,7 @@ def parse_block(path: Path, first: int, block: bytes, schema: pa.Schema | None) 
 
 
 def _refuse(path: Path, first: int, block: bytes) -> NoReturn:
-    """Name the first record that is no JSON object; Arrow's own message would quote the record."""
+    """Name the first record that is not a JSON object; Arrow's message would quote the record."""
     number = first
     for line in block.split(b"\n"):
         if not line.strip():

@@ -1,8 +1,8 @@
-"""What folders and archives of images share: which files are images, and batches that hold them.
+"""Common to folders and archives of images: which files are images, and batches that hold them.
 
-An image is never decoded here, nor changed: the column holds the bytes of the file. Its first bytes
-must be those of the format its name says, so that a damaged export is found at home and not in the
-guest.
+The sealer neither decodes nor changes an image: the column holds the bytes of the file. Its first
+bytes must be those of the format in its name, so that the owner finds a damaged export before the
+guest does.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ STEP_BYTES: Final = 4 << 20
 
 
 def check_image(suffix: str, start: bytes, size: int, where: str) -> None:
-    """See that a file begins like an image of its name's format.
+    """Check that a file begins like an image of its name's format.
 
     Args:
         suffix: One of ``IMAGE_SUFFIXES``.
         start: Its first ``SIGNATURE_BYTES`` bytes, fewer where it is shorter.
-        size: All its bytes.
-        where: Which file, for the message.
+        size: Bytes of the file.
+        where: The file, for the message.
 
     Raises:
-        RecordInvalid: It does not.
-        LimitExceeded: It is larger than ``MAX_MEDIA_BYTES``.
+        RecordInvalid: The file does not begin like that.
+        LimitExceeded: The file is larger than ``MAX_MEDIA_BYTES``.
     """
     if size > MAX_MEDIA_BYTES:
         raise LimitExceeded(
@@ -50,7 +50,7 @@ def check_image(suffix: str, start: bytes, size: int, where: str) -> None:
     }
     if not found[kind]:
         raise RecordInvalid(
-            f"{where} is no {kind} image",
+            f"{where} is not a {kind} image",
             check="image",
             hint="check that it is complete, not encrypted, and has the right suffix",
         )
@@ -62,7 +62,7 @@ def grouped(
     """Record batches of about 4 MiB.
 
     Args:
-        rows: Bytes a row holds, and its values by column; what is missing is null.
+        rows: Bytes a row holds, and its values by column; a missing value is null.
         schema: Columns and types.
     """
     import pyarrow as pa

@@ -2,8 +2,8 @@
 
 A shard is a run of little-endian ``uint16`` or ``uint32`` numbers, one a token. Either it begins
 with llm.c's header (256 int32: magic 20240520 for uint16 or 20240801 for uint32, version, number
-of tokens) or it is raw, and whoever seals it says how wide its numbers are. Rows follow one another
-as in the shard; only a shard's last row may be shorter.
+of tokens) or it is raw, and the owner names the width of its numbers when sealing. Rows follow one
+another as in the shard; only a shard's last row may be shorter.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenShards:
-    """How token shards are written and cut.
+    """The layout of token shards, and the length of their records.
 
     Attributes:
-        dtype: ``uint16`` or ``uint32``; ``None`` when every shard says so in its header.
+        dtype: ``uint16`` or ``uint32``; ``None`` when every shard has it in its header.
         row_tokens: Tokens of a record, 1 … 4,194,304. Records are what training shuffles, so a
             multiple of the recipe's ``block_size`` keeps blocks whole.
     """
@@ -44,7 +44,7 @@ class TokenShards:
     row_tokens: int = 4096
 
     def __post_init__(self) -> None:
-        """Refuse what no shard can be.
+        """Refuse an impossible layout.
 
         Raises:
             UsageError: Another dtype, or a length out of range.
@@ -55,7 +55,7 @@ class TokenShards:
             )
         if not 1 <= self.row_tokens <= MAX_ROW_TOKENS:
             raise UsageError(
-                "a record of tokens has no such length",
+                "a record of tokens has an impossible length",
                 got=self.row_tokens,
                 expected=f"1 … {MAX_ROW_TOKENS}",
             )
@@ -69,7 +69,7 @@ def open_shards(
     Args:
         sources: At least one shard; all of one dtype.
         progress: Called with source bytes as they are converted.
-        shards: How they are written.
+        shards: The layout of the shards.
 
     Raises:
         UsageError: A shard has no header and no dtype was given.
@@ -144,9 +144,9 @@ def _dtype_and_start(path: Path, declared: str | None) -> tuple[str, int]:
             return dtype, HEADER_BYTES
     if declared is None:
         raise UsageError(
-            f"{path.name} has no header that says how wide its tokens are",
+            f"{path.name} has no header, and no dtype was given",
             expected="uint16 or uint32",
-            hint="pass --dtype, as the program that wrote it has it",
+            hint="pass the type of the program that wrote it: --dtype",
         )
     if size % _BYTES[declared]:
         raise _cut_off(path)

@@ -1,7 +1,7 @@
 """WebDataset tar files as Arrow record batches: files with one key make one record.
 
 A member's key is its path up to the first dot of its last part; the rest names column and type.
-Members of one record lie next to each other; a file that a record lacks is null.
+Members of one record lie next to each other; a missing file of a record is null.
 
 1. ``key.jpg``, ``.jpeg``, ``.png``, ``.webp``: column ``image``, binary, the file's bytes.
 2. ``key.txt``: column ``text``, UTF-8.
@@ -66,8 +66,8 @@ def infer_schema(path: Path) -> pa.Schema:
     """Columns and types that fit every record of the archive.
 
     Raises:
-        RecordInvalid: The archive is damaged, a member is of no known kind or not what its name
-            says, or a record has one column twice.
+        RecordInvalid: The archive is damaged, a member is of an unknown kind or not of its name's
+            format, or a record has one column twice.
         SchemaMismatch: Two records give one column different types.
         LimitExceeded: A member is too large.
     """
@@ -164,7 +164,7 @@ def _parts(path: Path, member: Member) -> tuple[str, str, str]:
         column = named or _COLUMN_OF[suffix]
     else:
         raise RecordInvalid(
-            f"{path.name}: member {member.number} is of no known kind",
+            f"{path.name}: member {member.number} is of an unknown kind",
             check="archive",
             expected="a name like key.jpg, .png, .webp, .txt, .cls or .json",
             hint="leave other files out of the archive",
@@ -190,7 +190,7 @@ def _take(
         return
     if member.size > MAX_TEXT_BYTES:
         raise LimitExceeded(
-            f"{where} is too long a text", got=member.size, expected=f"at most {MAX_TEXT_BYTES}"
+            f"{where} is too long", got=member.size, expected=f"at most {MAX_TEXT_BYTES}"
         )
     try:
         text = member.read(MAX_TEXT_BYTES).decode()
@@ -206,7 +206,7 @@ def _take(
 def _number(text: str, where: str) -> int:
     digits = text.strip()
     if not digits.removeprefix("-").isascii() or not digits.removeprefix("-").isdigit():
-        raise RecordInvalid(f"{where} holds no decimal number", check="record")
+        raise RecordInvalid(f"{where} does not hold a decimal number", check="record")
     if len(digits) > 20 or int(digits) not in _INT64:
         raise RecordInvalid(f"{where} holds a number beyond 64 bits", check="record")
     return int(digits)
@@ -236,7 +236,7 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _refuse_repeated(path: Path, keys: bytearray) -> None:
-    """See that no key comes back after another one: half of its record would be missing."""
+    """Check that no key comes back after another one: half of its record would be missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -244,7 +244,7 @@ def _refuse_repeated(path: Path, keys: bytearray) -> None:
     digests = pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(keys)])
     if pc.count_distinct(digests).as_py() != count:
         raise RecordInvalid(
-            f"{path.name}: a key comes up in two places",
+            f"{path.name}: a key appears in two places",
             check="archive",
             hint="write the files of a record next to each other, and every key once",
         )
