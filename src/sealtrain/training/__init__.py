@@ -3,7 +3,7 @@
 The guest hands in datasets that decrypt themselves and a store that seals what is written to it;
 nothing in this package sees key material.
 
-Importing any part of it first switches off what training libraries do unasked.
+Importing any part of it first switches off trackers, hubs and telemetry of training libraries.
 """
 
 from sealtrain.training.silence import silence

@@ -1,4 +1,4 @@
-"""What phases share at their end: run the trainer, then measure on the sealed test split."""
+"""The common end of the phases: run the trainer, then measure on the sealed test split."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def train_and_measure(
     """Run a Hugging Face trainer to its end.
 
     Args:
-        work: Gets ``evaluation``, for use during training; has what stands in for layers.
+        work: Gets ``evaluation``, for use during training; holds the stand-ins for layers.
         trainer: Ready to train.
-        evaluation: Measures on the test split, ``None`` where there is nothing to measure on.
+        evaluation: Measures on the test split, ``None`` without test records.
 
     Returns:
-        Trained model without the trainer's wrapping, and its final metrics. On other ranks than
-        the first neither: they are done when the model has been put together.
+        Trained model without the trainer's wrapping, and its final metrics. Ranks other than the
+        first get neither: they are done once rank 0 has assembled the model.
     """
     from transformers import PrinterCallback
 
@@ -73,7 +73,7 @@ def classifier_answers(
     Args:
         work: Has the records.
         model: In evaluation mode.
-        encode: Records to tensors, ``labels`` among them.
+        encode: Turns records into tensors, ``labels`` among them.
     """
     import torch
 
@@ -98,8 +98,8 @@ def completion_metrics(
 
     Args:
         model: A causal language model in evaluation mode.
-        batches: Inputs; labels int64 (records, tokens), -100 outside what is learned; and the
-            completions in words, none where only the loss is wanted.
+        batches: Inputs; labels int64 (records, tokens), -100 at positions without a loss; and the
+            completions as text, none where only the loss is wanted.
         skip: Positions that an adapter puts before the input.
 
     Returns:
@@ -135,7 +135,7 @@ def completion_metrics(
 
 
 def mean_loss(trainer: Any, rows: Iterable[dict[str, Any]], model: Any) -> dict[str, float]:
-    """Nats a token over what training would learn of test rows.
+    """Nats a token over the tokens of test rows that training would learn.
 
     Args:
         trainer: Batches rows; a Hugging Face trainer of causal language models.
@@ -143,7 +143,7 @@ def mean_loss(trainer: Any, rows: Iterable[dict[str, Any]], model: Any) -> dict[
         model: In evaluation mode.
 
     Returns:
-        ``eval_loss``; nothing where there is no token.
+        ``eval_loss``; an empty mapping without tokens.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Rewards of sampled answers: from a rule that anyone can check, or from a measured reward model.
+"""Rewards of sampled answers: from a built-in rule, or from a measured reward model.
 
-The reward model reads what phase ``reward`` trains on: the prompt, the answer and the end token; of
-conversations, the chat template over both. It never learns here.
+The reward model reads the same text as in phase ``reward``: the prompt, the answer and the end
+token; of conversations, the chat template over both. It never learns here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Rewards = Callable[[Sequence[Any], Sequence[Any], Sequence[str] | None], list[fl
 
 
 def rewards_of(work: Workplace) -> Rewards:
-    """What the recipe rewards.
+    """The recipe's rewards.
 
     Raises:
-        ModelInvalid: The folder holds no reward model: a classifier with one output.
+        ModelInvalid: The folder does not hold a reward model: a classifier with one output.
     """
     reward = work.recipe.reward
     return _RULES[reward.rule] if reward.kind == "rule" else _Scorer(work)
@@ -84,7 +84,7 @@ class _Scorer:
             raise ModelInvalid(
                 "the reward model gives scores that are no numbers",
                 check="reward",
-                hint="look at its weights and dtype",
+                hint="check its weights and dtype",
             )
         return scores
 
@@ -130,7 +130,7 @@ def _load(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedMode
         raise _no_reward_model(type(error).__name__) from error
     model, info = loaded
     if info["missing_keys"]:
-        # A head made up on loading would score at random.
+        # A head that loading initialised would score at random.
         raise _no_reward_model(f"{len(info['missing_keys'])} tensors missing")
     check_vocabulary(model, tokenizer)
     scorer: PreTrainedModel = model.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Train a recipe on opened sources: one door for every phase."""
+"""Train a recipe on opened sources, whatever its phase."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def train(
     """Train from the beginning or from a checkpoint, as one of the ranks if there are several.
 
     Args:
-        recipe: What to do.
+        recipe: The recipe to train.
         run_id: 32 hex digits, bound into checkpoints.
         base_dir: Folder that the recipe's paths start from.
         sources: The recipe's datasets, opened.
-        store: Seals checkpoints; none are kept without.
-        metrics: Gets metrics that the release policy lets out, by step.
-        on_checkpoint: Told of every sealed checkpoint, from another thread; may raise to stop.
+        store: Seals checkpoints; without it the training keeps none.
+        metrics: Called with the metrics that the release policy allows, by step.
+        on_checkpoint: Called with every sealed checkpoint, in another thread; may raise to stop.
         resume: Checkpoint to continue from.
         progress: Terminal to show a bar on.
-        secret: What this run alone has, the same after a resume; noise and canaries come from it.
-        monitor: Watches, opened by whoever made it.
+        secret: Secret of this run, the same after a resume; seeds noise and canaries.
+        monitor: Watches the training; the caller has entered it.
         model: The sealed model that the recipe names, opened.
-        keeper: Says when to stop for the sake of the lease on the keys.
-        standins: Take the place of the model's layers while it trains and is measured.
-        phase: Trains in place of the recipe's phase, and merges by itself what is to be merged.
+        keeper: Decides when to stop because the lease on the keys ends.
+        standins: Replace the model's layers while it trains and is measured.
+        phase: Trains in place of the recipe's phase, and merges adapters by itself.
 
     Raises:
         SchemaMismatch, RecordInvalid, ModelInvalid: The data or model do not fit the recipe.
@@ -120,7 +120,7 @@ def train(
         canaries = canary_source(recipe, work.noise)
         work.train_sources += [] if canaries is None else [canaries]
         with closing(context), deterministic(), warnings.catch_warnings():
-            # Deprecations of one library by another tell nobody anything, and a warning's text may
+            # Deprecations between libraries do not help the engineer, and a warning's text may
             # quote a value.
             warnings.simplefilter("ignore")
             built, tokenizer, measured, callback = (phase or of_recipe.train)(work)

@@ -1,8 +1,8 @@
-"""Some steps of a longer training: its data and learning rates go on where the step stands.
+"""A slice of a longer training: some of its steps, with its data and learning rates at those steps.
 
-What parties train between two merges is such a stretch. It begins with a fresh optimizer, the rows
-that the whole training would have come to, and the rate that its schedule has there. So a stretch
-follows from the recipe, its place and the weights it begins with: a party that comes back needs no
+Between two merges a party trains such a slice. The slice begins with a fresh optimizer, the rows
+that the whole training would have reached, and the learning rate of its schedule at that step. So a
+slice follows from the recipe, its position and its first weights: a returning party needs no
 checkpoint of its own.
 """
 

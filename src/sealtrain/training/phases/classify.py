@@ -2,7 +2,7 @@
 
 On the sealed test split: accuracy, macro F1, area under the ROC curve, calibration error, Brier
 score and loss (``training.scores``). A share of it may set a temperature for the probabilities
-first; it is not measured, and the temperature goes with the model as ``calibration.json``.
+first; that share is not measured, and ``calibration.json`` carries the temperature with the model.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def answers(
     Args:
         work: Has the records.
         model: In evaluation mode.
-        tokenizer: That ``build`` gave.
+        tokenizer: The tokenizer from ``build``.
     """
     return classifier_answers(work, model, _encoder(work, tokenizer))
 
@@ -118,7 +118,7 @@ def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[
     recipe = work.recipe
     settings: dict[str, Any] = {
         "num_labels": recipe.num_labels,
-        # Models note it at their first loss: a run resumed behind its last step computes none.
+        # Models set it at their first loss; a run resumed after its last step computes no loss.
         "problem_type": "single_label_classification",
     }
     if recipe.labels is not None:
@@ -150,7 +150,7 @@ def _adapted(recipe: Any, model: Any) -> Any:
 
 
 def _freeze_statistics(model: Any) -> None:
-    """Keep batch normalisation as it was trained: its averages are no part of an adapter."""
+    """Keep batch normalisation as it was trained: an adapter does not hold its averages."""
     import torch
 
     class FrozenStatistics(torch.nn.BatchNorm2d):

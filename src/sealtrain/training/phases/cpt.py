@@ -59,8 +59,8 @@ def train(
         callback that ran.
 
     Raises:
-        SchemaMismatch, RecordInvalid, DataInvalid: The records hold no such tokens.
-        ModelInvalid: Records shall end with a token that the tokenizer does not have.
+        SchemaMismatch, RecordInvalid, DataInvalid: The records hold no tokens of this vocabulary.
+        ModelInvalid: The recipe appends an end token that the tokenizer does not have.
     """
     from transformers import Trainer, TrainingArguments
 

@@ -110,7 +110,7 @@ def _orpo(work: Workplace, **given: Any) -> Any:
     settings = _settings(work) | {"remove_unused_columns": False}
     del settings["loss_type"]
     trainer: Any = ORPOTrainer(args=ORPOConfig(**settings), **given)
-    # Where a prompt fills max_length no answer is left, and its mean log probability is 0 / 0.
+    # A prompt that fills max_length leaves no answer, whose mean log probability would be 0 / 0.
     trainer.train_dataset = trainer.train_dataset.filter(_has_answers)
     if trainer.eval_dataset is not None:
         trainer.eval_dataset = trainer.eval_dataset.filter(_has_answers)
@@ -124,7 +124,7 @@ def _has_answers(row: Batch) -> bool:
 
 
 def _counted(collate: Callable[[list[Batch]], Batch]) -> Callable[[list[Batch]], Batch]:
-    """Batches that also carry what the trainer counts tokens by."""
+    """Batches that also carry the field by which the trainer counts tokens."""
     import torch
 
     def collated(rows: list[Batch]) -> Batch:
@@ -199,12 +199,12 @@ def _log_probability(model: Any, batch: Batch) -> Any:
 
 def _loss(trainer: Any, model: Any, batch: Batch) -> Any:
     loss = trainer.compute_loss(model, batch)
-    trainer._metrics["eval"].clear()  # it collects them for a log of its own
+    trainer._metrics["eval"].clear()  # the trainer collects them for its own log
     return loss
 
 
 def _odds_loss(trainer: Any, model: Any, batch: Batch) -> Any:
-    # compute_loss would count this batch as one of training.
+    # compute_loss would count this batch as a training batch.
     return trainer.get_batch_loss_metrics(model, batch, train_eval="eval")[0]
 
 
@@ -220,7 +220,7 @@ def _share_of_all_pairs(desirable: Any, undesirable: Any) -> float:
 
 
 class _Method(NamedTuple):
-    """One way of learning from preferences."""
+    """A method of learning from preferences."""
 
     build: Callable[..., Any]
     rewards: Callable[[Any, Any, Batch], tuple[Any, Any]]

@@ -42,7 +42,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
     Returns:
         Trained model (a PEFT model with an adapter), tokenizer, final metrics, the callback that
-        ran. What makes the model an encoder lies in ``work.beside``.
+        ran. ``work.beside`` holds the files that make the model an encoder.
 
     Raises:
         SchemaMismatch: A column holds no text.
@@ -53,10 +53,10 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     )
 
     class QuietTrainer(SentenceTransformerTrainer):
-        """Its model card would collect training texts and write them into a README."""
+        """Writes no model card: it would collect training texts and put them into a README."""
 
         def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-            """Leave it out."""
+            """Leave the callback out."""
 
         def create_model_card(self, *args: Any, **settings: Any) -> None:
             """Write none."""

@@ -78,7 +78,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
 
 
 def _end_with(tokenizer: PreTrainedTokenizerBase, token: str | None) -> None:
-    """Let texts end with ``token`` where the recipe names one; an encoder's tokenizer has none."""
+    """Let texts end with ``token`` if the recipe names it: an encoder's tokenizer has none."""
     if token is None:
         return
     if token not in tokenizer.get_vocab():

@@ -49,7 +49,7 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     from transformers import Trainer, TrainingArguments
 
     class WithoutCache(Trainer):
-        """A cache of keys and values is for answering; training would fill it for nothing."""
+        """Switches off the cache of keys and values, which training would fill for nothing."""
 
         def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **rest: Any) -> Any:
             return super().compute_loss(model, {**inputs, "use_cache": False}, *args, **rest)

@@ -1,4 +1,4 @@
-"""What a run says about its privacy: the manifest's section, made where the numbers are."""
+"""The privacy section of a run's manifest."""
 
 from __future__ import annotations
 
