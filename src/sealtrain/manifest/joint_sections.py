@@ -1,4 +1,4 @@
-"""The part of the report about parties that trained together, and what the lead recorded of it."""
+"""The section of the report on parties that trained together, from the lead's run log."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ KINDS = {
     "pads": "One guest trained; an untrusted accelerator multiplied for it under one-time pads.",
     "cut": "Clients ran the front half of the model, one guest trained the back half.",
 }
-"""What each kind of collaboration is, in one sentence."""
+"""Each kind of collaboration, in one sentence."""
 
 
 def parties(predicate: Predicate, facts: Facts) -> Html | None:
-    """Who took part, from when until when; ``None`` where one guest trained by itself."""
+    """The parties and the times of their parts; ``None`` where one guest trained by itself."""
     together = predicate.collaboration
     if together is None:
         return None
@@ -49,13 +49,13 @@ def parties(predicate: Predicate, facts: Facts) -> Html | None:
 
 
 def _made_elsewhere(predicate: Predicate, facts: Facts) -> Html | None:
-    """What left under pads, in numbers; ``None`` for other kinds, or where the log is refused."""
+    """Figures of the products under pads; ``None`` for other kinds, or if the log is refused."""
     how = None if facts.lock is None else facts.lock.recipe.collaboration
     if not isinstance(how, Pads):
         return None
     try:
         found = outsourced(predicate.run_log.entries, how)
-    except ClaimContradicted:  # the check says so
+    except ClaimContradicted:  # the check reports it
         return None
     layers = ", ".join(f"{name} {count:,}" for name, count in found.layers.items())
     said = (
