@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from sealtrain.training.models.standins import StandIns
     from sealtrain.training.schedule_slice import Stretch
 
-__all__ = ["Workplace"]
+__all__ = ["TrainingContext"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Workplace:
+class TrainingContext:
     """Recipe, data and callbacks of one training.
 
     Attributes:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from sealtrain.training.checkpoints.callback import Evaluation
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = [
     "classifier_answers",
@@ -29,7 +29,7 @@ Records = list[dict[str, Any]]
 
 
 def train_and_measure(
-    work: Workplace, trainer: Any, evaluation: Evaluation | None
+    work: TrainingContext, trainer: Any, evaluation: Evaluation | None
 ) -> tuple[Any, dict[str, float]]:
     """Run a Hugging Face trainer to its end.
 
@@ -57,7 +57,7 @@ def train_and_measure(
         return model, evaluation(model)
 
 
-def test_records(work: Workplace) -> Iterator[Records]:
+def test_records(work: TrainingContext) -> Iterator[Records]:
     """Every test record once, ``per_device_eval_batch_size`` at a time."""
     size = work.recipe.trainer.per_device_eval_batch_size
     for batch in read_all(work.test_sources, work.recipe.columns.names):
@@ -66,7 +66,7 @@ def test_records(work: Workplace) -> Iterator[Records]:
 
 
 def classifier_answers(
-    work: Workplace, model: Any, encode: Callable[[Records], dict[str, Any]]
+    work: TrainingContext, model: Any, encode: Callable[[Records], dict[str, Any]]
 ) -> tuple[list[int], list[Any]]:
     """Label of every test record, and logits float32 (batch, labels) of every batch.
 

@@ -16,7 +16,7 @@ from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["Rewards", "rewards_of"]
 
@@ -24,7 +24,7 @@ Rewards = Callable[[Sequence[Any], Sequence[Any], Sequence[str] | None], list[fl
 """Prompts, the model's answers (text or conversations) and the records' own answers → rewards."""
 
 
-def rewards_of(work: Workplace) -> Rewards:
+def rewards_of(work: TrainingContext) -> Rewards:
     """The recipe's rewards.
 
     Raises:
@@ -62,7 +62,7 @@ def _text(completion: Any) -> str:
 class _Scorer:
     """Scores of the recipe's reward model."""
 
-    def __init__(self, work: Workplace) -> None:
+    def __init__(self, work: TrainingContext) -> None:
         import torch
 
         reward = work.recipe.reward
@@ -110,7 +110,7 @@ class _Scorer:
         return scores
 
 
-def _load(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def _load(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForSequenceClassification
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from sealtrain.training.checkpoints.callback import SealedRun
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.checkpoints.lease import LeaseKeeping
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import BlobStore, SealedFolder, Source
     from sealtrain.training.models.standins import StandIns
 
 __all__ = ["Phase", "Trained", "train"]
 
-Phase = Callable[["Workplace"], tuple[Any, Any, dict[str, float], "SealedRun"]]
+Phase = Callable[["TrainingContext"], tuple[Any, Any, dict[str, float], "SealedRun"]]
 """Trains and evaluates: model, tokenizer, final metrics, and the callback that ran."""
 
 
@@ -79,7 +79,7 @@ def train(
     make_ready(recipe.backend.name)  # before the libraries that it changes
     from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.randomness import deterministic
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.privacy.audit import audit_figures, canary_source
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.privacy.record import privacy_record
@@ -106,7 +106,7 @@ def train(
             machinery=machinery_of(recipe),
             keeper=keeper,
         )
-        work = Workplace(
+        work = TrainingContext(
             recipe=recipe,
             base_dir=base_dir,
             scratch=Path(scratch),

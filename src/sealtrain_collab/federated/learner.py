@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sealtrain.recipe.schema import Recipe
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
 
@@ -222,10 +222,10 @@ class Learner:
         return model_files(*self._built)
 
     @contextmanager
-    def _work(self, recipe: Any) -> Iterator[Workplace]:
+    def _work(self, recipe: Any) -> Iterator[TrainingContext]:
         from sealtrain.training.checkpoints.callback import RunContext
         from sealtrain.training.checkpoints.randomness import deterministic
-        from sealtrain.training.context import Workplace
+        from sealtrain.training.context import TrainingContext
         from sealtrain.training.distributed.chosen import machinery_of
 
         context = RunContext(
@@ -244,7 +244,7 @@ class Learner:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")  # as training.run: a warning's text may quote a value
-            yield Workplace(
+            yield TrainingContext(
                 recipe=recipe,
                 base_dir=self._base_dir,
                 scratch=Path(scratch),

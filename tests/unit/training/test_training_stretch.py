@@ -11,7 +11,7 @@ import torch
 from training_world import numbered, source_of
 from transformers import Trainer, TrainingArguments
 
-from sealtrain.training.context import Workplace
+from sealtrain.training.context import TrainingContext
 from sealtrain.training.schedule_slice import Stretch, in_stretch
 
 STEPS, PART, BATCH = 12, 4, 3
@@ -56,7 +56,7 @@ def workplace(stretch: Stretch | None) -> Any:
     trainer = SimpleNamespace(
         seed=5, data_seed=None, per_device_train_batch_size=BATCH, gradient_accumulation_steps=2
     )
-    return Workplace(
+    return TrainingContext(
         recipe=SimpleNamespace(trainer=trainer),
         base_dir=Path(),
         scratch=Path(),

@@ -32,7 +32,7 @@ from sealtrain.training.models.base import build_tokenizer, check_vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
@@ -69,7 +69,9 @@ _COMPARED: Final = (
 )
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate. As ``training.phases.sft.train``.
 
     Raises:
@@ -111,7 +113,7 @@ def _columns(kind: str) -> tuple[str, ...]:
     return ("prompt", "completion") if kind == "prompt-completion" else (kind,)
 
 
-def _validated(work: Workplace) -> Any:
+def _validated(work: TrainingContext) -> Any:
     """The configuration as Axolotl completes it."""
     import torch
     from axolotl.utils.config import normalize_config, validate_config
@@ -201,7 +203,7 @@ def _trainer(config: Any, rows: Any) -> Any:
         ) from error
 
 
-def _check_trainer(trainer: Any, work: Workplace, tokenizer: PreTrainedTokenizerBase) -> None:
+def _check_trainer(trainer: Any, work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> None:
     """Check that the trainer has the recipe's tokenizer and settings."""
     theirs = trainer.processing_class
     if (len(theirs), theirs.pad_token_id) != (len(tokenizer), tokenizer.pad_token_id):
@@ -229,7 +231,7 @@ def _check_trainer(trainer: Any, work: Workplace, tokenizer: PreTrainedTokenizer
 
 
 def _batches(
-    work: Workplace, trainer: Any, encode: Encode, names: dict[str, str]
+    work: TrainingContext, trainer: Any, encode: Encode, names: dict[str, str]
 ) -> Iterator[tuple[dict[str, Any], Any, list[str]]]:
     """Batches of the test records, built as the trainer builds its own."""
     columns = work.recipe.columns

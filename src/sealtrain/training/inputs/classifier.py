@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.images import Preparation
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["feature_scale", "image_encoder", "tabular_encoder", "text_encoder"]
 
@@ -109,7 +109,7 @@ def tabular_encoder(recipe: Any) -> Callable[[list[Encoded]], Encoded]:
     return encode
 
 
-def feature_scale(work: Workplace) -> tuple[Any, Any]:
+def feature_scale(work: TrainingContext) -> tuple[Any, Any]:
     """Mean and deviation of every feature, float32 (features,).
 
     Measured on the training records. With differential privacy, which such a measurement would

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sealtrain.recipe.columns import Columns
     from sealtrain.recipe.trainers import TrainerArguments
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 import datasets
 
@@ -50,7 +50,7 @@ class InOneGo(datasets.IterableDataset):  # type: ignore[misc]  # datasets ships
 
 
 def preference_rows(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[datasets.IterableDataset, datasets.IterableDataset | None]:
     """The endless training rows, and every test record once.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["answers", "build", "train"]
 
@@ -46,7 +46,7 @@ Encoded = dict[str, Any]
 
 
 def train(
-    work: Workplace,
+    work: TrainingContext,
 ) -> tuple[Any, PreTrainedTokenizerBase | None, dict[str, float], SealedRun]:
     """Train and evaluate.
 
@@ -82,7 +82,7 @@ def train(
     return model, tokenizer, metrics, callback
 
 
-def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase | None]:
+def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase | None]:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
@@ -102,7 +102,7 @@ def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase | None]:
 
 
 def answers(
-    work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext, model: Any, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[list[int], list[Any]]:
     """Label of every test record, and logits float32 (batch, labels) of every batch.
 
@@ -114,7 +114,7 @@ def answers(
     return classifier_answers(work, model, _encoder(work, tokenizer))
 
 
-def _config(work: Workplace, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _config(work: TrainingContext, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
     recipe = work.recipe
     settings: dict[str, Any] = {
         "num_labels": recipe.num_labels,
@@ -164,7 +164,7 @@ def _freeze_statistics(model: Any) -> None:
 
 
 def _encoder(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase | None
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase | None
 ) -> Callable[[list[Encoded]], Encoded]:
     recipe = work.recipe
     if tokenizer is not None:
@@ -177,7 +177,7 @@ def _encoder(
 
 
 def _evaluate(
-    work: Workplace, model: Any, encode: Callable[[list[Encoded]], Encoded]
+    work: TrainingContext, model: Any, encode: Callable[[list[Encoded]], Encoded]
 ) -> dict[str, float]:
     import numpy as np
 
@@ -187,7 +187,7 @@ def _evaluate(
     return _measured(work, np.asarray(truth), np.concatenate(logits))
 
 
-def _measured(work: Workplace, truth: Any, logits: Any) -> dict[str, float]:
+def _measured(work: TrainingContext, truth: Any, logits: Any) -> dict[str, float]:
     """Metrics of labels int (records,) and logits float32 (records, labels)."""
     import numpy as np
 

@@ -32,14 +32,16 @@ from sealtrain.training.models.base import build_causal_model, build_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 Batch = dict[str, Any]
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -71,12 +73,12 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     return model, tokenizer, metrics, callback
 
 
-def _settings(work: Workplace) -> dict[str, Any]:
+def _settings(work: TrainingContext) -> dict[str, Any]:
     arguments = work.recipe.trainer
     return trainer_arguments(arguments, work.scratch) | own_arguments(arguments)
 
 
-def _reference(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
+def _reference(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
     """The model as it is before training; an adapter can be switched off instead."""
     return (
         None
@@ -85,7 +87,7 @@ def _reference(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> PreTraine
     )
 
 
-def _dpo(work: Workplace, **given: Any) -> Any:
+def _dpo(work: TrainingContext, **given: Any) -> Any:
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
 
@@ -93,7 +95,7 @@ def _dpo(work: Workplace, **given: Any) -> Any:
     return DPOTrainer(args=DPOConfig(**_settings(work)), ref_model=reference, **given)
 
 
-def _kto(work: Workplace, **given: Any) -> Any:
+def _kto(work: TrainingContext, **given: Any) -> Any:
     from trl.trainer.kto_config import KTOConfig
     from trl.trainer.kto_trainer import KTOTrainer
 
@@ -101,7 +103,7 @@ def _kto(work: Workplace, **given: Any) -> Any:
     return KTOTrainer(args=KTOConfig(**_settings(work)), ref_model=reference, **given)
 
 
-def _orpo(work: Workplace, **given: Any) -> Any:
+def _orpo(work: TrainingContext, **given: Any) -> Any:
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     given["train_dataset"] = InOneGo.of(given["train_dataset"])

@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["train"]
 
 _ANCHORS_AT_A_TIME = 1024
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -126,7 +128,7 @@ def _loss(encoder: SentenceTransformer, arguments: Any) -> Any:
     return losses.MatryoshkaLoss(encoder, loss, list(arguments.matryoshka_dims))
 
 
-def _evaluate(work: Workplace, encoder: SentenceTransformer) -> dict[str, float]:
+def _evaluate(work: TrainingContext, encoder: SentenceTransformer) -> dict[str, float]:
     import torch
 
     anchors: list[str] = []

@@ -21,7 +21,7 @@ from sealtrain.training.privacy.counts import histogram, metrics_of, noised, ove
 from sealtrain.training.scores import softmax
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["Evaluated", "train"]
 
@@ -37,7 +37,7 @@ class Evaluated:
     mark: dict[str, Any] | None = None
 
 
-def train(work: Workplace) -> tuple[None, None, dict[str, float], Evaluated]:
+def train(work: TrainingContext) -> tuple[None, None, dict[str, float], Evaluated]:
     """Evaluate.
 
     Args:
@@ -68,7 +68,7 @@ def train(work: Workplace) -> tuple[None, None, dict[str, float], Evaluated]:
     return None, None, metrics, Evaluated(rows=len(truth))
 
 
-def _answers(work: Workplace) -> tuple[list[int], list[Any]]:
+def _answers(work: TrainingContext) -> tuple[list[int], list[Any]]:
     """Label of every record, and logits float32 (batch, labels) of every batch."""
     import torch
 

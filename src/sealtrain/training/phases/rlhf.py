@@ -30,7 +30,7 @@ from sealtrain.training.sampling import Sampler, likelihood, reference
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.ppo.loop import PpoLoop
 
@@ -38,7 +38,7 @@ __all__ = ["train"]
 
 
 def train(
-    work: Workplace,
+    work: TrainingContext,
 ) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun | PpoLoop]:
     """Train and evaluate.
 
@@ -70,7 +70,10 @@ class _Trial:
     """Common to all methods: the reference, sampling, rewards, the test prompts."""
 
     def __init__(
-        self, work: Workplace, tokenizer: PreTrainedTokenizerBase, frozen: PreTrainedModel | None
+        self,
+        work: TrainingContext,
+        tokenizer: PreTrainedTokenizerBase,
+        frozen: PreTrainedModel | None,
     ) -> None:
         self.policy = build_causal_model(work.recipe, work.base_dir, tokenizer)
         self.frozen = frozen
@@ -134,7 +137,7 @@ class _Trial:
 
 
 def _ppo(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
 ) -> tuple[Any, PpoLoop]:
     from transformers import set_seed
     from trl.trainer.utils import disable_dropout_in_model
@@ -159,7 +162,7 @@ def _ppo(
 
 
 def _groups(
-    work: Workplace, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
+    work: TrainingContext, tokenizer: PreTrainedTokenizerBase, trial: _Trial, prompts: Positioned
 ) -> tuple[Any, SealedRun]:
     from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
@@ -186,7 +189,7 @@ def _groups(
     return model, callback
 
 
-def _config(work: Workplace) -> Any:
+def _config(work: TrainingContext) -> Any:
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.rloo_config import RLOOConfig
 

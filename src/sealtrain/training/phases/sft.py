@@ -33,7 +33,7 @@ from sealtrain.training.schedule_slice import in_stretch
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
 
 __all__ = ["build", "measured", "train"]
 
@@ -59,7 +59,9 @@ _SFT_ONLY = (
 )
 
 
-def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
+def train(
+    work: TrainingContext,
+) -> tuple[Any, PreTrainedTokenizerBase, dict[str, float], SealedRun]:
     """Train and evaluate.
 
     Args:
@@ -78,13 +80,13 @@ def train(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase, dict[str, floa
     return model, tokenizer, metrics, callback
 
 
-def measured(work: Workplace) -> dict[str, float]:
+def measured(work: TrainingContext) -> dict[str, float]:
     """Metrics of the built model, in evaluation mode, on the test split."""
     trainer, _, evaluate = _ready(work)
     return evaluate(trainer.model)
 
 
-def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase]:
+def build(work: TrainingContext) -> tuple[Any, PreTrainedTokenizerBase]:
     """The model before its first step, the recipe's adapter on it; and its tokenizer.
 
     Raises:
@@ -101,7 +103,7 @@ def build(work: Workplace) -> tuple[Any, PreTrainedTokenizerBase]:
 
 
 def _ready(
-    work: Workplace, *callbacks: SealedRun
+    work: TrainingContext, *callbacks: SealedRun
 ) -> tuple[Any, PreTrainedTokenizerBase, Callable[[Any], dict[str, float]]]:
     """Trainer, tokenizer, and the measurement of a model."""
     import torch
@@ -164,7 +166,7 @@ def _ready(
     return trainer, tokenizer, evaluate
 
 
-def _model(work: Workplace, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
+def _model(work: TrainingContext, tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     """Base model, and PEFT's configuration; ``None`` if no adapter is left to add."""
     recipe = work.recipe
     if recipe.backend.name == "unsloth":
@@ -196,7 +198,9 @@ def _renamed(columns: Any) -> dict[str, str]:
     return {getattr(columns, name): name for name in _TRL_NAMES if hasattr(columns, name)}
 
 
-def _evaluate(work: Workplace, model: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
+def _evaluate(
+    work: TrainingContext, model: Any, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, float]:
     columns = work.recipe.columns
     if not work.test_sources or columns.kind != "prompt-completion":
         return {}

@@ -31,7 +31,7 @@ from sealtrain.training.ppo.update import learn
 from sealtrain.training.telemetry.averages import Account
 
 if TYPE_CHECKING:
-    from sealtrain.training.context import Workplace
+    from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.hugging import Positioned
     from sealtrain.training.rewards import Rewards
     from sealtrain.training.sampling import Sampler
@@ -52,7 +52,7 @@ class PpoLoop:
 
     def __init__(
         self,
-        work: Workplace,
+        work: TrainingContext,
         critic: Any,
         frozen: Any | None,
         sampler: Sampler,

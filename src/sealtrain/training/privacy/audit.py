@@ -81,7 +81,7 @@ def audit_figures(work: Any, model: Any, tokenizer: Any) -> dict[str, float]:
     """The audit's metrics, by name.
 
     Args:
-        work: ``Workplace`` after training.
+        work: ``TrainingContext`` after training.
         model: The trained model; left unchanged.
         tokenizer: Its tokenizer, ``None`` where it reads numbers.
     """

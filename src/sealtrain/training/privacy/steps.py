@@ -44,7 +44,7 @@ def training_rows(work: Any, names: Mapping[str, str]) -> Any:
     """Training rows as a ``datasets.IterableDataset``: endless and shuffled, or for DP each once.
 
     Args:
-        work: ``Workplace``; recipe and sources.
+        work: ``TrainingContext``; recipe and sources.
         names: Column of the data → name it gets in the rows.
     """
     if work.recipe.privacy.dp != "sgd":
@@ -73,7 +73,7 @@ def made_private(trainer: type[Any], work: Any) -> type[Any]:
 
     Args:
         trainer: ``transformers.Trainer`` or a subclass.
-        work: ``Workplace``; its ``plan`` is set here.
+        work: ``TrainingContext``; its ``plan`` is set here.
 
     Raises:
         UsageError: The run has no secret to draw noise from.
