@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.distributed.chosen import Machinery
     from sealtrain.training.models.standins import StandIns
-    from sealtrain.training.schedule_slice import Stretch
+    from sealtrain.training.schedule_slice import ScheduleSlice
 
 __all__ = ["TrainingContext"]
 
@@ -51,7 +51,7 @@ class TrainingContext:
     model: SealedFolder | None = None
     standins: StandIns | None = None
     built: tuple[Any, Any] | None = None
-    stretch: Stretch | None = None
+    stretch: ScheduleSlice | None = None
     plan: Any = None
     _streams: list[Positioned] = field(default_factory=list)
 

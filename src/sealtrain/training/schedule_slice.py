@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Stretch", "in_stretch"]
+__all__ = ["ScheduleSlice", "in_stretch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class ScheduleSlice:
     """Steps ``first`` … ``first + steps`` of ``total``."""
 
     first: int
@@ -23,7 +23,7 @@ class Stretch:
     total: int
 
 
-def in_stretch(trainer: type[Any], stretch: Stretch | None) -> type[Any]:
+def in_stretch(trainer: type[Any], stretch: ScheduleSlice | None) -> type[Any]:
     """``trainer`` itself, or its subclass whose schedule is that of the whole training.
 
     Args:
@@ -34,7 +34,7 @@ def in_stretch(trainer: type[Any], stretch: Stretch | None) -> type[Any]:
         return trainer
     first, total = stretch.first, stretch.total
 
-    class StretchTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
+    class SliceTrainer(trainer):  # type: ignore[misc]  # a class chosen at run time
         """The trainer, in the middle of a schedule."""
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -43,4 +43,4 @@ def in_stretch(trainer: type[Any], stretch: Stretch | None) -> type[Any]:
                 scheduler.step()
             return scheduler
 
-    return StretchTrainer
+    return SliceTrainer

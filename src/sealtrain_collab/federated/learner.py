@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sealtrain.errors import RecipeInvalid, UsageError
 from sealtrain.training.checkpoints.randomness import seed_of
-from sealtrain.training.schedule_slice import Stretch
+from sealtrain.training.schedule_slice import ScheduleSlice
 from sealtrain.training.telemetry.released import MetricGate
 from sealtrain.training.trained import model_files
 from sealtrain_collab.federated.update import decode_state, encode_state
@@ -167,7 +167,9 @@ class Learner:
             raise UsageError("there is nothing to train on", hint="only parties with data learn")
         self.load(state)
         steps = terms.local_steps
-        stretch = Stretch(first=(round_number - 1) * steps, steps=steps, total=terms.rounds * steps)
+        stretch = ScheduleSlice(
+            first=(round_number - 1) * steps, steps=steps, total=terms.rounds * steps
+        )
         with self._work(self._of_round(round_number)) as work:
             work.train_sources = [one for one in self._sources if one.role == "train"]
             work.stretch = stretch
